@@ -17,8 +17,10 @@ from lading.scheduling.job import ASKED, Job, Wish
 from lading.scheduling.location import Location
 from lading.scheduling.plan import Limits
 
-# A location is given at most its own capacity once more (more of short jobs), in at most so many jobs.
+# A location is given at most its own capacity once more, in at most so many jobs.
 MOST_JOBS_IN_STORE = 128
+# Where jobs are short it is given more, but so many times its capacity at most: those that come next may be long.
+MOST_AHEAD = 8
 # What makes jobs alike here: where one finds no store, none of them does.
 alike = attrgetter(*ASKED, "time", "task", "run")
 
@@ -77,7 +79,7 @@ def fill(
 class _Store:
     """The store of one location while it is filled."""
 
-    __slots__ = ("allowance", "count", "kind", "later", "location", "now", "room", "running")
+    __slots__ = ("ahead", "allowance", "count", "kind", "later", "location", "now", "room", "running")
 
     def __init__(self, location: Location, now: float, allowance: Allowance) -> None:
         self.location = location
@@ -89,11 +91,13 @@ class _Store:
         # Where nothing has begun, what it has been given is about to.
         self.running, self.later = (begun, stored) if begun else (stored, 0)
         self.room = location.capacity + location.capacity - location.used
+        self.ahead = self.room + location.capacity * (MOST_AHEAD - 1)  # the same for short jobs
 
     def put(self, job: Job) -> None:
         self.count += 1
         self.later += 1
         self.room -= job.resources
+        self.ahead -= job.resources
         self.allowance.put(job, self.location.name)
 
     def suits(self, job: Job, wish: Wish) -> bool:
@@ -112,5 +116,5 @@ class _Store:
         """
         if self.count >= MOST_JOBS_IN_STORE or self.later * running > self.running * (behind + self.later):
             return False
-        has_room = self.count < max(1, self.location.ahead) or job.resources.fits(self.room)
+        has_room = self.count < 1 or job.resources.fits(self.ahead if self.count < self.location.ahead else self.room)
         return has_room and self.suits(job, wish)

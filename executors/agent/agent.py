@@ -311,7 +311,7 @@ class Agent:
         return [job for job in ready if not self.scratch.whole < job.resources.disk <= config.capacity.disk]
 
     def _start(self, token: str, devices: dict[str, float]) -> None:
-        if (entry := self.inbox.take(token)) is None:
+        if self.terminated or (entry := self.inbox.take(token)) is None:
             return
         try:
             has_gpus = bool(self.config and self.config.gpu_devices)

@@ -239,7 +239,7 @@ class Controller:
             for name, absence in self.turned_away.items():
                 absence.look(found.turned_away.get(name, ()))
             decision = together.added_to(dispatch.decided(waiting, found, now))
-            by_name = {site.name: site for site in sites}
+            by_name = {site.name: site for site in together.sites}
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):

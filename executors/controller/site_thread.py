@@ -14,7 +14,7 @@ from typing import Any
 
 from lading.executors.controller import events as news
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import ElasticSite, Holding, Observation, Order, Recalling, Site
+from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
@@ -153,7 +153,7 @@ class SiteThread:
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
         """Have jobs taken back that have not begun."""
         site = self.site
-        if tokens and isinstance(site, Recalling):
+        if tokens and isinstance(site, ElasticSite):
             self._add("give jobs back", lambda: site.recall(tokens))
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:

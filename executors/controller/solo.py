@@ -18,7 +18,7 @@ from lading.executors.controller.views import Answer, recalled, view, with_locat
 from lading.executors.store import State
 from lading.executors.store.instances import Instance
 from lading.executors.store.queue import Given
-from lading.hooks.site import ElasticSite, Recalling, Seen, Site
+from lading.hooks.site import ElasticSite, Seen, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import assign
@@ -81,7 +81,7 @@ class Solo:
         found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)
         self.turned_away.look(found.turned_away.get(self.site.name, ()))
         self._act(found, now)
-        if isinstance(self.site, Recalling) and (back := recalled(answer, there, now)):
+        if isinstance(self.site, ElasticSite) and (back := recalled(answer, there, now)):
             self.site.recall(back)
         ends, self.ends = self.ends, []
         return [*observation.events, *ends]

@@ -10,7 +10,7 @@ from lading.executors.controller import launched
 from lading.executors.store import queue
 from lading.executors.store.instances import Instance
 from lading.executors.store.queue import Given
-from lading.hooks.site import ElasticSite, LocationState, Observation, Recalling, Site, join
+from lading.hooks.site import ElasticSite, LocationState, Observation, Site, join
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
@@ -120,12 +120,13 @@ def market_of(answer: Answer) -> Market | MachineMarket | None:
 
 
 def recalled(answer: Answer, site: SiteView, now: float) -> dict[str, list[str]]:
-    """By location, the jobs that are to come back from where they have not begun."""
-    if not isinstance(answer.site, Recalling):
-        return {}
-    late = now - SECONDS_UNTIL_MOVED
+    """By location, the jobs that are to come back from where they have not begun.
+
+    From a site that takes none now, as one that is paused, only those that could not run there any more.
+    """
+    late = now - SECONDS_UNTIL_MOVED if site.trouble is None else 0.0
     settled = (each.token for each in answer.jobs if each.placed_at is not None and each.placed_at < late)
-    return recalls(site.launched or site.locations, frozenset(settled), now=now)
+    return recalls(site.launched, frozenset(settled), now=now)
 
 
 def trouble(answer: Answer) -> str | None:

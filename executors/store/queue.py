@@ -200,14 +200,15 @@ def loaded(
     :param need: what a job takes there
     """
     is_queue = location.max_jobs is not None
+    jobs, ahead = (len(here), 0) if is_queue else (0, ahead)
     bare = replace(
         location,
         used=Resources(),
         stored=(),
         tasks=frozenset(),
         runs=frozenset(),
-        ahead=0 if is_queue else ahead,
-        jobs=len(here) if is_queue else 0,
+        ahead=ahead,
+        jobs=jobs,
         running_jobs=(),
     )
     if not here:

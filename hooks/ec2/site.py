@@ -163,8 +163,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
         for name, asked in tokens.items():
-            if (connection := self._connection(name)) is not None:
-                connection.recall(asked)
+            if (connection := self._connection(name)) is not None and asked:
+                connection.machine.tracker.ask_back(asked)
+                connection.rounds.wake()
 
     def depot(self, location: str) -> Depot:
         if (connection := self._connection(location)) is None:

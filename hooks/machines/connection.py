@@ -90,12 +90,6 @@ class Connection:
         machine = self.machine
         return Depot(machine.host.ssh_conn_id, machine.transport, machine.root)
 
-    def recall(self, tokens: Collection[str]) -> None:
-        """Have jobs taken back that have not begun there."""
-        if tokens:
-            self.machine.tracker.ask_back(tokens)
-            self.rounds.wake()
-
     def hold(self, holds: Sequence[Hold]) -> None:
         """Have room held there."""
         self.machine.holds.ask(holds)

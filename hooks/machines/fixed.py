@@ -20,7 +20,7 @@ from lading.hooks.machines.facts import RESIDENTS
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, Cleaned, Depot, Holding, Observation, Recalling, Site, join
+from lading.hooks.site import Check, Cleaned, Depot, Holding, Observation, Site, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
@@ -37,7 +37,7 @@ FIRST_ANSWER = 10.0
 SECONDS_FOR_OTHERS = 2.0
 
 
-class FixedSite(Site[SSHConfig], Holding, Recalling):
+class FixedSite(Site[SSHConfig], Holding):
     """Machines behind SSH."""
 
     kind = "ssh"
@@ -136,11 +136,6 @@ class FixedSite(Site[SSHConfig], Holding, Recalling):
             each = self.connections.get(name)
             if each is not None and asked and each.machine.tracker.ask_to_cancel(asked):
                 each.rounds.wake()
-
-    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        for name, asked in tokens.items():
-            if (connection := self.connections.get(name)) is not None:
-                connection.recall(asked)
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         for name, here in holds.items():

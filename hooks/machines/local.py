@@ -64,6 +64,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     kind = "local"
     holds = True
+    seconds_ahead = 0.25  # its agent is looked at without asking anybody
     config_model = LocalConfig
     has_sites_file = True
 

@@ -320,7 +320,7 @@ class Machine:
         """Tell what will not begin there, and what a machine that was started anew has lost with its folder."""
         for token in reply.returned:
             if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
-                self.endings.give_back(token, "waits: it had not begun on the machine that it was given to", file)
+                self.endings.give_back(token, "waits: the node agent of its machine took no more jobs", file)
         vanished = self.tracker.vanished(reply.known) if self._was_restarted and not self.is_behind else []
         self._was_restarted = self._was_restarted and self.is_behind
         for job in vanished:

@@ -90,6 +90,8 @@ class Tracker:
         with self._lock:
             for envelope in envelopes:
                 job = self.jobs.setdefault(envelope.token, Tracked(envelope.token))
+                if job.returned and not job.acknowledged:
+                    continue  # that it came back is not stored, so who gives it does not know: it is to go elsewhere
                 if job.returned:
                     self._there -= {job.token}
                     job = self.jobs[job.token] = Tracked(job.token)
@@ -113,7 +115,7 @@ class Tracker:
     def ask_back(self, tokens: Iterable[str]) -> None:
         """Take back jobs that have not begun; what fails is asked again."""
         with self._lock:
-            self._back.update(tokens)
+            self._back |= self._there.intersection(tokens)  # what is on its way waits for nobody there
 
     def known(self) -> frozenset[str]:
         """All jobs that the machine has, or is about to be given."""

@@ -47,8 +47,8 @@ class Site(ABC, Generic[Config]):
     """Whether its locations are launched, which an :class:`ElasticSite` can do."""
     holds = False
     """Whether its locations hold room for jobs that are to come, which a :class:`Holding` site can do."""
-    seconds_ahead: float = 2.0
-    """For how long a location is to be busy with what it has in store: until it can be given more."""
+    seconds_ahead: float = 0.5
+    """For how long a location of short jobs is to be busy with what it has in store: until it can be given more."""
     jwt_seconds: float = 600.0
     """How long the JWT of a job that is sent there is valid; the controller renews it while the job waits."""
 
@@ -237,18 +237,6 @@ class Holding(ABC):
         """
 
 
-class Recalling(ABC):
-    """A site from whose locations jobs can be taken back that have not begun there, to begin at another one."""
-
-    @abstractmethod
-    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        """Take back jobs that have not begun; for each that has not, an event ``returned`` says so.
-
-        :param tokens: by the name of the location
-        :raises OSError: it could not be done; it is asked again
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """Something that was launched, as whoever sells it lists it, whether or not a controller knows of it.
@@ -271,7 +259,7 @@ class Found:
     launched_at: float | None = None
 
 
-class ElasticSite(Site[Config], Recalling):
+class ElasticSite(Site[Config]):
     """A site whose locations are launched, and released when they are not needed any more.
 
     What can be launched is the market of an observation. An order is stored before the site hears of it; one that is
@@ -294,6 +282,14 @@ class ElasticSite(Site[Config], Recalling):
         """Let locations go when the jobs that run there have ended; what has not begun there comes back.
 
         :param reasons: by the name of the location, why, in words
+        :raises OSError: it could not be done; it is asked again
+        """
+
+    @abstractmethod
+    def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        """Take back jobs that have not begun; for each that has not, an event ``returned`` says so.
+
+        :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
         """
 

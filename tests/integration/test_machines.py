@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from lading.executors.controller import views
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
@@ -123,29 +122,6 @@ def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host], a
         assert (root.stat().st_mode & 0o777, (root / "spool").stat().st_mode & 0o777) == (0o700, 0o700)
         assert wait_until(lambda root=root: not list((root / "spool/events").iterdir()), 10), "what is stored goes"  # type: ignore[misc]
         assert machine.tracker.known() == frozenset()
-
-
-def test_what_waits_behind_long_jobs_begins_on_a_machine_that_is_free(
-    make: Callable[..., Lab], api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views, "SECONDS_UNTIL_MOVED", 0.5)
-    api.delays[HEALTH] = 100
-    lab = make()
-    assert wait_until(lambda: set(lab.states().values()) == {LocationState.UP}, 30)
-    tokens = lab.put(8)  # two run on each machine, and others wait there
-    lab.look()
-    there = {token for token, given in lab.solo.given.items() if given.location == "lab2"}
-    assert wait_until(lambda: bool(lab.look() or asked(api) == len(lab.of("started")) == 4), 30, lab.pause)
-    waits = sorted(there - lab.of("started").keys())
-    assert waits
-    lab.solo.cancel(dict.fromkeys({*tokens} - there, "enough"))
-    lab.wait_for("started", waits)
-    assert {lab.solo.given[token].location for token in waits} == {"lab1"}
-    assert lab.of("returned").keys() == set(waits)
-    assert wait_until(lambda: asked(api) == 4 + len(waits), 30, lab.pause), "those that were ended first did not run"
-    lab.solo.cancel(dict.fromkeys(there, "enough"))
-    assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {"cancelled"}
-    assert asked(api) == 4 + len(waits), "none ran twice"
 
 
 def test_a_controller_is_killed(make: Callable[..., Lab], api: ExecutionApi) -> None:

@@ -19,6 +19,7 @@ from lading.executors import store
 from lading.executors.controller import comparison, housekeeping, launched, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
+from lading.executors.gangs.outcome import Outcome
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State, requests
 from lading.executors.store.instances import Instance, InstanceState
@@ -26,6 +27,7 @@ from lading.executors.store.requests import Kind
 from lading.executors.store.tables import Request
 from lading.hooks.site import LocationState, Observation, Order, Seen, Site
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.gangs.room import Room
 from lading.scheduling.insight.reasons import reason_class
 from lading.scheduling.location import Location
 from lading.scheduling.matching import market
@@ -426,6 +428,30 @@ def test_a_job_in_store_is_recalled_when_another_instance_has_room(house: House,
     house.tick(2)
     assert (house.job("waits").state, house.job("waits").location) == (State.PLACED, "free")
     assert site.given == {"full": {"runs": True}, "free": {"waits": False}}
+
+
+def test_a_job_in_store_stays_while_its_site_is_paused_or_the_other_room_is_held(
+    house: House, site: FakeElasticSite
+) -> None:
+    site.starts = False
+    site.see("full")
+    site.see("free")
+    house.add("runs", state=State.RUNNING, site="hpc", location="full", placed_at=1.0)
+    house.add("waits", state=State.PLACED, site="hpc", location="full", placed_at=time.time() - 20, expires_at=1e12)
+    site.given["full"] = {"runs": True, "waits": False}
+    controller, held = house.controller, {("hpc", "free"): site.there["free"].location.capacity}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(controller.requests, "step", lambda session: None)
+        patch.setattr(controller.requests, "paused", {"hpc": "ann"})
+        house.tick(2)
+    assert site.recalled == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(controller, "any_wait", lambda: True)
+        patch.setattr(controller, "_together", lambda sites, now: Outcome(Room(sites, held).with_held()))
+        house.tick(2)
+    assert site.recalled == []
+    house.tick()
+    assert site.recalled == [("full", "waits")]
 
 
 def test_what_a_site_has_and_the_store_does_not_know_gets_a_row_and_is_used(

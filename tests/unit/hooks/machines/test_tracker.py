@@ -121,6 +121,27 @@ def test_a_job_that_is_taken_back_may_be_given_again_at_once() -> None:
     assert tracker.known() == {job.token}
 
 
+def test_a_job_that_came_back_and_of_which_that_is_not_stored_is_not_brought_again() -> None:
+    """Who renews its JWT has not heard yet that it goes elsewhere: it would run here and there."""
+    tracker, job = Tracker(), envelope()
+    tracker.give([job])
+    tracker.arrived(parcels(tracker), frozenset([job.token]))
+    tracker.give_back(job.token)
+    tracker.give([job])
+    assert tracker.on_the_way() == []
+    tracker.acknowledge([job.token])
+    tracker.give([job])
+    assert [each for _, each in tracker.on_the_way()] == [job]
+
+
+def test_what_is_on_its_way_is_not_taken_back_when_it_arrives() -> None:
+    tracker, there, comes = Tracker(), envelope(), envelope()
+    tracker.arrived([], frozenset([there.token]))
+    tracker.give([comes])
+    tracker.ask_back([there.token, comes.token])
+    assert tracker.to_recall() == [there.token]
+
+
 def test_jobs_that_wait_in_vain_are_taken_back_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = Tracker()
     tracker.stuck(frozenset("ab"))
