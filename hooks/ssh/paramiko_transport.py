@@ -265,7 +265,12 @@ def _hook(to: str | Server, timeout: int) -> SSHHook:
     class SiteHook(SSHHook):
         @cached_property
         def host_proxy(self) -> Any:
-            return super().host_proxy or telling_socket.connected(self.remote_host, self.port or SSH_PORT, timeout)
+            made = super().host_proxy or telling_socket.connected(self.remote_host, self.port or SSH_PORT, timeout)
+            vars(self)["made"] = made
+            if "is_abandoned" in vars(self):  # since this began; whoever did that may not have seen what was made
+                made.close()
+                raise OSError("it was closed while it was opened")
+            return made
 
     # Once: it would sleep between attempts.
     options: dict[str, Any] = {"keepalive_interval": KEEPALIVE, "conn_retry_attempts": 1}
@@ -291,7 +296,8 @@ def _set_host_key(hook: SSHHook) -> str:
 
 def _abandon(hook: SSHHook) -> None:
     """Close what a failed login has left open: it would hold one of the server's MaxStartups for minutes."""
-    if (made := vars(hook).get("host_proxy")) is not None:
+    vars(hook)["is_abandoned"] = True
+    if (made := vars(hook).get("made")) is not None:
         with contextlib.suppress(Exception):  # what is broken may be broken in any way
             made.close()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.ssh import telling_socket
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import MOST_BYTES
@@ -469,6 +470,28 @@ def test_whoever_closes_a_connection_does_not_wait_for_a_server_that_says_nothin
         assert asked.result(10)[0] is None, "nor does who has opened it"
     monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection())
     assert processes.wait_until(lambda: only(transport, "echo 2")[1] == "2\n", 10), "it can be opened again"
+
+
+def test_a_connection_that_stands_after_it_was_closed_is_given_up(
+    make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch, black_hole: int
+) -> None:
+    site = make_site("ssh")
+    transport = site.open(patience=30)
+    monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection(port=black_hole))
+    connected, begun, closed = telling_socket.connected, threading.Event(), threading.Event()
+
+    def late(host: str, port: int, timeout: float) -> telling_socket.TellingSocket:
+        begun.set()
+        closed.wait(20)
+        return connected(host, port, timeout)
+
+    monkeypatch.setattr(telling_socket, "connected", late)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(only, transport, "echo 1")
+        assert begun.wait(20)
+        transport.close()
+        closed.set()
+        assert asked.result(20)[0] is None, "it does not wait for what the server never says"
 
 
 def test_a_server_that_is_down_is_not_knocked_at_all_the_time(remote: Site) -> None:
