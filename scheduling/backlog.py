@@ -79,7 +79,7 @@ def fill(
 class _Store:
     """The store of one location while it is filled."""
 
-    __slots__ = ("ahead", "allowance", "count", "kind", "later", "location", "now", "room", "running")
+    __slots__ = ("allowance", "count", "kind", "later", "location", "now", "room", "running")
 
     def __init__(self, location: Location, now: float, allowance: Allowance) -> None:
         self.location = location
@@ -91,13 +91,11 @@ class _Store:
         # Where nothing has begun, what it has been given is about to.
         self.running, self.later = (begun, stored) if begun else (stored, 0)
         self.room = location.capacity + location.capacity - location.used
-        self.ahead = self.room + location.capacity * (MOST_AHEAD - 1)  # the same for short jobs
 
     def put(self, job: Job) -> None:
         self.count += 1
         self.later += 1
         self.room -= job.resources
-        self.ahead -= job.resources
         self.allowance.put(job, self.location.name)
 
     def suits(self, job: Job, wish: Wish) -> bool:
@@ -116,5 +114,7 @@ class _Store:
         """
         if self.count >= MOST_JOBS_IN_STORE or self.later * running > self.running * (behind + self.later):
             return False
-        has_room = self.count < 1 or job.resources.fits(self.ahead if self.count < self.location.ahead else self.room)
-        return has_room and self.suits(job, wish)
+        room = self.room
+        if self.count < self.location.ahead:
+            room = room + self.location.capacity * (MOST_AHEAD - 1)
+        return (self.count < 1 or job.resources.fits(room)) and self.suits(job, wish)

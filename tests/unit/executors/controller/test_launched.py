@@ -416,13 +416,18 @@ def test_a_job_that_was_to_be_ended_where_it_lay_is_ended_when_it_comes_back(hou
     assert house.job("t").state == State.CANCELLED
 
 
-def test_a_job_in_store_is_recalled_when_another_instance_has_room(house: House, site: FakeElasticSite) -> None:
+def one_waits_behind_another(house: House, site: FakeElasticSite) -> None:
+    """On an instance that is full, and another one is free."""
     site.starts = False
     site.see("full")
     site.see("free")
     house.add("runs", state=State.RUNNING, site="hpc", location="full", placed_at=1.0)
     house.add("waits", state=State.PLACED, site="hpc", location="full", placed_at=time.time() - 20, expires_at=1e12)
     site.given["full"] = {"runs": True, "waits": False}
+
+
+def test_a_job_in_store_is_recalled_when_another_instance_has_room(house: House, site: FakeElasticSite) -> None:
+    one_waits_behind_another(house, site)
     house.tick(2)
     assert site.recalled == [("full", "waits")]
     house.tick(2)
@@ -433,12 +438,7 @@ def test_a_job_in_store_is_recalled_when_another_instance_has_room(house: House,
 def test_a_job_in_store_stays_while_its_site_is_paused_or_the_other_room_is_held(
     house: House, site: FakeElasticSite
 ) -> None:
-    site.starts = False
-    site.see("full")
-    site.see("free")
-    house.add("runs", state=State.RUNNING, site="hpc", location="full", placed_at=1.0)
-    house.add("waits", state=State.PLACED, site="hpc", location="full", placed_at=time.time() - 20, expires_at=1e12)
-    site.given["full"] = {"runs": True, "waits": False}
+    one_waits_behind_another(house, site)
     controller, held = house.controller, {("hpc", "free"): site.there["free"].location.capacity}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controller.requests, "step", lambda session: None)
