@@ -1,10 +1,9 @@
-"""The rooms of the code: imports run one way, nothing imports in a circle, and no room is crowded."""
+"""The rooms of the code: imports run one way, and nothing imports in a circle."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -24,8 +23,6 @@ FLOORS = (
     ("cluster", "machines", "job_scripts"),
     ("ec2", "conformance"),
 )
-MOST_MODULES = 16
-MOST_LINES = 350
 
 Imports = Mapping[str, frozenset[str]]
 
@@ -81,30 +78,17 @@ def test_nothing_imports_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_no_room_is_crowded() -> None:
-    modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.name != "__init__.py"]
-    modules = [path for path in modules if path.parent.name != "versions"]  # a chain that grows by its nature
-    sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules)
-    assert {room: size for room, size in sizes.items() if size > MOST_MODULES} == {}
-
-
-def test_no_module_is_long() -> None:
-    modules = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-    sizes = {path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines()) for path in modules}
-    assert {module: size for module, size in sizes.items() if size > MOST_LINES} == {}
-
-
 def rooms() -> dict[str, Path]:
     """The folders of the code, each with what says what it is for; migrations are a chain of steps and no room."""
     found = (init for room in ROOMS for init in (ROOT / room).rglob("__init__.py") if "migrations" not in init.parts)
     return {init.parent.relative_to(ROOT).as_posix(): init for init in found}
 
 
-def test_every_room_says_what_lives_in_it_and_what_never_does() -> None:
+def test_every_room_says_what_lives_in_it() -> None:
     said = {
         room: ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or "" for room, init in rooms().items()
     }
-    assert [room for room, text in said.items() if len(re.findall(r"[.;](?=\s|$)", text)) < 2] == []
+    assert [room for room, text in said.items() if not text] == []
 
 
 def test_the_map_has_every_room_and_no_other() -> None:
