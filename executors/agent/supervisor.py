@@ -86,7 +86,8 @@ class Job:
         self.used: tuple[float, int, int] | None = None
         """The CPU seconds, the peak of memory and the touched memory (KiB) of what this process did not start."""
         self.scratch: JobScratch | None = None
-        self._task_has_ended = False
+        self.ended_at: float | None = None
+        """When the task's process had ended, seconds since the epoch: from then on its room is another job's."""
 
     def cause(self) -> Cause | None:
         """Why the agent has ended this job, if it has."""
@@ -104,8 +105,8 @@ class Job:
 
     def task_has_ended(self) -> None:
         """Tell the agent that the task's process has ended, so that the next job gets its cpus and memory."""
-        if not self._task_has_ended:
-            self._task_has_ended = True
+        if self.ended_at is None:
+            self.ended_at = time.time()
             job_folder.mark_task_ended(self.folder)
             self.spool.ring()
 
@@ -114,7 +115,7 @@ class Job:
 
         Once the task has ended only reports are left to make, and asking would not make them faster.
         """
-        if not self._task_has_ended:
+        if self.ended_at is None:
             signal.signal(number, signal.SIG_DFL)
             if self.is_cancelled():
                 self.leave_scratch(0.0, 0)  # as of a job that has died without a word it would be kept
@@ -268,6 +269,8 @@ def _run(job: Job, runner: Runner, envelope: Envelope, assignment: Assignment) -
         traceback.print_exc()
         exit_code, error = 1, f"{type(failure).__name__}: {failure}"
     job.task_has_ended()
+    # The end that is recorded is the moment at which the room is given back, not that at which all is reported.
+    ended_at = job.ended_at or time.time()
     clean = end_leftovers()
     has_failed = error is not None and cause != "cancelled" and not job.is_cancelled()
     job.leave_scratch(assignment.keep_failed if has_failed else 0.0, envelope.resources.disk)
@@ -275,7 +278,7 @@ def _run(job: Job, runner: Runner, envelope: Envelope, assignment: Assignment) -
     peak = usage.peak_since(before)
     used = job.used or (usage.cpu_seconds - before.cpu_seconds, peak, usage.touched_since(before))
     cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024, used[2] // 1024
-    sentinel = ExitFile(exit_code, error, time.time(), cpu_seconds, memory, touched, cause, job.outputs)
+    sentinel = ExitFile(exit_code, error, ended_at, cpu_seconds, memory, touched, cause, job.outputs)
     written = _leave(sentinel, job)
     light = clean and written and error is None and job.cause() is None and peak < LIGHT
     # A hook that was tried in this very process may have left anything in it.

@@ -83,9 +83,12 @@ def test_jobs_start_as_room_allows_by_priority(agent: NodeAgent) -> None:
 
 
 def test_room_is_free_when_the_task_has_ended_not_when_its_reports_are_made(agent: NodeAgent) -> None:
-    agent.put("reports", "succeed", Resources(4, 512), report_for=2.0)
+    agent.put("reports", "succeed", Resources(4, 512), report_for=5.0)
     agent.put("next", "succeed", Resources(4, 512), queued_at=time.time() + 1)
-    assert agent.wait_for("next")["at"] < agent.wait_for("reports")["at"] - 1
+    reports, following = agent.wait_for("reports"), agent.wait_for("next")
+    ends = [event["token"] for event in agent.events if event["event"] == "finished"]
+    assert ends == ["next", "reports"], "its reports take longer than the next job"
+    assert reports["at"] <= following["started_at"], "by the recorded times no more runs at once than there is room for"
 
 
 def test_a_job_too_large_for_the_machine_fails_at_once(agent: NodeAgent) -> None:
