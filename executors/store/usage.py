@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 
 from lading.executors.store.jobs import chunks
 from lading.executors.store.tables import Job, State, UsageRow
@@ -97,22 +98,58 @@ def seconds(job: Any) -> float:
 def of_task(session: Session, dag_id: str, task_id: str) -> dict[int, Usage]:
     """What the last :data:`MOST_TRIES` tries of a task used, by the class of their inputs' size."""
     mine = select(*COLUMNS).where(Job.dag_id == dag_id, Job.task_id == task_id, Job.ended_at.is_not(None))
-    found: dict[int, Usage] = {}
-    tries = 0
+    found = Tries()
     for job in session.execute(mine.order_by(Job.ended_at.desc()).limit(MOST_TRIES)):
-        if (use := as_use(job)) is not None:
-            found.setdefault(size_class(job.input_size), Usage()).add(use)
-            tries += 1
-    if tries >= MOST_TRIES:
-        return found
+        found.add(job)
     kept = select(UsageRow).where(UsageRow.dag_id == dag_id, UsageRow.task_id == task_id)
-    for row in session.scalars(kept.order_by(UsageRow.day.desc(), UsageRow.size_class)):
+    if found.number < MOST_TRIES:
+        for row in session.scalars(kept.order_by(UsageRow.day.desc(), UsageRow.size_class)):
+            found.merge(row)
+            if found.number >= MOST_TRIES:
+                break
+    return found.classes
+
+
+@dataclass(slots=True)
+class Tries:
+    """What tries of one task used, by the class of their inputs' size, and how many they are."""
+
+    classes: dict[int, Usage] = field(default_factory=dict)
+    number: int = 0
+
+    def add(self, job: Any) -> None:
+        """Add a job, if it tells anything of its task."""
+        if (use := as_use(job)) is not None:
+            self.classes.setdefault(size_class(job.input_size), Usage()).add(use)
+            self.number += 1
+
+    def merge(self, row: Any) -> None:
+        """Add the forgotten jobs of a row."""
         usage = Usage.load(row.usage)
-        found.setdefault(row.size_class, Usage()).merge(usage)
-        tries += usage.tries
-        if tries >= MOST_TRIES:
-            break
-    return found
+        self.classes.setdefault(row.size_class, Usage()).merge(usage)
+        self.number += usage.tries
+
+
+def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[str, dict[int, Usage]]:
+    """What :func:`of_task` says of each of these tasks, by two queries for every chunk of them."""
+    found: dict[str, Tries] = {task_id: Tries() for task_id in task_ids}
+    for chunk in chunks(list(found)):
+        mine = (Job.dag_id == dag_id, Job.task_id.in_(chunk), Job.ended_at.is_not(None))
+        number = func.row_number().over(partition_by=Job.task_id, order_by=Job.ended_at.desc()).label("number")
+        numbered = select(*COLUMNS, number).where(*mine).subquery()
+        for job in session.execute(select(numbered).where(numbered.c.number <= MOST_TRIES)):
+            found[job.task_id].add(job)
+        of_row = (UsageRow.task_id, UsageRow.day, UsageRow.size_class, UsageRow.usage)
+        latest = (UsageRow.day.desc(), UsageRow.size_class)
+        so_far = func.sum(UsageRow.jobs).over(partition_by=UsageRow.task_id, order_by=latest) - UsageRow.jobs
+        kept = select(*of_row, so_far.label("younger")).where(UsageRow.dag_id == dag_id, UsageRow.task_id.in_(chunk))
+        rows = kept.subquery()
+        # Of a row that has more than are wanted all count, as the row cannot be parted.
+        needed = select(rows).where(rows.c.younger < MOST_TRIES)
+        for row in session.execute(needed.order_by(rows.c.day.desc(), rows.c.size_class)):
+            if found[row.task_id].number < MOST_TRIES:
+                found[row.task_id].merge(row)
+    return {task_id: each.classes for task_id, each in found.items()}
 
 
 def whole(classes: dict[int, Usage]) -> Usage:

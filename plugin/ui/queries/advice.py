@@ -20,7 +20,9 @@ TELLING = 1.5
 
 def advice(session: Session, dag_id: str) -> Advice:
     """What each task of a Dag could ask for, those that would save most first."""
-    found = [of_task(session, dag_id, task_id, asked) for task_id, asked in tasks(session, dag_id).items()]
+    asked = tasks(session, dag_id)
+    used = usage.of_tasks(session, dag_id, asked.keys())
+    found = [of_task(task_id, asked[task_id], classes) for task_id, classes in used.items()]
     found = [each for each in found if each.tries]
     found.sort(key=lambda each: (-each.saved_cpu_hours - each.saved_gib_hours / 4, each.task_id))
     return Advice(fewest=FEWEST_TRIES, tasks=found)
@@ -40,9 +42,8 @@ def tasks(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | 
     return found
 
 
-def of_task(session: Session, dag_id: str, task_id: str, asked: tuple[float | None, int | None]) -> TaskAdvice:
-    """What one task could ask for."""
-    classes = usage.of_task(session, dag_id, task_id)
+def of_task(task_id: str, asked: tuple[float | None, int | None], classes: dict[int, Usage]) -> TaskAdvice:
+    """What one task could ask for, by what its tries used."""
     cpus, memory = asked
     return TaskAdvice(
         task_id=task_id,
