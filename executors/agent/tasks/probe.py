@@ -18,6 +18,7 @@ PROBE = "Probe"
 SHOWN = "--shown"
 # Where the tunnel to a machine ends on which the jobs themselves run.
 HERE = "127.0.0.1"
+START = "start the API server, or "
 
 
 def workload() -> dict[str, Any]:
@@ -28,7 +29,8 @@ def workload() -> dict[str, Any]:
 def run() -> None:
     """Ask Airflow's execution API for its health, as a task on this machine would reach it.
 
-    :raises ConnectionError: it cannot be reached or is not well; the message names its URL and what to look at
+    :raises ConnectionError: it cannot be reached, is slow, or is something else; the message names its URL and what to
+        do, which is not the same in these cases
     """
     import httpx
     from airflow.executors.base_executor import get_execution_api_server_url
@@ -40,16 +42,19 @@ def run() -> None:
         with client_class()(base_url=url, token="") as client:
             # Past the client's own method, which would try again for half a minute.
             answer = httpx.Client.request(client, "GET", "health")
+    except httpx.ConnectTimeout as error:
+        raise ConnectionError(_unwell(url, "nothing takes the connection in time", START)) from error
+    except httpx.TimeoutException as error:
+        raise ConnectionError(_slow(url)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConnectionError(_unwell(url, str(error) or type(error).__name__)) from error
+        raise ConnectionError(_unwell(url, str(error) or type(error).__name__, START)) from error
     try:
         said = answer.json()
     except ValueError:
         said = None
     if not isinstance(said, dict) or said.get("status") != "healthy":
-        raise ConnectionError(
-            _unwell(url, f"what answers there is not the execution API (status {answer.status_code})")
-        )
+        problem = f"what answers there is not the execution API (status {answer.status_code})"
+        raise ConnectionError(_unwell(url, problem, ""))
 
 
 def shows_more() -> bool:
@@ -67,8 +72,20 @@ def shows_more() -> bool:
     return bool(answer.status_code == 200)
 
 
-def _unwell(url: str, problem: str) -> str:
-    words = f"tasks cannot reach Airflow's execution API at {url}: {problem}; start the API server, or set "
+def _slow(url: str) -> str:
+    """What to do where it is up: to start it, or to look for it elsewhere, would not help."""
+    from airflow.configuration import conf
+
+    seconds = conf.getfloat("workers", "execution_api_timeout")
+    return (
+        f"Airflow's execution API at {url} is up and slow: it has taken the connection and not answered within "
+        f"{seconds:g} s; look at the load and the log of the API server, give it more processes ([api] workers), or "
+        "its clients more time ([workers] execution_api_timeout)"
+    )
+
+
+def _unwell(url: str, problem: str, remedy: str) -> str:
+    words = f"tasks cannot reach Airflow's execution API at {url}: {problem}; {remedy}set "
     if VARIABLE in os.environ:
         return (
             f"{words}api_url to the address at which the controller's machine reaches it; "
