@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,7 +26,7 @@ from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.provisioning import SECONDS_TO_BEGIN
 from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_time
+from lading.scheduling.text.units import format_moment, format_time
 
 EVENT = "lading asks ahead"
 TO_COME = (None, TaskInstanceState.SCHEDULED)
@@ -256,10 +255,9 @@ class RunAhead:
         return replace(job, time=max(job.time, min(job.time + lead, market.seconds - SECONDS_TO_BEGIN)))
 
     def _words(self, place: Place, times: Time) -> str:
-        clock = time.strftime("%H:%M:%S", time.gmtime(times.start))
         return (
-            f"what it needs is asked for at {place.site.name}: it is to start at {clock} UTC, and until there is room "
-            f"it takes {format_time(round(place.wait))}"
+            f"what it needs is asked for at {place.site.name}: it is to start at {format_moment(times.start)}, "
+            f"and until there is room it takes {format_time(round(place.wait))}"
         )
 
 

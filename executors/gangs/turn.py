@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.units import format_moment
 
 # A site that has not answered is asked again after this, seconds.
 SECONDS_UNTIL_REPEATED = 5.0
@@ -324,10 +324,10 @@ class Turn:
 
     def _asleep(self, until: float) -> str:
         gang = self.gang
-        clock = time.strftime("%H:%M:%S", time.gmtime(until))
         return (
             f"waits: attempt {gang.attempt} of {gang.attempts.count} has found no room for {self.memory.called} "
-            f"({gang.words or 'no match'}); the next is at {clock} UTC, or when it is woken (airflow lading wake)"
+            f"({gang.words or 'no match'}); the next is at {format_moment(until)}, or when it is woken "
+            "(airflow lading wake)"
         )
 
     def _explain(self) -> None:

@@ -14,6 +14,7 @@ from lading.hooks.spool.hold import Hold
 from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
+from lading.scheduling.text.units import format_moment
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,7 @@ class Connection:
         """That it is taken away, in words; None: it is not, as far as that is known."""
         if self.machine.ends_at is None:
             return None
-        at = time.strftime("%H:%M:%S UTC", time.gmtime(self.machine.ends_at))
-        return f"AWS takes it away: its jobs are asked to end at {at}"
+        return f"AWS takes it away: its jobs are asked to end at {format_moment(self.machine.ends_at)}"
 
     def silence(self, now: float) -> float:
         """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from airflow import settings
 from airflow.cli.simple_table import AirflowConsole
 
 from lading.scheduling.text.printable import printable
+from lading.scheduling.text.units import in_zone
 
 
 def console() -> AirflowConsole:
@@ -27,8 +29,13 @@ def show(rows: list[dict[str, Any]], output: str) -> None:
         # YAML has no word for half a character (YAML 1.2, "Character Set"), and its emitter raises.
         console().print_as_yaml([{name: whole(each) for name, each in row.items()} for row in rows])  # type: ignore[arg-type]
     else:
-        texts = [{name: each if each is None else printable(each) for name, each in row.items()} for row in rows]
+        texts = [{name: each if each is None else readable(each) for name, each in row.items()} for row in rows]
         console().print_as(texts, output)
+
+
+def readable(value: object) -> str:
+    """What a person reads of a value: printable, and its times in the zone of ``[core] default_timezone``."""
+    return printable(in_zone(value, settings.TIMEZONE) if isinstance(value, str) else value)
 
 
 def whole(value: Any) -> Any:

@@ -21,7 +21,7 @@ from lading.hooks.site import LocationState, Site
 from lading.plugin.manager import binding_filters, plugin_manager
 from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.sites import SitesError, load_sites
-from lading.plugin.subcommands.console import complain
+from lading.plugin.subcommands.console import complain, readable
 from lading.plugin.subcommands.database import reading_store
 from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.job import Job as Planned
@@ -32,7 +32,6 @@ from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import default_arch
-from lading.scheduling.text.printable import printable
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -52,7 +51,7 @@ def explain(args: Namespace) -> None:
         except SitesError as error:
             raise SystemExit(str(error)) from error
         for line in report(session, job, sites, known):
-            print(printable(line))
+            print(readable(line))
 
 
 def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:

@@ -17,13 +17,13 @@ nothing that comes later is placed into the room it needs, so what it lacks only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 
 from lading.scheduling.job import Job
 from lading.scheduling.packing.limits import Instances, busy
 from lading.scheduling.packing.packing import Packing, take
 from lading.scheduling.packing.problem import Problem, Room, Shape, copies, fits
 from lading.scheduling.packing.shelf import Shelf, Site
+from lading.scheduling.text.units import format_moment
 
 
 def pack(problem: Problem, effort: str = "fast") -> Packing:
@@ -197,8 +197,8 @@ class Greedy:
         later = [b for b in self.problem.blocked if b.kind.grants(shape.wish) and fits(shape.need, b.capacity)]
         if later:
             soonest = min(later, key=lambda b: (b.offering.unavailable_until or 0.0, b.price))
-            until = datetime.fromtimestamp(soonest.offering.unavailable_until or 0.0, timezone.utc)
-            return f"waits: no capacity for {soonest.type.name} until {until:%Y-%m-%d %H:%M:%S} UTC"
+            until = format_moment(soonest.offering.unavailable_until or 0.0)
+            return f"waits: no capacity for {soonest.type.name} until {until}"
         return self.no_room(shape)
 
     def no_room(self, shape: Shape) -> str:

@@ -56,6 +56,10 @@ class _Quantity:
         return UnitError(f"{shortened(value)} is not {self.name}; valid: {self.valid}")
 
 
+_MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC\b", re.ASCII)
+# The last second of the year 9999.
+_LAST_MOMENT = 253_402_300_799.0
+
 # Every database keeps 2**31 - 1 in its plain integer. What is larger is a slip, most often bytes where MiB are meant.
 _MEMORY = _Quantity(
     "an amount of memory",
@@ -172,6 +176,28 @@ def format_time(seconds: float) -> str:
     if abs(seconds) < 10:
         return f"{format_count(seconds)} s"
     return " ".join(_spans(round(seconds)))
+
+
+def format_moment(at: float) -> str:
+    """A moment as reasons have it, ``2026-11-23 12:00:00 UTC``: what shows them writes it in the reader's time zone.
+
+    :param at: seconds since the epoch
+    """
+    moment = datetime.datetime.fromtimestamp(max(0.0, min(at, _LAST_MOMENT)), datetime.timezone.utc)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def in_zone(text: str, zone: datetime.tzinfo) -> str:
+    """A text with the moments of :func:`format_moment` in a time zone, each with its offset from UTC."""
+
+    def moved(found: re.Match[str]) -> str:
+        try:
+            moment = datetime.datetime.fromisoformat(f"{found[1]}+00:00").astimezone(zone)
+        except (ValueError, OverflowError):  # digits that are no date
+            return found[0]
+        return moment.isoformat(sep=" ") if moment.utcoffset() else found[0]
+
+    return _MOMENT.sub(moved, text)
 
 
 def format_count(count: float) -> str:

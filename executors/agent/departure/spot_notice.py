@@ -22,6 +22,7 @@ from lading.hooks.files.trouble import Trouble
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
+from lading.scheduling.text.units import format_moment
 
 log = logging.getLogger(__name__)
 
@@ -115,5 +116,5 @@ def ending(at: datetime, now: float, kill_grace: float) -> Ending:
     :param now: seconds since the epoch
     """
     left = min(at.timestamp() - now, LONGEST_NOTICE) - BEFORE
-    words = f"AWS takes the spot machine away at {at.astimezone(timezone.utc):%H:%M:%S} UTC"
+    words = f"AWS takes the spot machine away at {format_moment(at.timestamp())}"
     return Ending(time.monotonic() + left, Cause("preempted", words), min(kill_grace, BEFORE - TIME_TO_TELL))
