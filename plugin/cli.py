@@ -39,7 +39,7 @@ ARG_POLICY = Arg(
 ARG_STATE = Arg(("--state",), nargs="+", choices=STATES, help="Only jobs in these states")
 ARG_DAG = Arg(("--dag-id",), help="Only jobs of this Dag")
 ARG_RUN = Arg(("--run-id",), help="Only jobs of this run")
-ARG_LIMIT = Arg(("--limit",), type=COUNT, default=1000, help="At most so many jobs, the youngest (default: 1000)")
+ARG_LIMIT = Arg(("--limit",), type=COUNT, default=50, help="At most so many jobs, the youngest (default: 50)")
 ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
 ARG_LADING = Arg(
     ("--lading",),

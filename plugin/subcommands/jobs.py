@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-from sqlalchemy import select
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from lading.executors.gangs.terms import Terms
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.rows import held_for
-from lading.plugin.subcommands.console import show
+from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.database import reading_store
 from lading.scheduling.text.units import format_resources
 
@@ -22,19 +23,33 @@ from lading.scheduling.text.units import format_resources
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def jobs(args: Namespace) -> None:
-    """Print the jobs that the store knows."""
-    query = select(Job).order_by(Job.queued_at.desc(), Job.token).limit(args.limit)
-    if args.state:
-        query = query.where(Job.state.in_(args.state))
-    if args.dag_id:
-        query = query.where(Job.dag_id == args.dag_id)
-    if args.run_id:
-        query = query.where(Job.run_id == args.run_id)
+    """Print the youngest jobs that the store knows, and to the standard error how many older ones there are."""
     with reading_store() as session:
-        rows = session.scalars(query).all()
+        rows, older = youngest(session, args.limit, args.state, args.dag_id, args.run_id)
         # A person reads the tables, and a terminal is narrow; programs get everything.
         mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
         show(group_rows(rows) if args.groups else [mapper(row, held.get(row.token)) for row in rows], args.output)
+    if older:
+        complain(f"and {older} older: --limit {args.limit + older} shows all")
+
+
+def youngest(
+    session: Session,
+    limit: int,
+    states: Sequence[str] | None = None,
+    dag_id: str | None = None,
+    run_id: str | None = None,
+) -> tuple[Sequence[Job], int]:
+    """The youngest jobs of all that are asked for, and how many older ones there are.
+
+    :param limit: at most so many
+    """
+    wanted = [] if not states else [Job.state.in_(states)]
+    wanted += [column == value for column, value in ((Job.dag_id, dag_id), (Job.run_id, run_id)) if value]
+    rows = session.scalars(select(Job).where(*wanted).order_by(Job.queued_at.desc(), Job.token).limit(limit)).all()
+    if len(rows) < limit:
+        return rows, 0
+    return rows, (session.scalar(select(func.count()).select_from(Job).where(*wanted)) or 0) - len(rows)
 
 
 def job_row(job: Job, held: str | None = None) -> dict[str, Any]:
