@@ -100,14 +100,16 @@ def waiting(session: Session) -> Counter[str]:
 
 def by_site(session: Session) -> dict[str, dict[str, float | None]]:
     """The cpus that are used and up, and what they cost by the hour; None: that is not known."""
-    used = {site: float(cpus) for site, state, _, cpus in figures.live_jobs(session) if state == State.RUNNING and site}
+    busy = figures.busy(figures.live_jobs(session))
     up, rates = figures.what_is_up(session), figures.queues(session)
     found: dict[str, dict[str, float | None]] = {}
-    for site in {*used, *rates, *(each[0] for each in up)}:
+    for site in {*busy, *rates, *(each[0] for each in up)}:
         here = [(cpus, usd) for name, cpus, usd in up if name == site]
+        used, batch = busy.get(site, figures.Busy())
         found[site] = {
-            "lading.cpus.used": used.get(site, 0.0),
+            "lading.cpus.used": used,
+            "lading.cpus.batch": batch,
             "lading.cpus.up": sum(cpus for cpus, _ in here),
-            "lading.usd_per_hour": figures.usd_per_hour([usd for _, usd in here], rates.get(site), used.get(site, 0.0)),
+            "lading.usd_per_hour": figures.usd_per_hour([usd for _, usd in here], rates.get(site), batch),
         }
     return found

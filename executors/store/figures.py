@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import func, select
 
@@ -19,11 +19,55 @@ UP = (InstanceState.UP, InstanceState.DRAINING)
 Up = tuple[str, float, float | None]
 
 
-def live_jobs(session: Session) -> Sequence[Any]:
-    """How many jobs have not ended, and their cpus, by site (a job that waits has that which it names) and state."""
+class Live(NamedTuple):
+    """Jobs that have not ended.
+
+    :param site: theirs; a job that waits has that which it names; None: it names none
+    :param is_batch: whether each is a batch job of its own, on a node that is not Lading's to count
+    """
+
+    site: str | None
+    state: str
+    is_batch: bool
+    jobs: int
+    cpus: float
+
+
+def live_jobs(session: Session) -> list[Live]:
+    """How many jobs have not ended, and their cpus, by site, state, and whether they are on what is up."""
     site = func.coalesce(Job.site, Job.site_hint).label("its_site")
-    query = select(site, Job.state, func.count(), func.sum(CPUS)).where(Job.state.in_(LIVE)).group_by(site, Job.state)
-    return session.execute(query).all()
+    # A queue is a location of the name of its site, as a machine may be.
+    as_site = (Job.location == Job.site).label("as_site")
+    query = select(site, Job.state, as_site, func.count(), func.sum(CPUS)).where(Job.state.in_(LIVE))
+    rows = session.execute(query.group_by(site, Job.state, as_site)).all()
+    machines = named_as_site(session)
+    return [
+        Live(name, state, bool(is_as_site) and name not in machines, jobs, float(cpus))
+        for name, state, is_as_site, jobs, cpus in rows
+    ]
+
+
+def named_as_site(session: Session) -> set[str]:
+    """The sites that have a machine of their own name."""
+    query = select(Capacity.site).where(Capacity.name == Capacity.site, Capacity.until.is_(None))
+    return set(session.scalars(query))
+
+
+class Busy(NamedTuple):
+    """The cpus of jobs that run: on the machines that are up, and in batch jobs of their own."""
+
+    used: float = 0.0
+    batch: float = 0.0
+
+
+def busy(live: Iterable[Live]) -> dict[str, Busy]:
+    """The cpus of jobs that run, by site."""
+    found: dict[str, Busy] = {}
+    for each in live:
+        if each.state == State.RUNNING and each.site is not None:
+            used, batch = found.get(each.site, Busy())
+            found[each.site] = Busy(used, batch + each.cpus) if each.is_batch else Busy(used + each.cpus, batch)
+    return found
 
 
 def waiting(session: Session) -> Sequence[Any]:
@@ -47,17 +91,19 @@ def queues(session: Session) -> dict[str, float | None]:
     rows = session.execute(
         select(Location.site, Location.usd_per_cpu_hour, Location.kind).where(Location.name == Location.site)
     )
-    return {site: rate for site, rate, kind in rows if kind != "local"}
+    machines = named_as_site(session)
+    return {site: rate for site, rate, kind in rows if kind != "local" and site not in machines}
 
 
-def usd_per_hour(prices: Sequence[float | None], rate: float | None, used: float) -> float | None:
-    """What a site costs now: its machines, or where none is up the jobs in its queue.
+def usd_per_hour(prices: Sequence[float | None], rate: float | None, batch: float) -> float | None:
+    """What a site costs now: its machines, and the batch jobs in its queue.
 
     :param prices: of all that is up there
     :param rate: of a cpu in its queue; None: it has none, or no price
-    :param used: cpus of its jobs
+    :param batch: cpus of its batch jobs, see :class:`Busy`
     """
-    return rate * used if rate is not None and not prices else total(prices)
+    in_queue = rate is not None and (batch > 0 or not prices)
+    return total([*prices, rate * batch] if in_queue and rate is not None else prices)
 
 
 def total(amounts: Sequence[float | None]) -> float | None:

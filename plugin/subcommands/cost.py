@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -27,18 +28,19 @@ MOST_NAMES = 10
 def cost(args: Namespace) -> None:
     """Print a row per run, or per task of one run; status 1 if nothing is known of it."""
     with reading_store() as session:
+        now = time.time()
         if args.run_id is None:
             rows = [
                 {"run_id": name, **amounts(found, *beside(session, args.dag_id, name))}
-                for name, found in of_runs(session, args.dag_id, args.limit)
+                for name, found in of_runs(session, args.dag_id, args.limit, now)
             ]
         else:
             rows = []
-            for task, site, each in of_tasks(session, args.dag_id, args.run_id):
+            for task, site, each in of_tasks(session, args.dag_id, args.run_id, now):
                 more = beside(session, args.dag_id, args.run_id, Job.task_id == task, Job.site == site)
                 rows.append({"task_id": task, "site": site, **amounts(each, *more)})
         if not rows:
-            complain(unknown(session, args.dag_id, args.run_id))
+            complain(unknown(session, args.dag_id, args.run_id, now))
             sys.exit(1)
     if args.output in ("table", "plain"):
         rows = [{**row, "of_which": in_words(row["of_which"])} for row in rows]
@@ -71,10 +73,10 @@ def in_words(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {usd:.4f}" for name, usd in parts.items())
 
 
-def unknown(session: Session, dag_id: str, run_id: str | None) -> str:
+def unknown(session: Session, dag_id: str, run_id: str | None, now: float) -> str:
     """Why there is nothing to print, and what there is."""
     kept = f"Jobs are kept for {Settings.load().job_retention_days} days ([lading] job_retention_days)."
-    if run_id is not None and (runs := of_runs(session, dag_id, MOST_NAMES)):
+    if run_id is not None and (runs := of_runs(session, dag_id, MOST_NAMES, now)):
         known = ", ".join(name for name, _ in runs)
         return f"No job of run {run_id!r} of Dag {dag_id!r} is known; its youngest runs: {known}. {kept}"
     query = select(Job.dag_id).distinct().where(Job.dag_id.is_not(None)).order_by(Job.dag_id).limit(MOST_NAMES)

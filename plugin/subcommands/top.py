@@ -13,12 +13,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lading.plugin.subcommands.console import readable
 from lading.plugin.subcommands.database import reading_store
-from lading.plugin.ui.models import Summary, Waits
+from lading.plugin.ui.models import SiteState, Summary, Waits
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
 from lading.plugin.ui.queries.waits import waits
-from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_count, format_time
 
 # Nothing beside a cell but a space to its right: a terminal of 80 columns has room for little more.
@@ -52,6 +52,7 @@ def shown() -> Group:
 def screen(things: Summary, why: Waits) -> Group:
     """All that is shown; what sites and Dag authors wrote is text and nothing else."""
     cpus = f"{format_count(things.cpus_used)} of {format_count(things.cpus_up)} cpus used"
+    cpus += f", {format_count(things.cpus_batch)} in batch jobs" if things.cpus_batch else ""
     machines = "1 machine" if things.machines == 1 else f"{things.machines} machines"
     counts = f"{things.running} running, {things.waiting} waiting, {machines}, {cpus}"
     head = Text(f"{counts}{usd(things.usd_per_hour)}")
@@ -74,11 +75,17 @@ def sites(things: Summary) -> Table:
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number)
     for site in things.sites:
         contact = "never" if site.contact_at is None else f"{ago(things.now - site.contact_at)} ago"
-        up = "" if site.cpus_up is None else f" of {format_count(site.cpus_up)}"
-        numbers = (str(site.running), str(site.waiting), f"{format_count(site.cpus_used)}{up}")
+        numbers = (str(site.running), str(site.waiting), cpus_of(site))
         texts = (site.name, site.kind, site.state, *numbers, contact, site.note or "")
-        table.add_row(*(Text(printable(text)) for text in texts))
+        table.add_row(*(Text(readable(text)) for text in texts))
     return table
+
+
+def cpus_of(site: SiteState) -> str:
+    """The cpus that its jobs use: of those that are up, and in batch jobs of their own."""
+    of_up = [] if site.cpus_up is None else [f"{format_count(site.cpus_used)} of {format_count(site.cpus_up)}"]
+    in_batch = [f"{format_count(site.cpus_batch)} in batch jobs"] if site.cpus_batch else []
+    return ", ".join(of_up + in_batch) or format_count(site.cpus_used)
 
 
 def reasons(why: Waits) -> Table:
@@ -89,7 +96,7 @@ def reasons(why: Waits) -> Table:
     for group in why.groups:
         words = group.words[0] if group.words else ""
         texts = (str(group.jobs), ago(why.now - group.oldest), group.title, words, group.remedy)
-        table.add_row(*(Text(printable(text)) for text in texts))
+        table.add_row(*(Text(readable(text)) for text in texts))
     return table
 
 

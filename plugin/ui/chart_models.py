@@ -57,6 +57,8 @@ class Rectangle(NamedTuple):
     try_number: int
     lane: float
     cpus: float
+    nodes: int
+    """On each of which it has ``cpus``; where it is drawn is one of them."""
     started_at: float
     ended_at: float | None
     state: str | None
@@ -84,3 +86,5 @@ class Packing(BaseModel):
     names: list[Name]
     jobs: list[Rectangle]
     machines: list[Machine]
+    queues: dict[str, float | None]
+    """What an hour of a cpu costs in the queue of a batch system, USD by site; None: it has no price."""

@@ -37,8 +37,11 @@ class SiteState(BaseModel):
     waiting: int
     running: int
     cpus_used: float
+    """Of those that are up."""
+    cpus_batch: float
+    """Of batch jobs of their own, on nodes that are not Lading's to count."""
     cpus_up: float | None
-    """None: it is a batch system, whose nodes are not Lading's to count."""
+    """None: it is a batch system, with no allocation."""
     usd_per_hour: float | None
 
 
@@ -51,6 +54,9 @@ class Summary(BaseModel):
     waiting: int
     machines: int
     cpus_used: float
+    """Of those that are up."""
+    cpus_batch: float
+    """Of batch jobs of their own, on nodes that are not Lading's to count."""
     cpus_up: float
     usd_per_hour: float | None
     sites: list[SiteState]
@@ -85,6 +91,8 @@ class Cost(BaseModel):
     hidden: bool
     jobs: int
     cpu_hours: float
+    cpu_hours_measured: float
+    """Of the jobs of which it is known what they used: most that run are not among them."""
     cpu_hours_used: float
     usd: float | None
 
@@ -209,8 +217,11 @@ class Totals(BaseModel):
     began_at: float | None
     ended_at: float | None
     wait_seconds: float
+    """Until they started, or ended, or until now."""
     cpu_hours: float
     """That they asked for, while they ran."""
+    cpu_hours_measured: float
+    """The same of those of which it is known what they used."""
     cpu_hours_used: float
     memory_used: float | None
     """Peak by request, of those of which the peak is known; None: of none."""

@@ -9,6 +9,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, State
+from lading.executors.store.figures import queues
 from lading.executors.store.lanes import machine
 from lading.plugin.ui.chart_models import Name, Packing, Rectangle
 from lading.plugin.ui.queries.places import key, machines
@@ -19,7 +20,7 @@ MOST_JOBS = 20_000
 OVERLAP = 10.0
 COLUMNS = (
     Job.token, Job.kind, Job.dag_id, Job.run_id, Job.task_id, Job.map_index, Job.try_number, Job.site, Job.location,
-    Job.node, Job.cpus, Job.lane, Job.state, Job.started_at, Job.ended_at,
+    Job.node, Job.cpus, Job.nodes, Job.lane, Job.state, Job.started_at, Job.ended_at,
 )  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def packing(
                 row.try_number if seen else 0,
                 row.lane or 0.0,
                 row.cpus,
+                row.nodes or 1,
                 row.started_at,
                 row.ended_at,
                 row.state if seen else None,
@@ -64,6 +66,7 @@ def packing(
         names=list(names),
         jobs=rectangles,
         machines=machines(session, since, until, changed),
+        queues=queues(session),
     )
 
 

@@ -21,32 +21,43 @@ MOST_WAITS = 10
 RAN = Job.ended_at - Job.started_at
 KNOWN_PEAK = case((Job.peak_memory.is_not(None), Job.memory))
 LIMITED = Job.time_limit.is_not(None) & RAN.is_not(None)
-COLUMNS = (
-    func.count(),
-    func.sum(case((Job.state == State.FAILED, 1), else_=0)),
-    func.min(Job.queued_at),
-    func.max(Job.ended_at),
-    func.sum(func.coalesce(Job.started_at, Job.ended_at, Job.queued_at) - Job.queued_at),
-    func.sum(CPUS * RAN),
-    func.sum(Job.cpu_seconds),
-    func.sum(Job.peak_memory),
-    func.sum(KNOWN_PEAK),
-    func.sum(case((LIMITED, RAN))),
-    func.sum(case((LIMITED, Job.time_limit))),
-    func.sum(Job.usd),
-)
+
+
+def waited(now: float) -> Any:
+    """For how long a job waited, or has waited until now, seconds."""
+    return func.coalesce(Job.started_at, Job.ended_at, now) - Job.queued_at
+
+
+def columns(now: float) -> tuple[Any, ...]:
+    """The sums of jobs of which :func:`totals` makes words."""
+    return (
+        func.count(),
+        func.sum(case((Job.state == State.FAILED, 1), else_=0)),
+        func.min(Job.queued_at),
+        func.max(Job.ended_at),
+        func.sum(waited(now)),
+        func.sum(CPUS * RAN),
+        func.sum(case((Job.cpu_seconds.is_not(None), CPUS * RAN))),
+        func.sum(Job.cpu_seconds),
+        func.sum(Job.peak_memory),
+        func.sum(KNOWN_PEAK),
+        func.sum(case((LIMITED, RAN))),
+        func.sum(case((LIMITED, Job.time_limit))),
+        func.sum(Job.usd),
+    )
 
 
 def totals(row: Sequence[Any]) -> dict[str, Any]:
     """What a row of these columns says."""
-    jobs, failed, began, ended, waited, asked, used, peak, memory, ran, limit, usd = row
+    jobs, failed, began, ended, waits, asked, measured, used, peak, memory, ran, limit, usd = row
     return {
         "jobs": jobs,
         "failed": int(failed or 0),
         "began_at": began,
         "ended_at": ended,
-        "wait_seconds": float(waited or 0.0),
+        "wait_seconds": float(waits or 0.0),
         "cpu_hours": float(asked or 0.0) / 3600,
+        "cpu_hours_measured": float(measured or 0.0) / 3600,
         "cpu_hours_used": float(used or 0.0) / 3600,
         "memory_used": float(peak) / float(memory) if peak is not None and memory else None,
         "time_used": float(ran) / float(limit) if ran is not None and limit else None,
@@ -54,17 +65,20 @@ def totals(row: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def of_runs(session: Session, dag_id: str, limit: int) -> list[tuple[str, dict[str, Any]]]:
+def of_runs(session: Session, dag_id: str, limit: int, now: float) -> list[tuple[str, dict[str, Any]]]:
     """The runs of a Dag that the store knows, youngest first, each with its totals."""
-    query = select(Job.run_id, *COLUMNS).where(Job.dag_id == dag_id, Job.run_id.is_not(None)).group_by(Job.run_id)
+    mine = (Job.dag_id == dag_id, Job.run_id.is_not(None))
+    query = select(Job.run_id, *columns(now)).where(*mine).group_by(Job.run_id)
     rows = session.execute(query.order_by(func.min(Job.queued_at).desc()).limit(limit))
     return [(run_id, totals(row)) for run_id, *row in rows]
 
 
-def of_tasks(session: Session, dag_id: str, run_id: str) -> list[tuple[str | None, str | None, dict[str, Any]]]:
+def of_tasks(
+    session: Session, dag_id: str, run_id: str, now: float
+) -> list[tuple[str | None, str | None, dict[str, Any]]]:
     """The tasks of a run with the site that they were at and their totals there, in the order in which they began."""
     mine = (Job.dag_id == dag_id, Job.run_id == run_id)
-    query = select(Job.task_id, Job.site, *COLUMNS).where(*mine).group_by(Job.task_id, Job.site)
+    query = select(Job.task_id, Job.site, *columns(now)).where(*mine).group_by(Job.task_id, Job.site)
     rows = session.execute(query.order_by(func.min(Job.queued_at), Job.task_id))
     return [(task_id, site, totals(row)) for task_id, site, *row in rows]
 
@@ -81,14 +95,14 @@ def beside(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple[floa
 
 def runs(session: Session, dag_id: str, now: float, limit: int) -> Runs:
     """The runs of a Dag that the store knows, youngest first."""
-    found = of_runs(session, dag_id, limit)
+    found = of_runs(session, dag_id, limit, now)
     return Runs(now=now, runs=[RunTotals(run_id=run_id, **sums) for run_id, sums in found])
 
 
 def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:
     """One run."""
     mine = (Job.dag_id == dag_id, Job.run_id == run_id)
-    found = Totals(**totals(session.execute(select(*COLUMNS).where(*mine)).one()))
+    found = Totals(**totals(session.execute(select(*columns(now)).where(*mine)).one()))
     rows = session.execute(
         select(Job.token, Job.state, Job.started_at, Job.ended_at, Job.cpus, Job.nodes).where(*mine)
     ).all()
@@ -103,7 +117,7 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:
         bound_seconds=None if began is None else bound(rows, cpus_up(session, began, ended or now), now),
         seconds=seconds,
         usd_idle=None if found.usd is None else beside(session, dag_id, run_id)[0],
-        waits=longest_waits(session, mine),
+        waits=longest_waits(session, mine, now),
     )
 
 
@@ -150,9 +164,9 @@ def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
     return max(longest, work / cpus) if cpus else longest
 
 
-def longest_waits(session: Session, mine: Sequence[Any]) -> list[Any]:
-    """The tries that have waited longest before they started."""
-    waited = func.coalesce(Job.started_at, Job.ended_at) - Job.queued_at
-    rows = session.scalars(select(Job).where(*mine).order_by(waited.desc(), Job.token).limit(MOST_WAITS)).all()
+def longest_waits(session: Session, mine: Sequence[Any], now: float) -> list[Any]:
+    """The tries that have waited longest before they started, those that still wait among them."""
+    longest = select(Job).where(*mine).order_by(waited(now).desc(), Job.token).limit(MOST_WAITS)
+    rows = session.scalars(longest).all()
     boots = boots_of(session, rows)
     return [as_try(row, Sight(), boots.get(row.location or "")) for row in rows]

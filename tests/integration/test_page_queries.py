@@ -1,0 +1,200 @@
+"""The numbers of the page, by queries on the real databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.controller import metrics
+from lading.executors.store import Capacity, Location, SiteRow, State, usage
+from lading.executors.store.instances import Instance, InstanceState
+from lading.plugin.subcommands.jobs import youngest
+from lading.plugin.subcommands.top import screen
+from lading.plugin.ui.models import Waits
+from lading.plugin.ui.queries.advice import advice
+from lading.plugin.ui.queries.packing import packing
+from lading.plugin.ui.queries.runs import run, runs
+from lading.plugin.ui.queries.sight import EVERYTHING
+from lading.plugin.ui.queries.summary import costs, summary
+from tests.conftest import DATABASES
+
+NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0
+AMOUNTS = {"memory": 1024, "disk": 0, "gpus": 0.0}
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def engine(
+    request: pytest.FixtureRequest, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    engine = create_engine(database_url(request.param) or f"sqlite:///{tmp_path_factory.mktemp('page')}/store.db")
+    store.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    """A session whose work is undone in the end."""
+    with engine.connect() as connection, Session(connection) as session:
+        yield session
+        session.rollback()
+
+
+def add(session: Session, token: str, **columns: Any) -> None:
+    defaults = {"kind": "ExecuteTask", "subject": token, "workload": "{}", "cpus": 1.0, "priority": 0, "map_index": -1}
+    names = {"dag_id": "d", "run_id": "r", "task_id": "t", "try_number": 1, "state": State.RUNNING}
+    store.add_job(session, token=token, **{**defaults, **AMOUNTS, **names, "queued_at": NOW - 600, **columns})
+
+
+def add_sites(session: Session) -> None:
+    """This machine, a queue with a price, and a site that has a queue and an allocation."""
+    for position, (name, kind, rate) in enumerate(
+        (("local", "local", 0.1), ("sge", "sge", 0.5), ("hpc", "slurm", 0.25))
+    ):
+        session.add(SiteRow(name=name, kind=kind, position=position, limits="{}", contact_at=NOW))
+        location = {"site": name, "name": "host" if name == "local" else name, "kind": kind, "seen_at": NOW}
+        session.add(Location(cpus=64.0, state="up", usd_per_cpu_hour=rate, **AMOUNTS, **location))
+    session.add(Capacity(site="local", name="host", cpus=16.0, memory=1, gpus=0.0, usd_per_hour=1.6, since=NOW - DAY))
+    session.add(
+        Instance(
+            token="L1", site="hpc", kind="", cpus=32.0, seconds=60.0, state=InstanceState.UP, ordered_at=NOW - 900,
+            launched_at=NOW - 850, ready_at=NOW - 800, usd_per_hour=8.0, **AMOUNTS,
+        )
+    )  # fmt: skip
+
+
+def add_work(session: Session) -> None:
+    """Jobs that run: 4 cpus here, 8 in the allocation, 1,800 in one queue, and 24 on three nodes of the other one."""
+    since = {"started_at": NOW - 600, "placed_at": NOW - 600}
+    add(session, "here", site="local", location="host", cpus=4.0, **since)
+    add(session, "allocated", site="hpc", location="L1", cpus=8.0, **since)
+    add(session, "queued", site="sge", location="sge", node="n1", cpus=1800.0, **since)
+    add(session, "nodes", site="hpc", location="hpc", node="n2", cpus=8.0, nodes=3, **since)
+    session.flush()
+
+
+def test_cpus_in_use_are_those_of_what_is_up_and_batch_jobs_are_apart(session: Session) -> None:
+    add_sites(session)
+    add_work(session)
+    found = summary(session, NOW)
+    assert (found.cpus_used, found.cpus_up, found.cpus_batch) == (12, 48, 1824)
+    assert {site.name: (site.cpus_used, site.cpus_up, site.cpus_batch) for site in found.sites} == {
+        "local": (4, 16, 0), "sge": (0, None, 1800), "hpc": (8, 32, 24),
+    }  # fmt: skip
+    assert {site.name: site.usd_per_hour for site in found.sites} == {"local": 1.6, "sge": 900.0, "hpc": 8 + 24 * 0.25}
+    gauges = metrics.by_site(session)
+    assert gauges["hpc"] == {
+        "lading.cpus.used": 8, "lading.cpus.batch": 24, "lading.cpus.up": 32, "lading.usd_per_hour": 14.0,
+    }  # fmt: skip
+    head = str(screen(found, Waits(now=NOW, jobs=0, groups=[])).renderables[0])
+    assert "12 of 48 cpus used, 1824 in batch jobs" in head
+
+
+def test_a_machine_of_the_name_of_its_site_is_no_queue(session: Session) -> None:
+    session.add(SiteRow(name="lab", kind="ssh", position=0, limits="{}", contact_at=NOW))
+    session.add(Location(site="lab", name="lab", kind="ssh", cpus=8.0, state="up", seen_at=NOW, **AMOUNTS))
+    session.add(Capacity(site="lab", name="lab", cpus=8.0, memory=1, gpus=0.0, since=NOW - DAY))
+    add(session, "there", site="lab", location="lab", started_at=NOW - 5)
+    session.flush()
+    found = summary(session, NOW)
+    assert (found.cpus_used, found.cpus_up, found.cpus_batch) == (1, 8, 0)
+
+
+def test_jobs_that_still_wait_have_waited_until_now(session: Session) -> None:
+    add(session, "began", queued_at=NOW - 600, started_at=NOW - 570)
+    for number in range(3):
+        add(session, f"waits{number}", state=State.QUEUED, queued_at=NOW - HOUR * (number + 1))
+    session.flush()
+    found = run(session, "d", "r", NOW)
+    assert found.totals.wait_seconds == 30 + HOUR * (1 + 2 + 3)
+    assert [each.id for each in found.waits] == ["waits2", "waits1", "waits0", "began"]
+    assert runs(session, "d", NOW, 10).runs[0].wait_seconds == 30 + HOUR * (1 + 2 + 3)
+
+
+def test_today_has_the_usd_of_what_runs_as_of_what_ended(session: Session) -> None:
+    add_sites(session)
+    add_work(session)
+    ended = {"state": State.SUCCEEDED, "started_at": NOW - HOUR, "ended_at": NOW - 60}
+    add(session, "ended", site="local", location="host", usd=2.0, **ended)
+    add(session, "unpriced", dag_id="free", site="gone", location="gone", started_at=NOW - 600)
+    session.flush()
+    found = {each.dag_id: each for each in costs(session, EVERYTHING, NOW - DAY, NOW).dags}
+    running = (4 * 0.1 + 8 * 0.25 + 1800 * 0.5 + 24 * 0.25) / 6
+    assert found["d"].usd == pytest.approx(2.0 + running)
+    assert found["free"].usd is None, "what has no price costs no 0 USD"
+
+
+def test_the_share_of_what_was_used_is_of_those_of_which_it_is_known(session: Session) -> None:
+    ran = {"started_at": NOW - HOUR, "cpus": 2.0}
+    add(session, "ended", state=State.SUCCEEDED, ended_at=NOW, cpu_seconds=HOUR, **ran)
+    add(session, "lost", state=State.FAILED, ended_at=NOW, cause="lost", **ran)
+    add(session, "runs", started_at=NOW - 10 * HOUR, cpus=8.0)
+    session.flush()
+    [found] = costs(session, EVERYTHING, NOW - DAY, NOW).dags
+    assert (found.cpu_hours, found.cpu_hours_measured, found.cpu_hours_used) == pytest.approx((84, 2, 1))
+    totals = run(session, "d", "r", NOW).totals
+    assert (totals.cpu_hours, totals.cpu_hours_measured, totals.cpu_hours_used) == pytest.approx((4, 2, 1))
+
+
+def test_the_window_of_an_old_run_has_its_jobs(session: Session) -> None:
+    old = NOW - 20 * DAY
+    add(session, "own", state=State.SUCCEEDED, site="local", location="host", started_at=old, ended_at=old + 60)
+    add(session, "young", run_id="other", site="local", location="host", started_at=NOW - 60)
+    session.flush()
+    assert [row.id for row in packing(session, EVERYTHING, old - 60, old + 120, NOW).jobs] == ["own"]
+
+
+def test_the_chart_knows_what_batch_jobs_have_and_cost(session: Session) -> None:
+    add_sites(session)
+    add_work(session)
+    found = packing(session, EVERYTHING, NOW - HOUR, NOW, NOW)
+    assert found.queues == {"sge": 0.5, "hpc": 0.25}
+    assert {row.id: (row.cpus, row.nodes) for row in found.jobs} == {
+        "here": (4, 1), "allocated": (8, 1), "queued": (1800, 1), "nodes": (8, 3),
+    }  # fmt: skip
+
+
+def test_the_youngest_jobs_and_how_many_more_there_are(session: Session) -> None:
+    for number in range(8):
+        add(session, f"{number}", queued_at=NOW - number, state=State.FAILED if number < 5 else State.QUEUED)
+    session.flush()
+    rows, older = youngest(session, 3)
+    assert ([row.token for row in rows], older) == (["0", "1", "2"], 5)
+    assert youngest(session, 3, [State.FAILED], "d", "r")[1] == 2
+    assert youngest(session, 8)[1] == 0
+    assert youngest(session, 3, dag_id="other") == ([], 0)
+
+
+def test_advice_for_many_tasks_takes_few_queries(session: Session) -> None:
+    for number in range(90):
+        used = {"started_at": NOW - 100, "ended_at": NOW - number, "cpu_seconds": 50.0, "peak_memory": 500}
+        add(session, f"{number}", task_id=f"t{number % 30}", state=State.SUCCEEDED, map_index=number, **used)
+    session.flush()
+    assert store.forget_ended(session, NOW - 45) == 44
+    asked: list[str] = []
+    connection = session.connection()
+    event.listen(connection, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    found = advice(session, "d")
+    assert len(asked) <= 6
+    assert {each.task_id: each.tries for each in found.tasks} == {f"t{number}": 3 for number in range(30)}
+    of_all = usage.of_tasks(session, "d", ["t1", "t2", "none"])
+    assert of_all == {name: usage.of_task(session, "d", name) for name in ("t1", "t2", "none")}
+
+
+def test_of_tries_without_number_the_youngest_count(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "MOST_TRIES", 5)
+    for number in range(12):
+        ran = {"started_at": NOW - 100, "ended_at": NOW - number * DAY, "peak_memory": 100 + number}
+        add(session, f"{number}", state=State.SUCCEEDED, map_index=number, **ran)
+    session.flush()
+    assert usage.of_tasks(session, "d", ["t"]) == {"t": usage.of_task(session, "d", "t")}
+    assert store.forget_ended(session, NOW - 2.5 * DAY) == 9
+    of_task = usage.of_task(session, "d", "t")
+    assert sum(each.tries for each in of_task.values()) == 5
+    assert usage.of_tasks(session, "d", ["t"]) == {"t": of_task}
