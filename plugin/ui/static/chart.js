@@ -1,9 +1,9 @@
 // The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
-import {bought, clock, count, duration, taskName} from "./words.js";
+import {bought, clock, count, duration, spoken, taskName, tickLabel} from "./words.js";
 
 export const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
 export const HIDDEN = "#9ca3af";
-const GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows", MOMENTS = 600;
+const GAP = 0.25, ROWS_AT_ONCE = 24, ROWS = "rows", MOMENTS = 600, RIGHT = 56;
 const DIMENSIONS = ["from", "to", "top", "bottom"], BOX = {dimensions: DIMENSIONS, encode: {x: [0, 1], y: [2, 3]}};
 let loading;
 
@@ -27,20 +27,25 @@ export function rowsOf(packing) {
 
 // From when on there is something to see: a house that has just been made fills its chart.
 const SHORTEST = 60;
-export function beginning({since, now, jobs, machines}) {
-  let first = now - SHORTEST;
+export function beginning({since, until, jobs, machines}) {
+  let first = until - SHORTEST;
   for (const {start} of jobs.values()) first = Math.min(first, start);
   for (const {spans} of machines.values()) first = Math.min(first, spans[0][0]);
   return Math.max(since, first);
 }
 
-// Of cpus used, cpus up and USD per hour the mean of each moment, of which there are as many as a screen can show.
-export function seriesOf({now, jobs, machines}, since) {
-  const width = (now - since) / MOMENTS;
+// Whether a job is a batch job of its own: then it is on a node of which only its jobs are known.
+const siteOf = (place) => place.slice(0, place.indexOf("/"));
+const isBatch = (job, {machines, queues}) => !machines.has(job.place) && siteOf(job.place) in queues;
+
+// Of cpus used, cpus up, cpus in batch jobs and USD per hour the mean of each moment, of which there are as many as a
+// screen can show. null: there are no batch jobs, no prices.
+export function seriesOf(packing, since) {
+  const {until, jobs, machines, queues} = packing, width = (until - since) / MOMENTS;
   const gathered = () => ({within: new Float64Array(MOMENTS), onwards: new Float64Array(MOMENTS + 1)});
   // O(1) for each job, however long: its first and last moment by their share, and one step up and one down between.
   const add = ({within, onwards}, from, to, amount) => {
-    const begin = Math.max(0, (from - since) / width), end = Math.min(MOMENTS, ((to ?? now) - since) / width);
+    const begin = Math.max(0, (from - since) / width), end = Math.min(MOMENTS, ((to ?? until) - since) / width);
     if (!(end > begin)) return;
     const first = Math.floor(begin), last = Math.min(MOMENTS - 1, Math.floor(end));
     if (first === last) { within[first] += amount * (end - begin); return; }
@@ -56,22 +61,29 @@ export function seriesOf({now, jobs, machines}, since) {
       level += onwards[moment];
       found.push([(since + moment * width) * 1000, Math.max(0, level + within[moment])]);
     }
-    return [...found, [now * 1000, found.at(-1)[1]]];
+    return [...found, [until * 1000, found.at(-1)[1]]];
   };
-  const used = gathered(), up = gathered(), usd = gathered();
-  for (const job of jobs.values()) add(used, job.start, job.end, job.cpus);
-  let priced = false;
+  const used = gathered(), up = gathered(), batch = gathered(), usd = gathered();
+  let priced = false, hasBatch = false;
+  for (const job of jobs.values()) {
+    if (!isBatch(job, packing)) { add(used, job.start, job.end, job.cpus); continue; }
+    const cpus = job.cpus * job.nodes, rate = queues[siteOf(job.place)];
+    hasBatch = true;
+    priced ||= rate !== null;
+    add(batch, job.start, job.end, cpus);
+    add(usd, job.start, job.end, cpus * (rate ?? 0));
+  }
   for (const {spans, usd_per_hour} of machines.values()) for (const [from, to, cpus] of spans) {
     priced ||= usd_per_hour !== null;
     add(up, from, to, cpus);
     add(usd, from, to, usd_per_hour ?? 0);
   }
-  return {used: points(used), up: points(up), usd: priced ? points(usd) : null};
+  return {used: points(used), up: points(up), batch: hasBatch ? points(batch) : null, usd: priced ? points(usd) : null};
 }
 
 // Of each machine its cpu-seconds that were up, and those that jobs had. What ran in queues, whose nodes are not known, is not counted.
-export function sharesOf({since, now, jobs, machines}) {
-  const within = (from, to) => Math.max(0, Math.min(to ?? now, now) - Math.max(from, since)), shares = new Map();
+export function sharesOf({since, until, jobs, machines}) {
+  const within = (from, to) => Math.max(0, Math.min(to ?? until, until) - Math.max(from, since)), shares = new Map();
   for (const {key, spans} of machines.values()) shares.set(key, {used: 0, up: spans.reduce((sum, [from, to, cpus]) => sum + within(from, to) * cpus, 0)});
   for (const job of jobs.values()) if (shares.has(job.place)) shares.get(job.place).used += within(job.start, job.end) * job.cpus;
   return shares;
@@ -94,13 +106,14 @@ function jobTip(job, now) {
 
 function machineTip(machine) {
   const price = machine.usd_per_hour === null ? "" : `, $${count(machine.usd_per_hour)}/h`;
-  return [`<b>${escaped(machine.key)}</b>`, `${escaped(machine.state)} · ${count(machine.cpus)} cpus${price}`, escaped(bought(machine)), machine.node && escaped(machine.node), machine.native_id && `${machine.instance_type === null ? "batch job " : ""}${escaped(machine.native_id)}`, machine.reason && escaped(machine.reason)].filter(Boolean).join("<br>");
+  return [`<b>${escaped(machine.key)}</b>`, `${escaped(machine.state)} · ${count(machine.cpus)} cpus${price}`, escaped(bought(machine)), machine.node && escaped(machine.node), machine.native_id && `${machine.instance_type === null ? "batch job " : ""}${escaped(machine.native_id)}`, machine.reason && escaped(spoken(machine.reason))].filter(Boolean).join("<br>");
 }
 
 // Its element knows it: so can a test, and who looks from the browser's console.
 export class PackingChart {
   constructor(echarts, element, onClick) { Object.assign(this, {echarts, element, onClick, chart: null, dark: null, zoomed: null, look: [0, 100], drawn: null, shown: null}); element.packingChart = this; }
   resize() { this.chart?.resize(); }
+  clear() { this.chart?.clear(); this.zoomed = null; }
   dispose() { this.chart?.dispose(); this.chart = null; }
 
   // `mine` says which jobs stand out, the others are pale; `look` from when to when is looked at first.
@@ -123,6 +136,12 @@ export class PackingChart {
     if (!rows) return;
     this.look = [rows.start, rows.end];
     this.frame ??= requestAnimationFrame(() => { this.frame = null; if (this.chart) this.update(...this.drawn); });
+  }
+
+  // How many seconds are looked at, which the zoom decides; null: nothing is drawn yet.
+  seconds(left) {
+    const [from, to] = [left, this.element.clientWidth - RIGHT].map((at) => this.chart.convertFromPixel({xAxisIndex: 1}, at));
+    return to > from ? (to - from) / 1000 : null;
   }
 
   near({rows, height}) {
@@ -152,13 +171,13 @@ export class PackingChart {
 
   option(packing, dark, mine, look) {
     const {rows, height} = rowsOf(packing), since = beginning(packing), series = seriesOf(packing, since);
-    const ms = (at) => at * 1000, ends = (end) => ms(end ?? packing.now), few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
+    const ms = (at) => at * 1000, ends = (end) => ms(end ?? packing.until), few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
     const narrow = this.element.clientWidth < 600, left = narrow ? 84 : 170;
-    const x = (grid) => ({gridIndex: grid, type: "time", min: ms(since), max: ms(packing.now), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => clock(at / 1000)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
+    const x = (grid) => ({gridIndex: grid, type: "time", min: ms(since), max: ms(packing.until), axisLabel: {show: grid === 1, hideOverlap: true, formatter: (at) => tickLabel(at / 1000, this.seconds(left) ?? packing.until - since)}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
     const line = (name, data, color, axis) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, areaStyle: axis === 1 ? {opacity: 0.2} : undefined, data, z: 2});
     // A zoom that the user has made stays: only the first drawing says where to look.
-    const first = look ? {startValue: ms(Math.max(since, look[0])), ...(look[1] === null ? {end: 100} : {endValue: ms(Math.min(packing.now, look[1]))})} : {};
+    const first = look ? {startValue: ms(Math.max(since, look[0])), ...(look[1] === null ? {end: 100} : {endValue: ms(Math.min(packing.until, look[1]))})} : {};
     const zooms = this.zoomed === rows.length ? {} : {dataZoom: [
       {type: "slider", xAxisIndex: [0, 1], ...first, height: 16, bottom: 6, filterMode: "none", showDetail: false},
       {type: "inside", xAxisIndex: [0, 1], ...first, filterMode: "none", zoomOnMouseWheel: "ctrl"},
@@ -177,10 +196,10 @@ export class PackingChart {
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${rows.length} machines; the tables have the same in words.`}},
-      legend: {top: 0, data: ["cpus used", "cpus up", ...(series.usd ? ["USD per hour"] : [])]},
+      legend: {top: 0, data: ["cpus used", "cpus up", ...(series.batch ? ["cpus in batch jobs"] : []), ...(series.usd ? ["USD per hour"] : [])]},
       tooltip: {trigger: "item", confine: true, formatter: ({seriesId, dataIndex}) => this.tip(seriesId, dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},
-      grid: [{left, right: 56, top: 28, bottom: 52 + below + 34}, {left, right: 56, bottom: 52, height: below}],
+      grid: [{left, right: RIGHT, top: 28, bottom: 52 + below + 34}, {left, right: RIGHT, bottom: 52, height: below}],
       xAxis: [x(0), x(1)],
       yAxis: [
         {gridIndex: 0, min: 0, max: height || 1, inverse: true, axisLabel: {show: false}, axisLine: {show: false}, axisTick: {show: false}, splitLine: {show: false}},
@@ -197,6 +216,7 @@ export class PackingChart {
         }},
         line("cpus up", series.up, "#94a3b8", 1),
         line("cpus used", series.used, "#0891b2", 1),
+        ...(series.batch ? [line("cpus in batch jobs", series.batch, "#8b5cf6", 1)] : []),
         ...(series.usd ? [line("USD per hour", series.usd, "#f59e0b", 2)] : []),
       ],
     };

@@ -40,7 +40,7 @@ export function DagTab({dagId}) {
     {title: "Failed", cell: (run) => count(run.failed), number: true},
     {title: "USD", cell: (run) => usd(run.usd), has: (run) => run.usd !== null, number: true},
     {title: "cpu-hours", cell: (run) => count(run.cpu_hours), number: true},
-    {title: "of them used", cell: (run) => percent(run.cpu_hours_used, run.cpu_hours), number: true},
+    {title: "of them used", cell: (run) => percent(run.cpu_hours_used, run.cpu_hours_measured), number: true},
     {title: "Memory used", cell: (run) => (run.memory_used === null ? "–" : percent(run.memory_used, 1)), number: true},
     {title: "Mean wait", cell: (run) => duration(run.wait_seconds / run.jobs), number: true},
   ]})), h(Sizes, {dagId}));

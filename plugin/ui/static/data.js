@@ -1,4 +1,6 @@
 // The application's answers, asked for again and again while the page can be seen.
+import {asked, merged} from "./packing.js";
+
 const {useEffect, useRef, useState} = globalThis.React;
 
 const API = new URL("../", import.meta.url); // .../lading/, below whatever base URL Airflow has
@@ -28,6 +30,7 @@ export function useEvery(seconds, look, keys) {
   useEffect(() => {
     const abort = new AbortController();
     let timer = null;
+    setTrouble(null);
     const turn = async () => {
       timer = null;
       try {
@@ -48,37 +51,50 @@ export function useEvery(seconds, look, keys) {
   return trouble;
 }
 
-// The latest answer to one question, and what is wrong.
+// How much later it is than at a time of this machine's clock, seconds; it goes on where no answer comes.
+const AGING = 5;
+function useAge(at) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    if (at === null) return undefined;
+    const timer = setInterval(() => document.hidden || tick((number) => number + 1), AGING * 1000);
+    return () => clearInterval(timer);
+  }, [at === null]);
+  return at === null ? 0 : Math.max(0, (Date.now() - at) / 1000);
+}
+
+// The latest answer to one question, what is wrong, and what time it is by the server's clock. What answers another
+// question is no answer: null.
 export function useAnswer(path, parameters = {}, seconds = 3) {
-  const [answer, setAnswer] = useState(null);
-  const trouble = useEvery(seconds, async (signal) => setAnswer(await get(path, parameters, signal)), [path, JSON.stringify(parameters)]);
-  return [answer, trouble];
+  const key = JSON.stringify([path, parameters]), [kept, setKept] = useState({key: null});
+  const trouble = useEvery(seconds, async (signal) => {
+    const answer = await get(path, parameters, signal);
+    setKept({key, answer, at: Date.now()});
+  }, [key]);
+  const answer = kept.key === key ? kept.answer : null, hasTime = answer !== null && answer.now !== undefined;
+  const age = useAge(hasTime ? kept.at : null);
+  return [answer, trouble, hasTime ? answer.now + age : null];
 }
 
-// What ran where in the last so many seconds: asked for once, then only what is new.
-export function usePacking(range) {
-  const [packing, setPacking] = useState(null);
-  const kept = useRef(null);
+// All jobs of an answer that comes in pages.
+export async function allJobs(path, parameters) {
+  const jobs = [];
+  for (let after = null; ;) {
+    const page = await get(path, {...parameters, limit: 500, after});
+    jobs.push(...page.jobs);
+    if ((after = page.after) === null) return jobs;
+  }
+}
+
+// What ran where in a window: asked for once, then only what is new.
+export function usePacking(window) {
+  const key = JSON.stringify(window), [kept, setKept] = useState({key: null}), latest = useRef({key: null});
   const trouble = useEvery(3, async (signal) => {
-    const now = Date.now() / 1000, before = kept.current?.range === range ? kept.current : null;
-    const found = await get("packing", {since: now - range, until: now + 60, cursor: before?.cursor}, signal);
-    kept.current = merged(before ?? {range, jobs: new Map(), machines: new Map()}, found, range);
-    setPacking(kept.current);
-  }, [range]);
-  return [packing, trouble];
-}
-
-function merged(before, found, range) {
-  const since = found.now - range, jobs = before.jobs, machines = before.machines;
-  for (const [id, place, name, mapIndex, tryNumber, lane, cpus, start, end, state] of found.jobs) {
-    const [dagId, runId, taskId] = name === null ? [] : found.names[name];
-    jobs.set(id, {id, place: found.places[place], dagId, runId, taskId, hidden: name === null, mapIndex, tryNumber, lane, cpus, start, end, state});
-  }
-  for (const job of jobs.values()) if (job.end !== null && job.end < since) jobs.delete(job.id);
-  for (const machine of found.machines) machines.set(machine.key, machine);
-  for (const machine of machines.values()) {
-    const end = machine.spans.at(-1)[1];
-    if (end !== null && end < since) machines.delete(machine.key);
-  }
-  return {range, since, now: found.now, cursor: found.cursor, truncated: found.truncated || (before.truncated ?? false), jobs, machines};
+    const before = latest.current.key === key ? latest.current : {packing: null};
+    const found = await get("packing", {...asked(window, Date.now() / 1000), cursor: before.cursor}, signal);
+    const packing = merged(before.packing, found, window);
+    latest.current = {key, cursor: found.cursor, packing};
+    if (packing !== before.packing) setKept({key, packing});
+  }, [key]);
+  return [kept.key === key ? kept.packing : null, trouble];
 }

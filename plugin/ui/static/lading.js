@@ -2,6 +2,8 @@
 // Airflow takes a component from globalThis by the name of its react_app; all of them come from this one bundle.
 // All modules are named here, so that a browser asks for them at once instead of finding one in the other.
 import "./words.js";
+import "./csv.js";
+import "./packing.js";
 import "./data.js";
 import "./chart.js";
 import "./packing_chart.js";

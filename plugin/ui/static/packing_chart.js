@@ -1,6 +1,6 @@
 // The packing chart as a component; without ECharts the tables beside it say the same.
 import {COLORS, HIDDEN, PackingChart, loadECharts, rowsOf} from "./chart.js";
-import {Muted, Swatch, h, useDark, useEffect, useNavigate, useRef, useState} from "./ui.js";
+import {Muted, Spinner, Swatch, h, useDark, useEffect, useNavigate, useRef, useState} from "./ui.js";
 import {taskPath} from "./words.js";
 
 // What the colours of the jobs that are there mean.
@@ -27,14 +27,15 @@ export function Packing({packing, mine, look}) {
     return () => { gone = true; observer.disconnect(); chart.current?.dispose(); chart.current = null; };
   }, []);
   useEffect(() => {
-    if (!ready || !packing) return;
+    if (!ready) return;
+    if (!packing) { chart.current.clear(); delete element.current.dataset.redrawMs; return; } // another window is loaded: what was in the last one is not in it
     const began = performance.now();
     chart.current.update(packing, dark, mine, look);
     element.current.dataset.redrawMs = (performance.now() - began).toFixed(1);
   }, [ready, packing, dark, mine, look]);
   const all = packing ? rowsOf(packing).rows : [], rows = packing ? Math.min(24, all.length) : 4;
   return h("div", null,
-    packing ? h(Key, {jobs: packing.jobs}) : null,
+    packing ? h(Key, {jobs: packing.jobs}) : h(Spinner),
     h("div", {ref: element, role: "img", "data-testid": "packing-chart", "aria-label": "What ran where", style: {height: Math.max(320, 170 + rows * 26), width: "100%"}}),
     failed ? h("p", {role: "alert"}, `The chart could not be drawn: ${failed}`) : null,
     all.some((row) => row.below) ? h(Muted, null, "What is drawn below the grey of its machine had no room there in one piece. ") : null,

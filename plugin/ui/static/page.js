@@ -1,10 +1,10 @@
 // The page: how things are, why jobs wait, what runs where, what it costs.
 import {idleShare, sharesOf} from "./chart.js";
-import {ask, useAnswer, usePacking} from "./data.js";
+import {allJobs, ask, useAnswer, usePacking} from "./data.js";
 import {Packing} from "./packing_chart.js";
 import {TryTable} from "./tries.js";
 import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, memo, useMemo, useState} from "./ui.js";
-import {bought, cost, count, cpuHours, dagPath, date, duration, memory, midnight, percent, usd} from "./words.js";
+import {bought, cost, count, cpuHours, dagPath, date, duration, inUse, memory, midnight, percent, spoken, usd} from "./words.js";
 
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
 const dagLink = (dagId) => h(Link, {to: dagPath(dagId)}, dagId);
@@ -27,11 +27,12 @@ function Sites({sites, now, may}) {
     {title: "State", cell: (site) => h(Badge, {word: site.state}), text: (site) => site.state},
     {title: "Running", cell: (site) => site.running, number: true},
     {title: "Waiting", cell: (site) => site.waiting, number: true},
-    {title: "cpus used / up", cell: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, number: true},
+    {title: "cpus used / up", cell: (site) => `${count(site.cpus_used)} / ${count(site.cpus_up)}`, has: (site) => site.cpus_up !== null, number: true},
+    {title: "cpus in batch jobs", cell: (site) => count(site.cpus_batch), has: (site) => site.cpus_batch > 0, number: true},
     {title: "USD per hour", cell: (site) => usd(site.usd_per_hour), has: (site) => site.usd_per_hour !== null, number: true},
     {title: "Last contact", cell: (site) => (site.contact_at === null ? "never" : `${duration(Math.max(0, now - site.contact_at))} ago`)},
     {title: "Limits", cell: limits, has: limits},
-    {title: "Note", cell: (site) => site.note ?? "", has: (site) => site.note},
+    {title: "Note", cell: (site) => spoken(site.note) ?? "", has: (site) => site.note},
     ...actions(may, ofSite),
   ]});
 }
@@ -42,7 +43,7 @@ function Asked() {
     {title: "Asked", cell: (row) => date(row.at)},
     {title: "By", cell: (row) => row.by},
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
-    {title: "Outcome", cell: (row) => (row.done_at === null ? "the controller has not done it yet" : row.words)},
+    {title: "Outcome", cell: (row) => (row.done_at === null ? "the controller has not done it yet" : spoken(row.words))},
   ]}));
 }
 
@@ -51,7 +52,7 @@ function Today() {
   return h(Tile, {label: "Today", value: today ? cost(today.usd, today.cpu_hours) : "…", help: today?.usd === null || !today ? null : cpuHours(today.cpu_hours)});
 }
 
-function Things({found, trouble}) {
+function Things({found, trouble, now}) {
   if (!found) return h(Section, {title: "How are things?"}, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
   const money = found.usd_per_hour, homeless = found.waiting - found.sites.reduce((sum, site) => sum + site.waiting, 0);
   return h(Section, {title: "How are things?", more: found.controller_lives ? null : h("span", {role: "alert"}, h(Badge, {word: "down"}), " No controller runs: nothing is started")},
@@ -60,10 +61,10 @@ function Things({found, trouble}) {
       h(Tile, {label: "Running", value: count(found.running)}),
       h(Tile, {label: "Waiting", value: count(found.waiting)}),
       h(Tile, {label: "Machines", value: count(found.machines)}),
-      h(Tile, {label: "cpus in use", value: count(found.cpus_used), help: found.cpus_up ? `of ${count(found.cpus_up)} that are up, ${percent(found.cpus_used, found.cpus_up)}` : null}),
-      h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used)} : {label: "USD per hour", value: usd(money)}),
+      h(Tile, {label: "cpus in use", value: count(found.cpus_used), help: inUse(found)}),
+      h(Tile, money === null ? {label: "cpu-hours per hour", value: count(found.cpus_used + found.cpus_batch)} : {label: "USD per hour", value: usd(money)}),
       h(Today)),
-    h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now: found.now, may: found.may_act})),
+    h("div", {style: {marginTop: 12}}, h(Sites, {sites: found.sites, now, may: found.may_act})),
     homeless > 0 && found.sites.length ? h(Muted, null, `${count(homeless)} of those that wait name no site, and have been given to none yet.`) : null,
     h(Asked));
 }
@@ -72,11 +73,11 @@ const holder = ({dag_id, gang}) => (dag_id === null ? "another Dag" : gang === n
 const holds = ({held}) => held.map((each) => `${holder(each)} holds ${count(each.cpus)} cpus at ${each.place} for ${count(each.jobs)} of its jobs`);
 
 function Why() {
-  const [found, trouble] = useAnswer("waits");
+  const [found, trouble, now] = useAnswer("waits");
   return h(Section, {title: "Why does it wait?"}, h(Trouble, {words: trouble}), found ? h(Table, {name: "Waiting jobs", rows: found.groups, empty: "Nothing waits.", columns: [
     {title: "Jobs", cell: (group) => count(group.jobs), number: true},
-    {title: "Waits for", cell: (group) => h("div", null, h("b", null, group.title), [...group.words, ...holds(group)].map((words) => h("div", {key: words}, h(Muted, null, words)))), text: (group) => [group.title, ...group.words, ...holds(group)].join("; ")},
-    {title: "Oldest", cell: (group) => duration(found.now - group.oldest), number: true},
+    {title: "Waits for", cell: (group) => h("div", null, h("b", null, group.title), [...group.words.map(spoken), ...holds(group)].map((words) => h("div", {key: words}, h(Muted, null, words)))), text: (group) => [group.title, ...group.words.map(spoken), ...holds(group)].join("; ")},
+    {title: "Oldest", cell: (group) => duration(now - group.oldest), number: true},
     {title: "cpus", cell: (group) => count(group.cpus), number: true},
     {title: "Dags", cell: (group) => h(Row, null, group.dags.map(({dag_id, jobs}) => h("span", {key: dag_id}, dagLink(dag_id), ` ${count(jobs)}`)), group.hidden ? h(Muted, null, "and others") : null), text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},
     {title: "What would change it", cell: (group) => group.remedy},
@@ -103,23 +104,23 @@ function Machines({packing, shares, may}) {
     {title: "Node", shown: false, text: (machine) => machine.node ?? ""},
     {title: "Its id there", shown: false, text: (machine) => machine.native_id ?? ""},
     {title: "Since", cell: (machine) => date(machine.spans[0][0])},
-    {title: "Note", cell: (machine) => machine.reason ?? "", has: ({reason}) => reason},
+    {title: "Note", cell: (machine) => spoken(machine.reason) ?? "", has: ({reason}) => reason},
     ...actions(may, ofMachine),
   ]});
 }
 
 function Where({may}) {
-  const [range, setRange] = useState("3600"), [packing, trouble] = usePacking(Number(range));
+  const [range, setRange] = useState("3600"), [packing, trouble] = usePacking({seconds: Number(range)});
   const shares = useMemo(() => (packing ? sharesOf(packing) : new Map()), [packing]), idle = idleShare(shares);
   const more = h(Row, null, idle === null ? null : h("span", {"data-testid": "idle"}, `${percent(idle, 1)} of all cpu-hours were idle`), h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
   return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing, shares, may}) : null);
 }
 
 function Jobs() {
-  const [choice, setChoice] = useState("running"), [found, trouble] = useAnswer("jobs", {state: CHOICES[choice], limit: 50}, 10);
+  const [choice, setChoice] = useState("running"), state = CHOICES[choice], [found, trouble, now] = useAnswer("jobs", {state, limit: 50}, 10);
   const more = h(Select, {label: "Which jobs", value: choice, options: Object.keys(CHOICES).map((each) => [each, each]), onChange: setChoice});
-  return h(Section, {title: "Jobs one by one", more}, h(Trouble, {words: trouble}), found ? h(TryTable, {name: "Jobs", jobs: found.jobs, now: found.now, empty: NONE[choice]}) : trouble ? null : h(Spinner),
-    found?.after ? h(Muted, null, "These are the youngest.") : null);
+  return h(Section, {title: "Jobs one by one", more}, h(Trouble, {words: trouble}), found ? h(TryTable, {name: "Jobs", jobs: found.jobs, now, empty: NONE[choice], load: () => allJobs("jobs", {state})}) : trouble ? null : h(Spinner),
+    found?.after ? h(Muted, null, "These are the youngest; the CSV has all.") : null);
 }
 
 function Costs() {
@@ -131,7 +132,7 @@ function Costs() {
     {title: "Jobs", cell: (row) => count(row.jobs), number: true},
     {title: "USD", cell: (row) => usd(row.usd), has: (row) => row.usd !== null, number: true},
     {title: "cpu-hours asked", cell: (row) => count(row.cpu_hours), number: true},
-    {title: "of them used", cell: (row) => percent(row.cpu_hours_used, row.cpu_hours), number: true},
+    {title: "of them used", cell: (row) => percent(row.cpu_hours_used, row.cpu_hours_measured), number: true},
   ]}) : trouble ? null : h(Spinner));
 }
 
@@ -140,7 +141,7 @@ const [Whys, Wheres, AllJobs, AllCosts] = [Why, Where, Jobs, Costs].map((part) =
 
 // The tiles first: what takes longer is asked for when they are there.
 export function Page() {
-  const [found, trouble] = useAnswer("summary");
+  const [found, trouble, now] = useAnswer("summary");
   const rest = found || trouble ? [h(Whys, {key: "why"}), h(Wheres, {key: "where", may: found?.may_act ?? false}), h(AllJobs, {key: "jobs"}), h(AllCosts, {key: "costs"})] : null;
-  return h(Frame, null, h(Things, {found, trouble}), rest);
+  return h(Frame, null, h(Things, {found, trouble, now}), rest);
 }

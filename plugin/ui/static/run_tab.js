@@ -1,22 +1,21 @@
 // The tab of a run: what it took, how long beside the least it could take, its packing and its longest waits.
 import {useAnswer, usePacking} from "./data.js";
+import {windowOfRun} from "./packing.js";
 import {Packing} from "./packing_chart.js";
 import {TryTable} from "./tries.js";
 import {Frame, Muted, Section, Spinner, Tile, Tiles, Trouble, h, useMemo} from "./ui.js";
 import {cost, count, duration, percent, usd} from "./words.js";
 
-const LONGEST = 7 * 86400;
-
-// Its own time is what is looked at; what was before and after is where the slider is.
+// Its own time is what is looked at; what was shortly before and after is where the slider is.
 function RunPacking({dagId, runId, began, ended, now}) {
-  const range = Math.min(LONGEST, Math.max(300, Math.ceil((now - began) / 300) * 300)), [packing, trouble] = usePacking(range);
+  const [packing, trouble] = usePacking(windowOfRun(began, ended));
   const mine = useMemo(() => (job) => job.dagId === dagId && job.runId === runId, [dagId, runId]);
   const look = useMemo(() => { const margin = Math.max(5, 0.03 * ((ended ?? now) - began)); return [began - margin, ended === null ? null : ended + margin]; }, [began, ended]);
   return h(Section, {title: "What ran where", more: h(Muted, null, "other runs are pale")}, h(Trouble, {words: trouble}), h(Packing, {packing, mine, look}));
 }
 
 export function RunTab({dagId, runId}) {
-  const [found, trouble] = useAnswer(["dags", dagId, "runs", runId].map(encodeURIComponent).join("/"));
+  const [found, trouble, now] = useAnswer(["dags", dagId, "runs", runId].map(encodeURIComponent).join("/"));
   if (!found) return h(Frame, null, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
   const {totals, states} = found;
   if (!totals.jobs) return h(Frame, null, h(Muted, null, "Lading has no record of this run: it was not run by Lading, or its records have been forgotten (job_retention_days)."));
@@ -25,12 +24,12 @@ export function RunTab({dagId, runId}) {
     h(Section, {title: "What it took"}, h(Tiles, null,
       h(Tile, {label: "Jobs", value: count(totals.jobs), help: `${count(states.running ?? 0)} running, ${count(waiting)} waiting, ${count(totals.failed)} failed`}),
       h(Tile, {label: "Cost", value: cost(totals.usd, totals.cpu_hours), help: found.usd_idle ? `and ${usd(found.usd_idle)} while its machines idled` : null}),
-      h(Tile, {label: "cpus used", value: percent(totals.cpu_hours_used, totals.cpu_hours), help: "of those asked for"}),
+      h(Tile, {label: "cpus used", value: percent(totals.cpu_hours_used, totals.cpu_hours_measured), help: "of those asked for"}),
       h(Tile, {label: "Memory used", value: totals.memory_used === null ? "–" : percent(totals.memory_used, 1), help: "of that asked for, by the peaks that are known"}),
       h(Tile, {label: "Time used", value: totals.time_used === null ? "–" : percent(totals.time_used, 1), help: totals.time_used === null ? "no try had a limit" : "of the limits"}),
       h(Tile, {label: "Took", value: duration(found.seconds), help: found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`}),
       h(Tile, {label: "Most at once", value: count(found.most_at_once)}),
       h(Tile, {label: "Waited, all jobs together", value: duration(totals.wait_seconds)}))),
     h(RunPacking, {dagId, runId, began: totals.began_at, ended: waiting + (states.running ?? 0) ? null : totals.ended_at, now: found.now}),
-    h(Section, {title: "Longest waits"}, h(TryTable, {name: "Longest waits", jobs: found.waits, now: found.now, empty: "No job has waited."})));
+    h(Section, {title: "Longest waits"}, h(TryTable, {name: "Longest waits", jobs: found.waits, now, empty: "No job has waited."})));
 }

@@ -1,7 +1,7 @@
 // Tries of tasks: where, why, their phases as a bar, and what they used of what they asked for.
 import {ask} from "./data.js";
 import {Badge, Confirmed, Link, Muted, Swatch, Table, h} from "./ui.js";
-import {cost, count, dagPath, date, duration, memory, percent, taskName, taskPath} from "./words.js";
+import {cost, count, dagPath, date, duration, iso, memory, percent, spoken, taskName, taskPath} from "./words.js";
 
 const COLORS = {airflow: "#a1a1aa", sent: "#60a5fa", queue: "#f59e0b", boot: "#c084fc", runs: "#16a34a"};
 
@@ -27,9 +27,9 @@ export function Facts({job, now}) {
   const rows = [
     ["State", h("span", null, h(Badge, {word: job.state}), job.cause ? ` ${job.cause}` : "",
       job.state === "attempted" && h(Confirmed, {label: "Wake", question: "Look for room now?", onYes: () => ask("wake", job.id)}))],
-    ["Why", job.reason ?? (["queued", "attempted", "placed"].includes(job.state) ? "nothing was said yet" : null)],
+    ["Why", spoken(job.reason) ?? (["queued", "attempted", "placed"].includes(job.state) ? "nothing was said yet" : null)],
     ["Where", where(job)],
-    ["Why there", job.site === null ? null : job.placed_because ?? "the first site that takes it had room"],
+    ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first site that takes it had room"],
     ["Batch job", job.native_id],
     ...(job.native_id && job.dag_id ? [["Its script", h("code", {style: {userSelect: "all"}}, `lading script --dag ${job.dag_id} --task ${job.task_id}`)]] : []),
     ["Queue asked for", job.queue],
@@ -45,10 +45,15 @@ export function Facts({job, now}) {
   return h("dl", {style: {display: "grid", gridTemplateColumns: "max-content 1fr", gap: "4px 16px"}}, rows.filter(([, value]) => value !== null).flatMap(([title, value]) => [h("dt", {key: title}, h(Muted, null, title)), h("dd", {key: `${title}-value`, style: {margin: 0, overflowWrap: "anywhere"}}, value)]));
 }
 
-export const TryTable = ({name, jobs, now, empty}) => h(Table, {name, rows: jobs, empty, columns: [
+export const TryTable = ({name, jobs, now, empty, load}) => h(Table, {name, rows: jobs, empty, load, columns: tryColumns(now)});
+
+export const tryColumns = (now) => [
   {title: "Task", cell: (job) => h(Link, {to: taskPath(job)}, taskName(job)), text: taskName},
+  {title: "Run", shown: false, text: (job) => job.run_id},
   {title: "Try", cell: (job) => job.try_number, number: true},
   {title: "State", cell: (job) => h(Badge, {word: job.state}), text: (job) => job.state},
+  {title: "Cause", shown: false, text: (job) => job.cause},
+  {title: "Reason", shown: false, text: (job) => job.reason},
   {title: "Where", cell: where},
   {title: "Batch job", cell: (job) => job.native_id ?? "", has: (job) => job.native_id},
   {title: "Waited", cell: (job) => duration((job.started_at ?? job.ended_at ?? now) - job.queued_at), text: (job) => (job.started_at ?? job.ended_at ?? now) - job.queued_at, number: true},
@@ -56,4 +61,9 @@ export const TryTable = ({name, jobs, now, empty}) => h(Table, {name, rows: jobs
   {title: "cpus used", cell: (job) => (job.cpu_seconds === null ? "" : percent(job.cpu_seconds, (ran(job, now) ?? 0) * cpus(job))), number: true},
   {title: "Memory used", cell: (job) => (job.peak_memory === null ? "" : percent(job.peak_memory, job.memory)), number: true},
   {title: "Phases", cell: (job) => h(Phases, {job, now}), text: (job) => job.phases.map((phase) => phase.title).join("; ")},
-]});
+  {title: "Queued at", shown: false, text: (job) => iso(job.queued_at)},
+  {title: "Started at", shown: false, text: (job) => iso(job.started_at)},
+  {title: "Ended at", shown: false, text: (job) => iso(job.ended_at)},
+  {title: "cpu-hours", shown: false, text: (job) => (ran(job, now) === null ? "" : (ran(job, now) * cpus(job)) / 3600)},
+  {title: "USD", shown: false, text: (job) => job.usd},
+];

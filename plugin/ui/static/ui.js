@@ -1,4 +1,6 @@
 // The parts that pages are made of: Chakra's where the host has it, else plain HTML with the same words and tables.
+import {csv} from "./csv.js";
+
 const React = globalThis.React, C = globalThis.ChakraUI, RR = globalThis.ReactRouterDOM;
 
 export const {createElement: h, memo, useEffect, useMemo, useRef, useState} = React;
@@ -71,8 +73,9 @@ export function Select({label, value, options, onChange}) {
 const ROWS_AT_ONCE = 50;
 
 // A table, which can be had as CSV. A column: {title, cell(row), text(row) for CSV, false: not in it, number: right-aligned,
-// shown false: only in CSV, has(row) whether a row has anything there: it is shown where some row has}.
-export function Table({name, columns: known, rows: all, empty, few = ROWS_AT_ONCE}) {
+// shown false: only in CSV, has(row) whether a row has anything there: it is shown where some row has}. `load` gets what
+// the CSV has, where that is more than the rows.
+export function Table({name, columns: known, rows: all, empty, few = ROWS_AT_ONCE, load}) {
   const columns = known.filter(({shown, has}) => shown !== false && (!has || all.some(has)));
   const [whole, setWhole] = useState(false), rows = whole ? all : all.slice(0, few);
   if (!rows.length) return h("p", null, h(Muted, null, empty));
@@ -88,18 +91,16 @@ export function Table({name, columns: known, rows: all, empty, few = ROWS_AT_ONC
     h("div", {style: {overflowX: "auto"}, tabIndex: 0, role: "region", "aria-label": `${name}, table`}, table),
     h("div", {style: {marginTop: 4, display: "flex", justifyContent: "flex-end", gap: 8}},
       all.length > few ? h(Button, {onClick: () => setWhole(!whole)}, whole ? `First ${few}` : `All ${all.length} rows`) : null,
-      h(Button, {onClick: () => save(name, csv(known, all)), "aria-label": `${name} as CSV`}, "CSV")));
+      h(Csv, {name, columns: known, load: load ?? (async () => all)})));
 }
 
-// RFC 4180. A cell that a spreadsheet would take for a formula gets an apostrophe (OWASP, "CSV Injection").
-function csv(all, rows) {
-  const columns = all.filter(({text}) => text !== false);
-  const quoted = (value) => {
-    const words = String(value ?? "");
-    return `"${(typeof value === "string" && /^[=+\-@\t\r]/.test(words) ? `'${words}` : words).replaceAll('"', '""')}"`;
+function Csv({name, columns, load}) {
+  const [said, setSaid] = useState(null);
+  const onClick = async () => {
+    setSaid("loading …");
+    try { save(name, csv(columns, await load())); setSaid(null); } catch (error) { setSaid(`Could not be loaded: ${error.message}`); }
   };
-  const line = (values) => values.map(quoted).join(",");
-  return [line(columns.map(({title}) => title)), ...rows.map((row) => line(columns.map(({cell, text}) => (text ?? cell)(row))))].join("\r\n");
+  return h("span", null, said ? h("span", {role: "status"}, `${said} `) : null, h(Button, {onClick, "aria-label": `${name} as CSV`}, "CSV"));
 }
 
 function save(name, words) {

@@ -60,9 +60,22 @@ export function midnight() {
   return first - ((ofDay(first) + 43200) % 86400) + 43200; // a day on which clocks change is longer or shorter
 }
 export const date = (seconds) => (seconds === null || seconds === undefined ? "–" : formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"}).format(seconds * 1000));
+// Times in what the engine says are UTC, "2026-11-23 12:00:00 UTC": as the others of the page they are read in its time zone.
+const SPOKEN = /\b(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) UTC\b/g;
+export const spoken = (words) => words?.replace(SPOKEN, (_, year, month, ...rest) => moment(Date.UTC(year, month - 1, ...rest.slice(0, 4)) / 1000)) ?? null;
+const moment = (seconds) => formatter({month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit"}).format(seconds * 1000);
+// The label of a time in a chart that shows so many seconds: of several days the time of day alone says nothing.
+export const tickLabel = (seconds, shown) => (shown > 86400 ? date(seconds) : clock(seconds));
+// For programs, as in CSV.
+export const iso = (seconds) => (seconds === null || seconds === undefined ? "" : new Date(seconds * 1000).toISOString());
 export const cpuHours = (value) => value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money, hours) => (money === null || money === undefined ? cpuHours(hours) : usd(money));
 
+// Beside how many cpus are in use: of how many, and what is on nodes that are not Lading's to count.
+export function inUse({cpus_used, cpus_up, cpus_batch}) {
+  const parts = [cpus_up ? `of ${count(cpus_up)} that are up, ${percent(cpus_used, cpus_up)}` : null, cpus_batch ? `${count(cpus_batch)} more in batch jobs` : null];
+  return parts.filter(Boolean).join("; ") || null;
+}
 export const bought = ({instance_type, capacity_type, zone}) => [instance_type, capacity_type, zone].filter(Boolean).join(", ");
 export const taskName = (job) => (job.hidden || job.hidden === undefined && !job.taskId ? "another Dag's task" : `${job.dagId ?? job.dag_id ?? ""}${job.dagId ?? job.dag_id ? "." : ""}${job.taskId ?? job.task_id}${(job.mapIndex ?? job.map_index) >= 0 ? `[${job.mapIndex ?? job.map_index}]` : ""}`);
 

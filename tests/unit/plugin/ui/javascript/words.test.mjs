@@ -1,0 +1,32 @@
+import assert from "node:assert/strict";
+import {test} from "node:test";
+
+globalThis.localStorage = {getItem: () => '"Asia/Kathmandu"'};
+const {inUse, iso, spoken, tickLabel} = await import("./static/words.js");
+
+test("times in reasons are read in the zone of the page", () => {
+  const words = "waits: attempt 1 of 5 has found no room (no match); the next is at 2026-11-23 12:00:30 UTC, or when it is woken";
+  assert.match(spoken(words), /the next is at .*Nov 23.* 17:45:30, or when it is woken$/);
+  assert.ok(!spoken(words).includes("UTC"));
+  assert.equal(spoken("no time at all"), "no time at all");
+  assert.equal(spoken(null), null);
+});
+
+test("of several days each label has its day", () => {
+  const days = Array.from({length: 7}, (_, day) => Date.UTC(2026, 10, 17 + day, 18, 15) / 1000); // midnight there
+  const labels = days.map((at) => tickLabel(at, 7 * 86400));
+  assert.equal(new Set(labels).size, 7);
+  assert.match(labels[0], /Nov 18.*00:00/);
+  assert.equal(tickLabel(days[0] + 5, 900), "00:00:05");
+});
+
+test("batch jobs are apart from the cpus that are up", () => {
+  assert.equal(inUse({cpus_used: 200, cpus_up: 256, cpus_batch: 1654}), "of 256 that are up, 78 %; 1,654 more in batch jobs");
+  assert.equal(inUse({cpus_used: 1, cpus_up: 4, cpus_batch: 0}), "of 4 that are up, 25 %");
+  assert.equal(inUse({cpus_used: 0, cpus_up: 0, cpus_batch: 0}), null);
+});
+
+test("times for programs", () => {
+  assert.equal(iso(1800000000), "2027-01-15T08:00:00.000Z");
+  assert.equal(iso(null), "");
+});
