@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.gangs.terms import Terms
@@ -44,7 +44,7 @@ def youngest(
 
     :param limit: at most so many
     """
-    wanted = [] if not states else [Job.state.in_(states)]
+    wanted: list[ColumnElement[bool]] = [] if not states else [Job.state.in_(states)]
     wanted += [column == value for column, value in ((Job.dag_id, dag_id), (Job.run_id, run_id)) if value]
     rows = session.scalars(select(Job).where(*wanted).order_by(Job.queued_at.desc(), Job.token).limit(limit)).all()
     if len(rows) < limit:

@@ -33,19 +33,20 @@ def run() -> None:
         do, which is not the same in these cases
     """
     import httpx
+    from airflow.configuration import conf
     from airflow.executors.base_executor import get_execution_api_server_url
 
     from lading.executors.agent.tasks.api_client import client_class
 
-    url = get_execution_api_server_url()
+    url, seconds = get_execution_api_server_url(), conf.getfloat("workers", "execution_api_timeout")
     try:
         with client_class()(base_url=url, token="") as client:
             # Past the client's own method, which would try again for half a minute.
-            answer = httpx.Client.request(client, "GET", "health")
+            answer = httpx.Client.request(client, "GET", "health", timeout=seconds)
     except httpx.ConnectTimeout as error:
         raise ConnectionError(_unwell(url, "nothing takes the connection in time", START)) from error
     except httpx.TimeoutException as error:
-        raise ConnectionError(_slow(url)) from error
+        raise ConnectionError(_slow(url, seconds)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConnectionError(_unwell(url, str(error) or type(error).__name__, START)) from error
     try:
@@ -72,11 +73,8 @@ def shows_more() -> bool:
     return bool(answer.status_code == 200)
 
 
-def _slow(url: str) -> str:
+def _slow(url: str, seconds: float) -> str:
     """What to do where it is up: to start it, or to look for it elsewhere, would not help."""
-    from airflow.configuration import conf
-
-    seconds = conf.getfloat("workers", "execution_api_timeout")
     return (
         f"Airflow's execution API at {url} is up and slow: it has taken the connection and not answered within "
         f"{seconds:g} s; look at the load and the log of the API server, give it more processes ([api] workers), or "

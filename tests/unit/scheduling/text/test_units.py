@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from datetime import timedelta
+from datetime import timedelta, timezone
 from fractions import Fraction
 
 import pytest
@@ -14,8 +14,10 @@ from lading.scheduling.text.units import (
     UnitError,
     format_count,
     format_memory,
+    format_moment,
     format_resources,
     format_time,
+    in_zone,
     parse_count,
     parse_memory,
     parse_time,
@@ -203,3 +205,17 @@ def test_nothing_is_formatted_as_zero(number: float) -> None:
 )
 def test_amounts_in_words(formatted: str, text: str) -> None:
     assert formatted == text
+
+
+def test_moments_are_found_and_written_in_another_zone() -> None:
+    moment = format_moment(1_795_435_200.7)
+    assert moment == "2026-11-23 12:00:00 UTC"
+    kathmandu = timezone(timedelta(hours=5, minutes=45))
+    assert in_zone(f"the next is at {moment}, or at {moment}.", kathmandu) == (
+        "the next is at 2026-11-23 17:45:00+05:45, or at 2026-11-23 17:45:00+05:45."
+    )
+    assert in_zone(moment, timezone.utc) == moment
+    for other in ("2026-13-40 12:00:00 UTC", "9999-12-31 23:59:59 UTC", "12:00:00 UTC", "x"):
+        assert in_zone(other, kathmandu) == other
+    for far in (-1.0, 1e30, float("inf")):
+        assert format_moment(far).endswith(" UTC")

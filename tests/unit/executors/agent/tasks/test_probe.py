@@ -1,0 +1,82 @@
+"""What a trial job says of an API server that is not there, one that is slow, and something else that answers."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from lading.executors.agent.tasks import probe
+from lading.hooks.api_tunnel.address import VARIABLE
+from lading.hooks.cluster.checks import early_request
+
+START, SLOW = "start the API server", "is up and slow"
+
+
+@contextmanager
+def refusing() -> Iterator[int]:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        yield closed.getsockname()[1]
+
+
+@contextmanager
+def silent() -> Iterator[int]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@contextmanager
+def other() -> Iterator[int]:
+    """Something else than the execution API."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+CASES = pytest.mark.parametrize(
+    ("server", "said", "unsaid"),
+    [(refusing, START, SLOW), (silent, SLOW, START), (other, "another answer|is not the execution API", START)],
+)
+
+
+@CASES
+def test_the_probe(
+    monkeypatch: pytest.MonkeyPatch, server: Callable[[], AbstractContextManager[int]], said: str, unsaid: str
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with server() as port:
+        monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", f"http://127.0.0.1:{port}/execution/")
+        monkeypatch.setenv("AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT", "1")
+        with pytest.raises(ConnectionError, match=said) as caught:
+            probe.run()
+    assert unsaid not in str(caught.value)
+    assert f"http://127.0.0.1:{port}/execution/" in str(caught.value)
+
+
+@CASES
+def test_the_early_request(
+    monkeypatch: pytest.MonkeyPatch, server: Callable[[], AbstractContextManager[int]], said: str, unsaid: str
+) -> None:
+    monkeypatch.setattr(early_request, "TIMEOUT", 1.0)
+    with server() as port, pytest.raises(early_request.NoAnswerError, match=said) as caught:
+        early_request.ask(f"http://127.0.0.1:{port}/execution/", None)
+    assert unsaid not in str(caught.value)
