@@ -285,7 +285,7 @@ def measure_browser(folder: Path, jobs: int, machines: int) -> None:
         "bundle": "Airflow's UI asked for the page",
         "tiles": "first tile",
         "chart": "chart drawn",
-        "redraw": "redraw after a delta",
+        "redraw": "last drawing of the chart",
         "held": "longest task then",
         "cpu": "CPU time until the chart was drawn",
         "deltas": "CPU time for each three seconds then",

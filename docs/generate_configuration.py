@@ -52,7 +52,7 @@ SITES = """\
 # The sites file
 
 `sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates the file and
-tries a job on every site; of an API server that the job gets no good answer of it says whether it is not there, is there
+tries a job on every site; where that gets no answer of the API server the check says whether it is not there, is there
 and slow, or is something else. With a file that is not valid no controller starts: tasks wait, and the scheduler's log,
 the tasks' event logs and `airflow lading jobs` say what is wrong.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -89,6 +90,19 @@ def test_room_is_free_when_the_task_has_ended_not_when_its_reports_are_made(agen
     ends = [event["token"] for event in agent.events if event["event"] == "finished"]
     assert ends == ["next", "reports"], "its reports take longer than the next job"
     assert reports["at"] <= following["started_at"], "by the recorded times no more runs at once than there is room for"
+
+
+def test_by_the_recorded_times_no_more_runs_than_there_is_room_for(agent: NodeAgent) -> None:
+    cpus = {f"job{number}": 1.0 + number % 3 for number in range(15)}
+    for token, its_cpus in cpus.items():
+        agent.put(token, "child", Resources(its_cpus, 64), seconds=0.01, report_for=0.1)
+    ends = [agent.wait_for(token) for token in cpus]
+    steps = sorted(
+        step
+        for end in ends
+        for step in ((end["started_at"], 1, cpus[end["token"]]), (end["at"], 0, -cpus[end["token"]]))
+    )
+    assert max(itertools.accumulate(change for _, _, change in steps)) <= 4
 
 
 def test_a_job_too_large_for_the_machine_fails_at_once(agent: NodeAgent) -> None:
