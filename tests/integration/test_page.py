@@ -316,7 +316,7 @@ def test_five_thousand_that_wait_are_a_row_for_each_reason(full: Airflow, admin:
         assert remedy
     page.get_by_label("Which jobs").select_option("waiting")
     expect(page.get_by_role("table", name="Jobs", exact=True).locator("tbody tr")).to_have_count(50)
-    expect(page.get_by_text("These are the youngest.")).to_be_visible()
+    expect(page.get_by_text("These are the youngest; the CSV has all.")).to_be_visible()
     picture(window, "waiting")
     assert window.faults == []
     page.close()
