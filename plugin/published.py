@@ -23,6 +23,8 @@ class Known:
     """What is known of a site.
 
     :param locations: all that it has and could have; empty: that is not known
+    :param holds: whether room is held there for gangs; None: that is not known
+    :param launches: whether its locations are launched, of each as many as it takes
     :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is none
     :param takes_unnamed: whether it takes tasks that name no site
     :param burst_after: seconds that these wait for room here before another site may have them
@@ -40,6 +42,8 @@ class Known:
     rules: Mapping[str, Any] = field(default_factory=dict, compare=False)
     arch: str | None = None
     needs_files: bool = field(default=False, compare=False)
+    holds: bool | None = field(default=None, compare=False)
+    launches: bool = field(default=False, compare=False)
 
     def suits(self, job: Job) -> bool:
         """Whether a job may be able to run there."""
@@ -115,6 +119,7 @@ def known(site: Mapping[str, Any]) -> Known:
             capacity_type=each["capacity_type"],
         )
         for each in site["locations"]
+        for _ in range(each.get("count", 1))
     )
     return Known(
         locations,
@@ -125,4 +130,6 @@ def known(site: Mapping[str, Any]) -> Known:
         site["rules"],
         default_arch(site["arch"], locations),
         site.get("needs_files", False),
+        site.get("holds"),
+        site.get("launches", False),
     )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.gangs.gang import NO_RULE
-from lading.scheduling.job import Job
+from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Rank, by_probability
 from lading.scheduling.matching.routes import reordered, route, through_filters
-from lading.scheduling.matching.rules import RULES, Rule
+from lading.scheduling.matching.rules import RULES, Rule, minimum
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Changes, Stop
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
@@ -49,6 +50,11 @@ class Options:
     matches: tuple[str, ...] = ()
     stops: Mapping[tuple[str, str], Sequence[Stops]] = field(default_factory=dict)
     words: str = ""
+
+    def in_order(self) -> list[Sequence[Stops]]:
+        """The places at which members are tried, one after the other: with all that they wish, then by each rule."""
+        steps = ((rule, match) for rule in self.rules for match in self.matches)
+        return [self.stops[step] for step in steps if step in self.stops]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ class Room:
         self._most: dict[object, int] = {}
 
     def find(
-        self, members: Sequence[Waiting], places: Sequence[Stops], now: float
+        self, members: Sequence[Waiting], places: Sequence[Stops], now: float, apart: Collection[Where] | None = None
     ) -> tuple[dict[str, Place], list[Waiting]]:
         """A place for each of these members, by its name, and those for which there is none; only where there are none
         of these the places are taken.
@@ -130,17 +136,58 @@ class Room:
         Members go where the most of them have room, so that they are as near to each other as may be.
 
         :param places: the first that has room takes a member
+        :param apart: where members of their gang are already, if each is to have a location of its own; None: they may
+            share one
         """
         found: dict[str, Place] = {}
         left = list(members)
         for stops in places:
             site = self.sites.get(stops[left[0].name].site) if left else None
             if site is not None and site.trouble is None:
-                left = self._fill(site, stops, left, found, now)
+                left = self._fill(site, stops, left, found, now, apart)
         for place in () if left else found.values():
             location, free = self._left[place.stop.site][place.location]
             self._left[place.stop.site][place.location] = location, free - place.resources
         return found, left
+
+    def may_fit(self, members: Sequence[Waiting]) -> bool:
+        """Whether all that is free where nothing is launched is as much as these ask for; looked at in no time."""
+        return NOTHING.with_all([minimum(job).resources for job in members]).fits(self.most_free)
+
+    def would_fit(
+        self, partitions: Sequence[tuple[Sequence[Waiting], Sequence[Sequence[Stops]]]], now: float, *, spread: bool
+    ) -> bool:
+        """Whether a pass would find room for these partitions, one after the other; nothing is taken.
+
+        :param partitions: the members of each, and the places at which it is tried, best chance first
+        :param spread: whether each member is to have a location of its own
+        """
+        left, most = {name: dict(free) for name, free in self._left.items()}, dict(self._most)
+        apart: set[Where] | None = set() if spread else None
+        try:
+            return all(self._takes(jobs, matches, now, apart) for jobs, matches in partitions)
+        finally:
+            self._left, self._most = left, most
+
+    def _takes(
+        self, jobs: Sequence[Waiting], matches: Sequence[Sequence[Stops]], now: float, apart: set[Where] | None
+    ) -> bool:
+        """Take room for the members of a partition at the first match that has it; returns whether one has."""
+        for places in matches:
+            found, left = self.find(jobs, places, now, apart)
+            if not left:
+                if apart is not None:
+                    apart.update((place.stop.site, place.location) for place in found.values())
+                return True
+        return False
+
+    @cached_property
+    def most_free(self) -> Resources:
+        """No less than what is free at all sites together where nothing is launched, as long as it is asked for."""
+        sites = [site for site in self.sites.values() if site.holds and not site.launches and site.trouble is None]
+        free = [each for site in sites for _, each in self._free(site).values()]
+        names = ("cpus", "memory", "disk", "gpus")
+        return Resources(**{name: sum(max(0, getattr(each, name)) for each in free) for name in names})
 
     def with_held(self) -> list[SiteView]:
         """The sites where what is held is taken."""
@@ -165,7 +212,13 @@ class Room:
         return self._left[site.name]
 
     def _fill(
-        self, site: SiteView, stops: Stops, members: Sequence[Waiting], found: dict[str, Place], now: float
+        self,
+        site: SiteView,
+        stops: Stops,
+        members: Sequence[Waiting],
+        found: dict[str, Place],
+        now: float,
+        apart: Collection[Where] | None,
     ) -> list[Waiting]:
         """Find places at a site for members; returns those for which there is none."""
         alike: dict[object, tuple[Job, list[Waiting]]] = {}
@@ -174,6 +227,10 @@ class Room:
             alike.setdefault((site.name, need.resources, need.wish, need.time), (need, []))[1].append(job)
         free = self._free(site)
         taken: dict[str, Resources] = {}
+        shut = set()
+        if apart is not None:
+            shut = {name for where, name in apart if where == site.name}
+            shut |= {place.location for place in found.values() if place.stop.site == site.name}
         left: list[Waiting] = []
         for shape, (need, jobs) in alike.items():
             if self._most.get(shape) == 0:
@@ -181,10 +238,12 @@ class Room:
                 continue
             counts = []
             for name in self._suits(shape, site, need, now):
+                if apart is not None and (name in shut or name in taken):
+                    continue
                 room = free[name][1] if name not in taken else free[name][1] - taken[name]
                 if count := most_fitting(need.resources, room):
-                    counts.append((count, name))
-            if not taken:
+                    counts.append((count if apart is None else 1, name))
+            if not taken and apart is None:
                 self._most[shape] = sum(count for count, _ in counts)
             waiting, most = jobs, len(jobs)
             # By how many of them each takes, the oldest first among those that take as many.
