@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from lading.executors.settings import Settings
 from lading.hooks.files import sites_file
 from lading.scheduling.hints.hints import HintError, valid_types
-from lading.scheduling.job import Job
+from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
@@ -49,6 +49,20 @@ class Known:
         """Whether a job may be able to run there."""
         asked = resolved(job, self.arch)
         return not self.locations or any(location.suits(asked) for location in self.locations)
+
+    def at_once(self, asked: Resources) -> int | None:
+        """How many jobs that ask for so much run there at the same time; None: as many as it launches machines for, or
+        as its batch system likes.
+        """
+        if self.launches or self.dialect is not None or not self.locations:
+            return None
+        return sum(int(asked.copies(each.capacity)) for each in self.locations)
+
+    def scarcest(self, asked: Resources) -> str:
+        """The resource of which it has least, as jobs that ask for so much need it."""
+        total = NOTHING.with_all([each.capacity for each in self.locations])
+        amounts = {field.name: getattr(asked, field.name) for field in fields(asked)}
+        return min((name for name in amounts if amounts[name]), key=lambda name: getattr(total, name) / amounts[name])
 
     def of_types(self, pattern: str) -> Known:
         """The same site with no machines but those whose instance type matches a pattern (``*``, ``?``, ``[...]``).

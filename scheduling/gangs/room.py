@@ -19,7 +19,7 @@ from lading.scheduling.matching.rules import RULES, Rule, minimum
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Changes, Stop
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
-from lading.scheduling.resources import TOLERANCE, Resources
+from lading.scheduling.resources import Resources
 
 # A location, by its site and its name.
 Where: TypeAlias = tuple[str, str]
@@ -267,12 +267,6 @@ class Room:
 
 
 def most_fitting(asked: Resources, free: Resources) -> int:
-    """How many jobs that each ask for so much go into what is free."""
-    if not asked.fits(free):
-        return 0
-    cpus = (free.cpus + TOLERANCE) / asked.cpus if asked.cpus > 0 else math.inf
-    memory = free.memory / asked.memory if asked.memory > 0 else math.inf
-    disk = free.disk / asked.disk if asked.disk > 0 else math.inf
-    gpus = (free.gpus + TOLERANCE) / asked.gpus if asked.gpus > 0 else math.inf
-    least = min(cpus, memory, disk, gpus)
-    return 1 if least == math.inf else math.floor(least)
+    """How many jobs that each ask for so much go into what is free; of such as ask for nothing one."""
+    found = asked.copies(free)
+    return 1 if found == math.inf else int(found)
