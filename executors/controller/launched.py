@@ -18,11 +18,16 @@ from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
 from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning import Launch, Provision
+from lading.scheduling.provisioning.allocations import given_up
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+    from lading.executors.gangs.outcome import Outcome
 
 # What was ordered and is not to be seen for so long was never launched, or has gone without a word, seconds.
 SECONDS_UNTIL_GONE = 60.0
@@ -51,6 +56,10 @@ class Launched:
         self.sizes: Sizes | None = None
         self.ordered_for: dict[str, Sequence[str]] = {}
         """The jobs for which each instance was ordered, by its token."""
+        self.for_gangs: dict[str, Sequence[str]] = {}
+        """Those of them that were ordered for members of gangs alone."""
+        self.wanted: frozenset[str] = frozenset()
+        """The members of gangs for which something was to be launched in the last decision."""
         self.promised: Mapping[str, str] = {}
         """What boots and has a place for a waiting job, by the job's name."""
 
@@ -68,6 +77,7 @@ class Launched:
         # Forget orders whose row has ended by other means: no refusal can come for them.
         living = {row.token for row in rows}
         self.ordered_for = {token: jobs for token, jobs in self.ordered_for.items() if token in living}
+        self.for_gangs = {token: jobs for token, jobs in self.for_gangs.items() if token in living}
         return rows
 
     def _take_in(self, session: Session, rows: Sequence[Instance], seen: Sequence[Seen]) -> None:
@@ -101,9 +111,21 @@ class Launched:
         """Store what was decided, before the site hears of it."""
         session.add_all(self._priced(row(self.site, each, now)) for each in orders)
         self.ordered_for |= {each.name: each.launch.jobs for each in orders}
+        self.for_gangs |= {each.name: each.launch.jobs for each in orders if self.wanted.issuperset(each.launch.jobs)}
         self.promised = promised(orders, provision)
         spare = provision.spare - queue.busy(session, self.site)
         instances.change(session, self.site, idle(instances.living(session, self.site), spare, now))
+
+    def without_given_up(self, provision: Provision, there: SiteView, together: Outcome) -> Provision:
+        """What was decided, and the end of the allocations that wait for gangs which look for room no more.
+
+        :param together: what was decided about gangs
+        """
+        self.wanted = frozenset(job.name for job in together.wanted.get(self.site, ()))
+        if not self.for_gangs or not isinstance(there.market, Market):
+            return provision
+        releases = given_up(there.launched, self.for_gangs, together.active, provision.spare)
+        return replace(provision, releases={**provision.releases, **releases}) if releases else provision
 
     def _priced(self, instance: Instance) -> Instance:
         rate = self.cpu_hour(instance.capacity)

@@ -23,6 +23,7 @@ from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import asked
 from lading.scheduling.matching.stops import Stop
+from lading.scheduling.matching.waiting import Apart
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
 
@@ -329,7 +330,17 @@ class Turn:
             if site.is_new:
                 return []  # it is about to answer
             if site.market is not None and site.trouble is None and site.market.held is None:
-                tick.outcome.wanted.setdefault(site.name, []).extend(stops[job.name].asked(job) for job in left)
+                missing = {job.name for job in left}
+                # Also those that would find room there now: what is free for them is not free for the others.
+                here = [
+                    stops[job.name].asked(job)
+                    for job in jobs
+                    if job.name in missing or found[job.name].stop.site == site.name
+                ]
+                if (apart := self._apart(wanted.partition)) is not None:
+                    taken = frozenset(name for where, name in apart if where == site.name)
+                    here = [replace(job, apart=Apart(self.memory.row.token, taken)) for job in here]
+                tick.outcome.wanted.setdefault(site.name, []).extend(here)
                 return []
         return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else "")]
 

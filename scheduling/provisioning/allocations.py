@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling import groups
@@ -197,6 +197,29 @@ def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now
         for each in live
         if each.booting and each.name in spare
         if each.idle_since is not None and now - each.idle_since > market.idle_seconds
+    }
+
+
+def given_up(
+    live: Sequence[Location],
+    ordered_for: Mapping[str, Collection[str]],
+    active: Collection[str],
+    spare: Collection[str],
+) -> dict[str, str]:
+    """The allocations that wait in their queue for members of gangs alone none of which looks for room any more.
+
+    Others are kept for ``idle_seconds``; a gang comes back after minutes, if at all, and asks for the whole of it then.
+
+    :param ordered_for: the members for which each was asked for, by its name
+    :param active: those of gangs that look for room, or have started
+    :param spare: the allocations in which nothing that waits has a place
+    :returns: with the reason in words
+    """
+    return {
+        each.name: "the gang for which it was asked looks for room no more"
+        for each in live
+        if each.booting and each.name in spare and each.name in ordered_for
+        if not any(job in active for job in ordered_for[each.name])
     }
 
 

@@ -174,6 +174,20 @@ class House:
                     row.memory = json.dumps({**memory, "look_at": memory["look_at"] - seconds})
             session.commit()
 
+    def drop_jobs(self) -> None:
+        """Airflow wants none of the members any more."""
+        with Session(self.engine) as session:
+            for job in session.scalars(select(Job)):
+                job.state = State.CANCELLED
+            session.commit()
+
+    def let_time_out(self) -> None:
+        """The time of each pass that looks for room is over."""
+        with Session(self.engine) as session:
+            for row in session.scalars(select(GangRow)):
+                row.memory = json.dumps({**json.loads(row.memory), "until": 0.0})
+            session.commit()
+
     def queue(
         self,
         *tasks: str,
