@@ -332,15 +332,15 @@ class Turn:
             if site.market is not None and site.trouble is None and site.market.held is None:
                 missing = {job.name for job in left}
                 # Also those that would find room there now: what is free for them is not free for the others.
-                here = [
+                wanting = [
                     stops[job.name].asked(job)
                     for job in jobs
                     if job.name in missing or found[job.name].stop.site == site.name
                 ]
                 if (apart := self._apart(wanted.partition)) is not None:
                     taken = frozenset(name for where, name in apart if where == site.name)
-                    here = [replace(job, apart=Apart(self.memory.row.token, taken)) for job in here]
-                tick.outcome.wanted.setdefault(site.name, []).extend(here)
+                    wanting = [replace(job, apart=Apart(self.memory.row.token, taken)) for job in wanting]
+                tick.outcome.wanted.setdefault(site.name, []).extend(wanting)
                 return []
         return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else "")]
 
