@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.executors.controller.events import clean
@@ -23,7 +24,7 @@ from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import asked
 from lading.scheduling.matching.stops import Stop
-from lading.scheduling.matching.waiting import Apart
+from lading.scheduling.matching.waiting import Apart, Waiting
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
 
@@ -168,15 +169,13 @@ class Turn:
         """Whether all members have room now, where that comes from the ends of other jobs alone."""
         if not self.gang.wakes_by_room(self.tick.now):
             return []
-        names = [each.name for each in self.gang.partitions]
-        jobs = [self.of_partition(name) for name in names]
-        if not self.tick.room.may_fit([each.job for members in jobs for each in members]):
+        if not self.tick.room.may_fit([each.job for each in self.ready]):
             return []  # before it is looked up where they may go
+        names = [each.name for each in self.gang.partitions]
         if not all(self._is_there_anyway(name) for name in names):
             return []
         partitions = [
-            ([each.job for each in members], self._options(name).in_order())
-            for name, members in zip(names, jobs, strict=True)
+            ([each.job for each in self.of_partition(name)], self._options(name).in_order()) for name in names
         ]
         is_spread = self.memory.terms.spread
         fits = self.tick.room.would_fit(partitions, self.tick.now, spread=is_spread)
@@ -267,29 +266,35 @@ class Turn:
     def _choices(self, partition: str) -> Choices:
         found = self._options(partition)
         words = "" if found.matches else found.words or self._why_nowhere(partition)
-        return Choices(found.matches, found.rules, words, self._never(partition))
+        is_costly = bool(found.matches) and not self._is_there_anyway(partition)
+        return Choices(found.matches, found.rules, words, lambda: self._never(partition), is_costly)
 
     def _never(self, partition: str) -> str:
         """Why there can never be room, as far as it is known what sites can ever give, in words; empty: there may."""
         if not self._options(partition).matches:
             return self._why_nowhere(partition) if self._is_nowhere(partition) else ""
-        names, sites, terms = [each.name for each in self.gang.partitions], self.tick.room.sites, self.memory.terms
-        demands = {
-            name: demand(name, [each.job for each in self.of_partition(name)], self._options(name), sites)
-            for name in ([partition] if terms.partial else names)
-        }
+        # Gangs that are alike are looked at once in a tick.
+        terms, names = self.memory.terms, [partition] if self.memory.terms.partial else [*self.memory.members]
+        jobs = {name: [each.job for each in self.of_partition(name)] for name in names}
+        shapes = tuple((name, frozenset(Counter(job.shape for job in jobs[name]).items())) for name in names)
+        if (key := (partition, shapes, terms.spread)) not in self.tick.shortages:
+            self.tick.shortages[key] = self._shortage(partition, jobs)
+        if not (words := self.tick.shortages[key]):
+            return ""
+        return f"{self.memory.called} can never start together: {words}; ask for less, or name a site that has more"
+
+    def _shortage(self, partition: str, jobs: Mapping[str, Sequence[Waiting]]) -> str:
+        """Why a partition can never have room, or it and the others together, in words; empty: that may be.
+
+        What others lack is said when it is their turn.
+        """
+        sites, spread = self.tick.room.sites, self.memory.terms.spread
+        demands = {name: demand(name, its_own, self._options(name), sites) for name, its_own in jobs.items()}
+        known = [each for each in demands.values() if each is not None]
         if (its_own := demands[partition]) is None:
             return ""
-        every = [each for each in demands.values() if each is not None]
-        together = len(every) == len(names)
-        # What others lack is said when it is their turn.
-        words = shortage([its_own], spread=terms.spread)
-        words = words or (shortage(every, spread=terms.spread) if together and not terms.partial else "")
-        return (
-            f"{self.memory.called} can never start together: {words}; ask for less, or name a site that has more"
-            if words
-            else ""
-        )
+        words = shortage([its_own], spread=spread)
+        return words or (shortage(known, spread=spread) if len(known) == len(demands) else "")
 
     def _is_nowhere(self, partition: str) -> bool:
         """Whether no site that holds room, and to which a partition may go, could ever hold one of its jobs."""

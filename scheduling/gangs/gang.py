@@ -66,8 +66,10 @@ class Choices(NamedTuple):
     rules: Sequence[str] = (NO_RULE,)
     words: str = ""
     """Why there is no match."""
-    never: str = ""
-    """Why there can never be room, in words; empty: there may be."""
+    never: Callable[[], str] = str
+    """Says why there can never be room, in words; empty: there may be. Asked where there is none now."""
+    is_costly: bool = False
+    """Whether to try it launches something, so that this is asked before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,16 +265,19 @@ def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
         started: list[Effect] = [Start(tuple(each.partition for each in gang.held))]
         return replace(gang, stage=Stage.STARTED, until=None), started
     found = choices(pending.name)
-    if found.never:
-        return _over(replace(gang, words=found.never), now, is_hopeless=not found.matches, is_final=True)
     if not found.matches:
-        return _over(replace(gang, words=found.words or gang.words), now, is_hopeless=True)
+        never = found.never()
+        words = never or found.words or gang.words
+        return _over(replace(gang, words=words), now, is_hopeless=True, is_final=bool(never))
+    if found.is_costly and (never := found.never()):
+        return _over(replace(gang, words=never), now, is_hopeless=False, is_final=True)
     for rule in found.rules:
         for match in found.matches:
             chosen = Try(pending.name, rule, match)
             if chosen not in gang.tried:
                 return replace(gang, trying=chosen), [chosen]
-    return _over(gang, now, is_hopeless=False)
+    never = found.never()
+    return _over(replace(gang, words=never or gang.words), now, is_hopeless=False, is_final=bool(never))
 
 
 def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) -> Found:

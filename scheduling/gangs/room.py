@@ -6,11 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.gangs.gang import NO_RULE
-from lading.scheduling.job import NOTHING, Job
+from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Rank, by_probability
@@ -126,6 +125,7 @@ class Room:
         # free only becomes less.
         self._suiting: dict[object, list[str]] = {}
         self._most: dict[object, int] = {}
+        self._sum: Resources | None = None
 
     def find(
         self, members: Sequence[Waiting], places: Sequence[Stops], now: float, apart: Collection[Where] | None = None
@@ -148,11 +148,18 @@ class Room:
         for place in () if left else found.values():
             location, free = self._left[place.stop.site][place.location]
             self._left[place.stop.site][place.location] = location, free - place.resources
+            if self._sum is not None and not self.sites[place.stop.site].launches:
+                self._sum -= place.resources
         return found, left
 
     def may_fit(self, members: Sequence[Waiting]) -> bool:
-        """Whether all that is free where nothing is launched is as much as these ask for; looked at in no time."""
-        return NOTHING.with_all([minimum(job).resources for job in members]).fits(self.most_free)
+        """Whether as much is free where nothing is launched as these ask for, wherever it is: looked at in no time."""
+        cpus, memory = 0.0, 0
+        for job in members:
+            least = (job if job.soft is None else minimum(job)).resources
+            cpus += least.cpus
+            memory += least.memory
+        return Resources(cpus, memory).fits(self._there_anyway())
 
     def would_fit(
         self, partitions: Sequence[tuple[Sequence[Waiting], Sequence[Sequence[Stops]]]], now: float, *, spread: bool
@@ -162,12 +169,12 @@ class Room:
         :param partitions: the members of each, and the places at which it is tried, best chance first
         :param spread: whether each member is to have a location of its own
         """
-        left, most = {name: dict(free) for name, free in self._left.items()}, dict(self._most)
+        left, most, total = {name: dict(free) for name, free in self._left.items()}, dict(self._most), self._sum
         apart: set[Where] | None = set() if spread else None
         try:
             return all(self._takes(jobs, matches, now, apart) for jobs, matches in partitions)
         finally:
-            self._left, self._most = left, most
+            self._left, self._most, self._sum = left, most, total
 
     def _takes(
         self, jobs: Sequence[Waiting], matches: Sequence[Sequence[Stops]], now: float, apart: set[Where] | None
@@ -181,13 +188,14 @@ class Room:
                 return True
         return False
 
-    @cached_property
-    def most_free(self) -> Resources:
-        """No less than what is free at all sites together where nothing is launched, as long as it is asked for."""
-        sites = [site for site in self.sites.values() if site.holds and not site.launches and site.trouble is None]
-        free = [each for site in sites for _, each in self._free(site).values()]
-        names = ("cpus", "memory", "disk", "gpus")
-        return Resources(**{name: sum(max(0, getattr(each, name)) for each in free) for name in names})
+    def _there_anyway(self) -> Resources:
+        """What is free at all sites together where nothing is launched."""
+        if self._sum is None:
+            sites = [site for site in self.sites.values() if site.holds and not site.launches and site.trouble is None]
+            free = [each for site in sites for _, each in self._free(site).values()]
+            names = ("cpus", "memory", "disk", "gpus")
+            self._sum = Resources(**{name: sum(max(0, getattr(each, name)) for each in free) for name in names})
+        return self._sum
 
     def with_held(self) -> list[SiteView]:
         """The sites where what is held is taken."""
