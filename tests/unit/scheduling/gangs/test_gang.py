@@ -255,7 +255,7 @@ def test_a_gang_whose_room_was_refused_looks_once_after_a_minute() -> None:
 @pytest.mark.parametrize("is_costly", [False, True])
 def test_what_can_never_have_room_fails_at_once_and_where_a_try_launches_without_one(*, is_costly: bool) -> None:
     never = Choices(["x"], never=lambda: "30 of 16 cpus", is_costly=is_costly)
-    gang, effects = run(Gang((A, B)), {"A": ONE, "B": never}, {("A", "", "x")})
+    _, effects = run(Gang((A, B)), {"A": ONE, "B": never}, {("A", "", "x")})
     tries = ["try A - x"] if is_costly else ["try A - x", "try B - x"]
     assert words(effects) == [*tries, "cancel A x", "fail A B"]
     assert effects[-1] == Fail(("A", "B"), "30 of 16 cpus")
