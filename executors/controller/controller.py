@@ -240,8 +240,9 @@ class Controller:
                 absence.look(found.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
             for name, provision in found.provisions.items():
-                there = self.launched[name].without_given_up(provision, by_name[name], together)
-                found.provisions[name] = there
+                found.provisions[name] = self.launched[name].without_given_up(
+                    provision, by_name[name], together.wanted.get(name, ()), together.active
+                )
             decision = together.added_to(dispatch.decided(waiting, found, now))
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))

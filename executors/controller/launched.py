@@ -17,6 +17,7 @@ from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
 from lading.scheduling.hints.machine_words import ON_DEMAND
+from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
@@ -26,8 +27,6 @@ from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
-
-    from lading.executors.gangs.outcome import Outcome
 
 # What was ordered and is not to be seen for so long was never launched, or has gone without a word, seconds.
 SECONDS_UNTIL_GONE = 60.0
@@ -116,15 +115,18 @@ class Launched:
         spare = provision.spare - queue.busy(session, self.site)
         instances.change(session, self.site, idle(instances.living(session, self.site), spare, now))
 
-    def without_given_up(self, provision: Provision, there: SiteView, together: Outcome) -> Provision:
+    def without_given_up(
+        self, provision: Provision, there: SiteView, wanted: Iterable[Job], active: Collection[str]
+    ) -> Provision:
         """What was decided, and the end of the allocations that wait for gangs which look for room no more.
 
-        :param together: what was decided about gangs
+        :param wanted: the members of gangs for which something is to be launched
+        :param active: those of gangs that look for room, or have started
         """
-        self.wanted = frozenset(job.name for job in together.wanted.get(self.site, ()))
+        self.wanted = frozenset(job.name for job in wanted)
         if not self.for_gangs or not isinstance(there.market, Market):
             return provision
-        releases = given_up(there.launched, self.for_gangs, together.active, provision.spare)
+        releases = given_up(there.launched, self.for_gangs, active, provision.spare)
         return replace(provision, releases={**provision.releases, **releases}) if releases else provision
 
     def _priced(self, instance: Instance) -> Instance:
