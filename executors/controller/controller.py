@@ -240,7 +240,7 @@ class Controller:
                 absence.look(found.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
             for name, provision in found.provisions.items():
-                found.provisions[name] = self.launched[name].without_given_up(
+                found.provisions[name] = self.launched[name].without_abandoned(
                     provision, by_name[name], together.wanted.get(name, ()), together.active
                 )
             decision = together.added_to(dispatch.decided(waiting, found, now))

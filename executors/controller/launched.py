@@ -22,7 +22,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning import Launch, Provision
-from lading.scheduling.provisioning.allocations import given_up
+from lading.scheduling.provisioning.allocations import abandoned
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Launched:
         spare = provision.spare - queue.busy(session, self.site)
         instances.change(session, self.site, idle(instances.living(session, self.site), spare, now))
 
-    def without_given_up(
+    def without_abandoned(
         self, provision: Provision, there: SiteView, wanted: Iterable[Job], active: Collection[str]
     ) -> Provision:
         """What was decided, and the end of the allocations that wait for gangs which look for room no more.
@@ -126,7 +126,7 @@ class Launched:
         self.wanted = frozenset(job.name for job in wanted)
         if not self.for_gangs or not isinstance(there.market, Market):
             return provision
-        releases = given_up(there.launched, self.for_gangs, active, provision.spare)
+        releases = abandoned(there.launched, self.for_gangs, active, provision.spare)
         return replace(provision, releases={**provision.releases, **releases}) if releases else provision
 
     def _priced(self, instance: Instance) -> Instance:

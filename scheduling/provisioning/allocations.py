@@ -200,7 +200,7 @@ def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now
     }
 
 
-def given_up(
+def abandoned(
     live: Sequence[Location],
     ordered_for: Mapping[str, Collection[str]],
     active: Collection[str],
@@ -242,8 +242,8 @@ def _giving_way(
     def left(each: Location) -> float:
         return math.inf if each.ends_at is None else each.ends_at - now
 
-    def without(given_up: Location, jobs: Sequence[Job]) -> tuple[Launch, ...]:
-        return _needed(jobs, [each for each in live if each is not given_up], market, limits, now).launches
+    def without(abandoned: Location, jobs: Sequence[Job]) -> tuple[Launch, ...]:
+        return _needed(jobs, [each for each in live if each is not abandoned], market, limits, now).launches
 
     # Of those that are alike the one that is there longest will do: there may be hundreds, and a thousand jobs.
     longest = {(each.kind, each.capacity): each for each in sorted(live, key=left)}.values()

@@ -28,7 +28,7 @@ from lading.scheduling.provisioning import (
     shaped,
     suits,
 )
-from lading.scheduling.provisioning.allocations import given_up
+from lading.scheduling.provisioning.allocations import abandoned
 from lading.scheduling.resources import Resources
 from tests.services.examples import part
 
@@ -580,10 +580,10 @@ def test_where_they_are_counts_as_used() -> None:
     assert [each.used.cpus for each in there] == [8, 0]
 
 
-def test_what_was_asked_for_for_a_gang_that_looks_for_no_room_is_given_up() -> None:
+def test_what_was_asked_for_for_a_gang_that_looks_for_no_room_is_abandoned() -> None:
     there = [live("queues", booting=True), live("up"), live("others", booting=True)]
     ordered_for = {"queues": ("a", "b"), "up": ("a",)}
     spare = frozenset(("queues", "up", "others"))
-    assert given_up(there, ordered_for, {"b"}, spare) == {}
-    assert [*given_up(there, ordered_for, (), spare)] == ["queues"]
-    assert given_up(there, ordered_for, (), spare - {"queues"}) == {}, "something else that waits has a place in it"
+    assert abandoned(there, ordered_for, {"b"}, spare) == {}
+    assert [*abandoned(there, ordered_for, (), spare)] == ["queues"]
+    assert abandoned(there, ordered_for, (), spare - {"queues"}) == {}, "something else that waits has a place in it"
