@@ -10,7 +10,7 @@ from lading.hooks.ec2.market import Offers
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
-from lading.scheduling.quotas import quota
+from lading.scheduling.quotas import quota, vcpus
 
 # https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 NAMES = {
@@ -51,7 +51,8 @@ def quota_checks(offers: Offers, catalogue: Catalogue) -> Iterator[Check]:
     for kind in catalogue.types.values():
         for each in {each.capacity_type for each in kind.offerings}:
             name = quota(kind.name, each)
-            smallest[name] = min(smallest.get(name, kind.capacity.cpus), kind.capacity.cpus)
+            its = vcpus(kind.name, kind.capacity.cpus)
+            smallest[name] = min(smallest.get(name, its), its)
     for name, least in sorted(smallest.items()):
         if (most := known.get(name)) is None:
             yield Check(f"quota {name}", True, "AWS names none", warns=True)

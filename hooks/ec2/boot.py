@@ -14,6 +14,7 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.site import Order
 from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.quotas import is_burstable
 
 DEPLOYMENT, SITE, TOKEN, PRICE = "lading:deployment", "lading:site", "lading:token", "lading:usd-per-hour"
 # The value of a tag has at most 256 characters: so many names of 15 fit.
@@ -125,6 +126,8 @@ def request(
     if capacity_type == SPOT:
         options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         found["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    if is_burstable(kind):  # as T3 starts unlimited: above its baseline it would cost more than its price
+        found["CreditSpecification"] = {"CpuCredits": "standard"}
     if config.key_pair is not None:
         found["KeyName"] = config.key_pair
     if config.instance_profile is not None:
@@ -139,8 +142,8 @@ def _interface(config: EC2Config, subnet: str) -> dict[str, Any]:
     found: dict[str, Any] = {"DeviceIndex": 0, "SubnetId": subnet, "DeleteOnTermination": True}
     if config.security_groups:
         found["Groups"] = list(config.security_groups)
-    if config.address == "public":
-        found["AssociatePublicIpAddress"] = True
+    # Without it a subnet may give one, which costs.
+    found["AssociatePublicIpAddress"] = config.address == "public"
     return found
 
 

@@ -47,7 +47,12 @@ class EC2Config(MachinesConfig):
         description="The image of each architecture, its id or the name of an SSM parameter that has it: "
         '`{x86_64 = "ami-..."}`. Lading and Airflow\'s Task SDK are in it, or `boot` installs them.',
     )
-    instance_types: Texts = Field((), description="Patterns of the types that may be launched; without it all.")
+    instance_types: Texts = Field(
+        (),
+        description="Patterns of the types that may be launched; without it all but burstable ones. Those of T2, T3, T3a and T4g are "
+        "launched where a pattern begins with their family, such as `t3.*`: with standard credits, and their baseline "
+        "as their cpus.",
+    )
     exclude_types: Texts = Field((), description="Patterns of types that are not.")
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
         "on-demand",

@@ -24,7 +24,7 @@ from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
-from lading.scheduling.quotas import quota
+from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
@@ -263,18 +263,18 @@ def left_of(market: Limits, its_groups: Limits, closed: Sequence[Location]) -> L
     :param closed: machines that take no more jobs, and cost money until they have gone
     """
     types = Counter(each.instance_type for each in closed)
-    vcpus: dict[str, float] = dict(market.vcpus)
+    free: dict[str, float] = dict(market.vcpus)
     for each in closed:
         name = quota(str(each.instance_type), each.capacity_type)
-        if name in vcpus:
-            vcpus[name] -= each.capacity.cpus
+        if name in free:
+            free[name] -= vcpus(str(each.instance_type), each.capacity.cpus)
     usd = market.usd_per_hour
     return replace(
         its_groups,
         instances=None if market.instances is None else max(0, market.instances - len(closed)),
         types={name: max(0, most - types[name]) for name, most in market.types.items()},
         usd_per_hour=None if usd is None else max(0.0, usd - sum(each.usd_per_hour for each in closed)),
-        vcpus={name: max(0.0, most) for name, most in vcpus.items()},
+        vcpus={name: max(0.0, most) for name, most in free.items()},
     )
 
 
