@@ -49,9 +49,9 @@ class EC2Config(MachinesConfig):
     )
     instance_types: Texts = Field(
         (),
-        description="Patterns of the types that may be launched; without it all but burstable ones. Those of T2, T3, T3a and T4g are "
-        "launched where a pattern begins with their family, such as `t3.*`: with standard credits, and their baseline "
-        "as their cpus.",
+        description="Patterns of the types that may be launched; without it all but burstable ones. Those of T2, T3, "
+        "T3a and T4g are launched where a pattern begins with their family, such as `t3.*`: with standard credits, and "
+        "their baseline as their cpus.",
     )
     exclude_types: Texts = Field((), description="Patterns of types that are not.")
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(

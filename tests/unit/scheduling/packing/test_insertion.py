@@ -30,7 +30,7 @@ def posed(jobs: list[Job]) -> tuple[Goods, Kinds]:
 
 
 def some() -> tuple[Goods, Kinds]:
-    jobs = mixed(60, 1)
+    jobs = mixed(60, 2)
     return posed([*jobs[:-1], replace(jobs[-1], arch=None)])
 
 
