@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 import shlex
@@ -9,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lading.hooks.ec2.client import whole_gib
+from lading.hooks.ec2.client import Instance, whole_gib
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.identity import Identity
+from lading.hooks.ec2.identity import Identity, matching
 from lading.hooks.site import Order
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.quotas import is_burstable
 
 DEPLOYMENT, SITE, TOKEN, PRICE = "lading:deployment", "lading:site", "lading:token", "lading:usd-per-hour"
+PROOF = "lading:proof"
 # The value of a tag has at most 256 characters: so many names of 15 fit.
 MOST_TOGETHER = 16
 # User data has at most so many bytes before they are encoded:
@@ -72,8 +74,25 @@ def tags(config: EC2Config, identity: Identity, scope: str, batch: Batch) -> lis
         TOKEN: " ".join(each.name for each in batch.orders),
         **({} if price is None else {PRICE: repr(price)}),
     }
+    ours[PROOF] = proof(identity, ours)
     named = {"Name": f"lading {scope}"[:256], **config.tags, **ours}
     return [{"Key": key, "Value": value} for key, value in sorted(named.items())]
+
+
+def proof(identity: Identity, tags: Mapping[str, str]) -> str:
+    """The tag that only whoever has the secret of a deployment can write for the others."""
+    return identity.proof(*(tags.get(name, "") for name in (DEPLOYMENT, SITE, TOKEN, PRICE)))
+
+
+def is_ours(instance: Instance, identities: Sequence[Identity]) -> bool:
+    """Whether an instance with our tags was launched by us: whoever may set tags can write them on any other.
+
+    The token of its launch, which no tag can change, is the first of those that its tags name, and these have a proof.
+    """
+    identity, names = matching(identities, instance.tags.get(DEPLOYMENT, "")), instance.tags.get(TOKEN, "").split()
+    if identity is None or not names or instance.client_token != names[0]:
+        return False
+    return hmac.compare_digest(instance.tags.get(PROOF, "").encode(), proof(identity, instance.tags).encode())
 
 
 def user_data(config: EC2Config, identity: Identity, token: str) -> str:

@@ -103,6 +103,7 @@ class Instance:
     :param reason: why it is in its state, as AWS says; empty: nothing was said
     :param launched_at: seconds since the epoch; None: that is not known
     :param ended_at: when it was ended or stopped; None: it lives, or EC2 does not say when that was
+    :param client_token: of the request that launched it, which nothing can change later; empty: that had none
     """
 
     id: str
@@ -117,6 +118,7 @@ class Instance:
     reason: str
     launched_at: float | None = None
     ended_at: float | None = None
+    client_token: str = ""
 
     @property
     def lives(self) -> bool:
@@ -334,6 +336,7 @@ def _instance(found: Mapping[str, Any]) -> Instance:
         str(found.get("StateReason", {}).get("Message", "") or transition),
         launched.timestamp() if isinstance(launched := found.get("LaunchTime"), datetime) else None,
         _time(transition),
+        str(found.get("ClientToken") or ""),
     )
 
 

@@ -124,7 +124,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             self.price_rounds.wake()
         shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
-        note = join(*troubles, shortages.held, shortages.paused, fleet.offers.note)
+        note = join(*troubles, shortages.held, shortages.paused, fleet.strangers, fleet.offers.note)
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
         return Observation(seen, events, acknowledge, market, note=note)
@@ -209,12 +209,17 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 each.launched_at,
             )
             for each in self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
-            if each.state not in boot.ENDED
+            if each.state not in boot.ENDED and boot.is_ours(each, self.fleet.identities)
         ]
 
     def end(self, ids: Sequence[str]) -> Mapping[str, float]:
-        ec2, found = self.fleet.ec2, []
-        ec2.terminate(ids)
+        ec2 = self.fleet.ec2
+        found = ec2.describe({"instance-id": ids})
+        if others := sorted(each.id for each in found if not boot.is_ours(each, self.fleet.identities)):
+            raise OSError(
+                f"{', '.join(others)}: not launched by this deployment, so not ended; end it in AWS if it is yours"
+            )
+        ec2.terminate([each.id for each in found])
         with suppress(EC2Error):  # they have ended all the same
             found = ec2.describe({"instance-id": ids})
         return {each.id: each.ended_at for each in found if each.ended_at is not None}

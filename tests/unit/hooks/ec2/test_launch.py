@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import MOST_TOGETHER, batches, named, request, user_data
+from lading.hooks.ec2.client import Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, identities, key_pair, matching
 from lading.hooks.ec2.site import EC2Site
@@ -126,3 +127,22 @@ def test_user_data_that_is_too_long_for_ec2_is_refused() -> None:
     EC2Site.refuse(config(boot="true\n" * 100))
     with pytest.raises(ValueError, match="have it download"):
         EC2Site.refuse(config(boot="x" * boot.MOST_USER_DATA))
+
+
+def test_only_what_this_deployment_has_launched_is_ours_whatever_its_tags_say() -> None:
+    old, new = Identity.of("old"), Identity.of("new")
+    [batch] = batches(orders(2, usd_per_hour=0.1))
+    asked = request(config(), old, "cloud", batch, "ami-1", "subnet-1")
+    its_tags = {each["Key"]: each["Value"] for each in asked["TagSpecifications"][0]["Tags"]}
+
+    def ours(tags: dict[str, str], token: str = asked["ClientToken"], who: tuple[Identity, ...] = (new, old)) -> bool:
+        found = Instance("i-1", "m7i.large", "z", "running", "on-demand", 1, None, None, tags, "", client_token=token)
+        return boot.is_ours(found, who)
+
+    assert ours(its_tags), "also after a rotation of the key"
+    assert not ours(its_tags, who=(new,)), "the key is gone"
+    assert not ours(its_tags, token=""), "tags that were copied to another instance"
+    assert not ours(its_tags, token=batch.orders[1].name)
+    for name in (boot.PROOF, boot.DEPLOYMENT, boot.SITE, boot.TOKEN, boot.PRICE):
+        assert not ours({**its_tags, name: "another"}), name
+        assert not ours({key: value for key, value in its_tags.items() if key != name}), name
