@@ -227,6 +227,29 @@ class EC2:
         return sum(sizes.values())
 
     @translated()
+    def role(self, profile: str) -> str:
+        """The ARN of the role in an instance profile.
+
+        :raises EC2Error: there is none, or it could not be asked
+        """
+        found = self._made("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
+        if not found:
+            raise EC2Error(Trouble.PERMANENT, "", f"the instance profile {profile} has no role")
+        return str(found[0]["Arn"])
+
+    @translated()
+    def encrypts(self) -> bool:
+        """Whether a volume of a machine is encrypted, by its image or because the account has it so.
+
+        :raises EC2Error: it could not be asked
+        """
+        if self.reader.get_ebs_encryption_by_default()["EbsEncryptionByDefault"]:
+            return True
+        found = self.reader.describe_images(ImageIds=[self.image(arch) for arch in self.config.ami])["Images"]
+        volumes = (each for image in found for each in image.get("BlockDeviceMappings", ()))
+        return any(each.get("Ebs", {}).get("Encrypted", False) for each in volumes)
+
+    @translated()
     def quotas(self) -> list[tuple[str, float]]:
         """The quotas of EC2 that the account has, by the names that AWS gives them.
 

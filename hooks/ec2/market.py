@@ -103,6 +103,12 @@ class Offers:
         """The types of the site, with all that they cost where they can be had; None: that is not known."""
         return self._catalogue
 
+    def asked(self) -> Catalogue | None:
+        """The same after AWS was asked, if it answers."""
+        with suppress(OSError):
+            self.round()
+        return self._catalogue
+
     def surcharges(self, arch: str | None) -> tuple[tuple[str, float], ...]:
         """What a machine costs beside its own price, each by its name, USD per hour.
 

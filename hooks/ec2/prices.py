@@ -212,6 +212,15 @@ def chosen(found: Catalogue, config: EC2Config) -> Catalogue:
     return found.select(config.instance_types, config.exclude_types).with_ebs(config.disk or 0)
 
 
+def specified(config: EC2Config) -> Catalogue:
+    """The types that a site may launch and has an image for, as they are specified.
+
+    :raises ValueError: the user's prices cannot be read, or a pattern matches no type
+    """
+    found = chosen(with_file(bundled(), config.prices), config)
+    return Catalogue({name: kind for name, kind in found.types.items() if kind.arch in config.ami})
+
+
 def load(file: Path, region: str) -> Kept | None:
     """What was kept for a region; None: nothing that can be used."""
     try:

@@ -227,8 +227,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def checks(self) -> Iterator[Check]:
         if self.config.aws_conn_id:
             yield from account.connection_checks(self.config.aws_conn_id)
-        yield from permissions.checks(self.config, self.fleet.ec2)
-        yield from account.checks(self.fleet.offers)
+        offers = self.fleet.offers
+        yield from permissions.checks(self.config, self.fleet.ec2, self.fleet.identities, offers.asked)
+        yield from account.checks(offers)
 
     def bootstrap(self, requirements: Sequence[str]) -> str:
         return boot.environment(self.config, requirements)
@@ -244,7 +245,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return "; ".join(found) or None
 
     def policy(self) -> str | None:
-        return json.dumps(permissions.policy(self.config), indent=2)
+        return json.dumps(permissions.found_policy(self.config, self.fleet.ec2, self.fleet.identities), indent=2)
 
     # -- the end
 
