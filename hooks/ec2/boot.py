@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import re
@@ -119,6 +120,7 @@ def request(
     batch: Batch,
     image: str,
     subnet: str,
+    root_device: str,
 ) -> dict[str, Any]:
     """The parameters of RunInstances.
 
@@ -126,6 +128,7 @@ def request(
 
     :param image: the id of the image of the type's architecture
     :param subnet: in the zone of the launch
+    :param root_device: what the image calls its root volume
     """
     kind, _, capacity_type = batch.offering
     found: dict[str, Any] = {
@@ -153,7 +156,7 @@ def request(
         found["IamInstanceProfile"] = {"Name": config.instance_profile}
     if config.disk:
         volume = {"VolumeSize": whole_gib(config.disk), "VolumeType": "gp3", "DeleteOnTermination": True}
-        found["BlockDeviceMappings"] = [{"DeviceName": config.root_device, "Ebs": volume}]
+        found["BlockDeviceMappings"] = [{"DeviceName": root_device, "Ebs": volume}]
     return found
 
 
@@ -164,6 +167,12 @@ def _interface(config: EC2Config, subnet: str) -> dict[str, Any]:
     # Without it a subnet may give one, which costs.
     found["AssociatePublicIpAddress"] = config.address == "public"
     return found
+
+
+def mark(config: EC2Config, image: str) -> str:
+    """An image, and after a space what in the table of the site decides, too, what machines of it have."""
+    told = [config.boot, config.setup, config.scratch]
+    return f"{image} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}" if any(told) else image
 
 
 def named(tags: Mapping[str, str], index: int) -> str | None:

@@ -125,6 +125,18 @@ class Instance:
         return self.state in ("pending", "running")
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What an image is like.
+
+    :param root: what it calls its root volume
+    :param volumes: the sizes of its volumes, GiB, by what it calls them
+    """
+
+    root: str
+    volumes: Mapping[str, float]
+
+
 class EC2:
     """What is asked of EC2. Several threads may use it.
 
@@ -136,6 +148,7 @@ class EC2:
         self.config = config
         self._make = make or (lambda *asked: _client(config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
+        self._pictures: dict[str, Picture] = {}
 
     @cached_property
     def reader(self) -> Any:
@@ -215,16 +228,36 @@ class EC2:
         return found
 
     @translated()
-    def gib(self, image: str) -> float:
-        """The sizes of the volumes of a machine with this image, GiB: those of the image, and ``disk`` as its root.
+    def picture(self, image: str) -> Picture:
+        """What an image is like; it never changes, so that it is asked for once.
 
-        :raises EC2Error: there is none, or it could not be asked
+        :raises EC2Error: there is none, or it could not be asked, or the table calls its root volume otherwise
         """
-        found = self.reader.describe_images(ImageIds=[image])["Images"][0].get("BlockDeviceMappings", ())
-        sizes = {each["DeviceName"]: float(each["Ebs"].get("VolumeSize", 0)) for each in found if "Ebs" in each}
+        if image not in self._pictures:
+            found = self.reader.describe_images(ImageIds=[image])["Images"][0]
+            volumes = {
+                str(each["DeviceName"]): float(each["Ebs"].get("VolumeSize", 0))
+                for each in found.get("BlockDeviceMappings", ())
+                if "Ebs" in each
+            }
+            self._pictures[image] = Picture(str(found.get("RootDeviceName", "")), volumes)
+        picture, said = self._pictures[image], self.config.root_device
+        if said is not None and said != picture.root:
+            words = f"root_device = {said!r}, and {image} calls its root volume {picture.root!r}: leave the key out"
+            raise EC2Error(Trouble.PERMANENT, "", words)
+        return picture
+
+    def volumes(self, image: str) -> tuple[float, float]:
+        """The size of the root volume of a machine with this image, which ``disk`` changes, and of all, GiB.
+
+        :raises EC2Error: see :meth:`picture`
+        :raises LookupError: there is none
+        """
+        picture = self.picture(image)
+        sizes = dict(picture.volumes)
         if self.config.disk:
-            sizes[self.config.root_device] = whole_gib(self.config.disk)
-        return sum(sizes.values())
+            sizes[picture.root] = whole_gib(self.config.disk)
+        return sizes.get(picture.root, 0.0), sum(sizes.values())
 
     @translated()
     def role(self, profile: str) -> str:

@@ -94,7 +94,11 @@ class EC2Config(MachinesConfig):
     )
     instance_profile: str | None = Field(None, description="The name of the IAM instance profile that jobs use.")
     disk: Amount | None = Field(None, description="Size of the root volume; without it the image's own.")
-    root_device: str = Field("/dev/xvda", description="What the image calls its root volume; `disk` needs it.")
+    root_device: str | None = Field(
+        None,
+        description="What the image calls its root volume; without it the image is asked. Where it says otherwise, "
+        "nothing is launched, for there would be a second volume.",
+    )
     tags: Table = Field({}, description="Tags of the machines and their volumes.")
     boot: str = Field("", description="Shell lines that root runs at a machine's first boot, such as an installation.")
     ready: str = Field("", description="A shell command that succeeds when a machine may be given jobs.")

@@ -202,9 +202,16 @@ def checks(
             yield _image(reader, arch, image, ec2.region)
         except EC2Error as error:
             yield Check(f"image for {arch}", False, f"{error}; mend `ami` in the table of the site")
+        root = ""
+        if image is not None and config.disk:
+            try:
+                root = ec2.picture(image).root
+            except (EC2Error, LookupError) as error:
+                yield Check(f"root volume of {image}", False, str(error))
+                continue
         launch = _cheapest(config, offered, arch, zones)
         if image is not None and launch is not None:
-            parameters = _request(config, identities[0], launch, image, zones[str(launch.zone)])
+            parameters = _request(config, identities[0], launch, image, zones[str(launch.zone)], root)
             yield _asked(f"ec2:RunInstances with {image}", lambda asked=parameters: launcher.run_instances(**asked))  # type: ignore[misc]
 
 
@@ -226,10 +233,12 @@ def _cheapest(config: EC2Config, offered: Catalogue | None, arch: str, zones: Ma
     return Launch(name, known.types[name].capacity, inf, (), zone, capacity_type)
 
 
-def _request(config: EC2Config, identity: Identity, launch: Launch, image: str, subnet: str) -> dict[str, Any]:
+def _request(
+    config: EC2Config, identity: Identity, launch: Launch, image: str, subnet: str, root: str
+) -> dict[str, Any]:
     """The request for a machine of the site, which launches nothing."""
     batch = Batch((Order("check", launch),))
-    parameters = boot.request(config, identity, "check", batch, image, subnet)
+    parameters = boot.request(config, identity, "check", batch, image, subnet, root)
     del parameters["ClientToken"]  # the request of the next check may be another
     return {**parameters, "DryRun": True}
 

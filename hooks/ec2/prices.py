@@ -234,7 +234,7 @@ def chosen(found: Catalogue, config: EC2Config) -> Catalogue:
 
     :raises ValueError: a pattern matches no type
     """
-    return found.select(config.instance_types, config.exclude_types).with_ebs(config.disk or 0)
+    return found.select(config.instance_types, config.exclude_types)
 
 
 def specified(config: EC2Config) -> Catalogue:

@@ -17,7 +17,7 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
 from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.life import End
-from lading.hooks.ec2.market import launchable
+from lading.hooks.ec2.market import kept_roots, launchable
 from lading.hooks.ec2.member import Member
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
@@ -96,7 +96,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return site
 
     def potential(self) -> list[Location]:
-        return launchable(self.config)
+        return launchable(self.config, kept_roots(self.folder, self.config))
 
     def observe(self) -> Observation:
         if not self._is_closed:

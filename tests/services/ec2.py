@@ -274,7 +274,7 @@ class FakeEC2(Service):
         self.security_group = group["GroupId"]
         for arch, name in (("x86_64", "x86_64"), ("aarch64", "arm64")):
             image = self.client.register_image(
-                Name=f"linux-{name}", Architecture=name, RootDeviceName="/dev/xvda", VirtualizationType="hvm"
+                Name=f"linux-{name}", Architecture=name, RootDeviceName="/dev/sda1", VirtualizationType="hvm"
             )
             self.ami[arch] = image["ImageId"]
             self._ask("architecture", image=image["ImageId"], arch=name)  # moto forgets it

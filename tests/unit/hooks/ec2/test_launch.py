@@ -62,7 +62,7 @@ def test_who_we_are_follows_from_the_fernet_key_also_after_a_rotation() -> None:
 
 def test_the_same_orders_are_asked_for_by_the_same_bytes() -> None:
     [batch] = batches(orders(3, usd_per_hour=0.1, zone="us-east-1a"))
-    asked = [request(config(), Identity.of("ours"), "cloud", batch, "ami-1", "subnet-1") for _ in range(2)]
+    asked = [request(config(), Identity.of("ours"), "cloud", batch, "ami-1", "subnet-1", "/dev/xvda") for _ in range(2)]
     assert json.dumps(asked[0]) == json.dumps(asked[1])
     assert (asked[0]["MinCount"], asked[0]["MaxCount"], asked[0]["ClientToken"]) == (1, 3, batch.orders[0].name)
     assert asked[0]["MetadataOptions"] == {
@@ -80,7 +80,7 @@ def test_orders_are_put_together_where_they_are_alike() -> None:
     assert [len(each.orders) for each in found] == [MOST_TOGETHER, 1, 1, 1]
     value = " ".join(each.name for each in found[0].orders)
     assert len(value) <= 256, "the value of a tag"
-    spot = request(config(), US, "cloud", found[-1], "ami-1", "subnet-1")
+    spot = request(config(), US, "cloud", found[-1], "ami-1", "subnet-1", "/dev/xvda")
     assert spot["InstanceMarketOptions"]["SpotOptions"]["InstanceInterruptionBehavior"] == "terminate"
 
 
@@ -99,7 +99,7 @@ def test_what_is_optional_is_asked_for() -> None:
         disk="100 GiB", key_pair="mine", instance_profile="jobs", security_groups=("sg-0a1b2c3d",), address="public"
     )
     [batch] = batches(orders(1))
-    found = request(table, US, "cloud", batch, "ami-1", "subnet-1")
+    found = request(table, US, "cloud", batch, "ami-1", "subnet-1", "/dev/xvda")
     assert found["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 100
     assert (found["KeyName"], found["IamInstanceProfile"]) == ("mine", {"Name": "jobs"})
     [interface] = found["NetworkInterfaces"]
@@ -132,7 +132,7 @@ def test_user_data_that_is_too_long_for_ec2_is_refused() -> None:
 def test_only_what_this_deployment_has_launched_is_ours_whatever_its_tags_say() -> None:
     old, new = Identity.of("old"), Identity.of("new")
     [batch] = batches(orders(2, usd_per_hour=0.1))
-    asked = request(config(), old, "cloud", batch, "ami-1", "subnet-1")
+    asked = request(config(), old, "cloud", batch, "ami-1", "subnet-1", "/dev/xvda")
     its_tags = {each["Key"]: each["Value"] for each in asked["TagSpecifications"][0]["Tags"]}
 
     def ours(tags: dict[str, str], token: str = asked["ClientToken"], who: tuple[Identity, ...] = (new, old)) -> bool:

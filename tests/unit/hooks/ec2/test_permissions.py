@@ -146,7 +146,7 @@ def request(who: Identity = US[0], **changes: Any) -> dict[str, Any]:
     launch = Launch("m7i.large", Resources(), 60, (), f"{REGION}a", changes.pop("capacity_type", "spot"))
     subnet, image = changes.pop("subnet", "subnet-0a1b2c3d"), changes.pop("image", "ami-0a1b2c3d")
     batch = boot.Batch((Order("L1", launch),))
-    return boot.request(config(**{**TABLE, **changes}), who, "cloud", batch, image, subnet)
+    return boot.request(config(**{**TABLE, **changes}), who, "cloud", batch, image, subnet, "/dev/xvda")
 
 
 def checked(client: Client, **changes: Any) -> dict[str, Any]:

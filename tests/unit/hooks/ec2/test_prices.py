@@ -76,7 +76,7 @@ def aws() -> Aws:
 @pytest.fixture
 def prices(aws: Aws, tmp_path: Path) -> Callable[..., Prices]:
     def make(**wanted: Any) -> Prices:
-        table = config(**{"instance_types": ["m5.large", "c5.large"], "disk": 1000, **wanted})
+        table = config(**{"instance_types": ["m5.large", "c5.large"], **wanted})
         return Prices(table, aws, ZONES, tmp_path)  # type: ignore[arg-type]
 
     return make
@@ -91,7 +91,6 @@ def test_the_price_list_counts_before_the_snapshot_in_the_zones_that_have_a_type
     assert offered(found, "m5.large") == [("on-demand", zone, 0.09) for zone in ZONES]
     assert offered(found, "c5.large") == [("on-demand", "us-east-1a", 0.08)]
     assert found.sources == (f"AWS Price List of {time.strftime('%Y-%m-%d', time.gmtime(NOW))}",)
-    assert found.types["m5.large"].capacity.disk == 1000
 
 
 def test_it_is_asked_once_a_day_and_kept_where_aws_is_away(
