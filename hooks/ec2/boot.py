@@ -109,7 +109,7 @@ def user_data(config: EC2Config, identity: Identity, token: str) -> str:
         "ssh_authorized_keys": [f"{identity.user_key.public} lading"],
     }
     if config.boot:
-        document["runcmd"] = [["sh", "-c", config.boot]]
+        document["runcmd"] = [["sh", "-c", BOOT, "sh", config.boot, config.boot_log]]
     return f"#cloud-config\n{json.dumps(document, sort_keys=True, indent=1)}\n"
 
 
@@ -192,23 +192,36 @@ def price(tags: Mapping[str, str]) -> float | None:
         return None
 
 
+# What it says goes to a file in the folder, and when it has ended to where cloud-init and the console have it, too.
 ENVIRONMENT = """set -eu
+folder={folder}
+mkdir -p "$folder"
+exec 3>&1 >"$folder/.lading-log" 2>&1
+trap 'test -e "$folder/.lading-ready" || mv "$folder/.lading-log" "$folder/.lading-failed"
+cat "$folder"/.lading-[lf]* >&3' EXIT
 if command -v dnf >/dev/null; then dnf install -y python3.11 python3.11-pip
 elif command -v apt-get >/dev/null; then apt-get update && apt-get install -y python3 python3-venv; fi
 for python in python3.13 python3.12 python3.11 python3.10 python3; do
     if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then break; fi
 done
-"$python" -m venv {folder}
-{folder}/bin/pip install --no-input {requirements}
-touch {ready}
+"$python" -m venv "$folder"
+"$folder/bin/pip" install --no-input {requirements}
+touch "$folder/.lading-ready"
 """
-READY = ".lading-ready"
+# Runs ``boot`` of the table, and leaves a file where it has failed, which whoever logs in can read.
+BOOT = """sh -c "$1" >"$2.log" 2>&1
+status=$?
+cat "$2.log"
+[ $status = 0 ] || { echo "boot of the site's table has failed with status $status; its last lines ($2.log):"; \
+tail -n 5 "$2.log"; } >"$2-failed"
+exit $status"""
 
 
 def environment(config: EC2Config, requirements: Sequence[str]) -> str:
     """User data that makes the environment of jobs from a stock image of Linux, to be made an image of its own.
 
-    When all is installed there is a file ``.lading-ready`` in the environment.
+    When all is installed there is a file ``.lading-ready`` in the environment; where that has failed there is
+    ``.lading-failed``, with what was said.
 
     :param requirements: what pip installs
     :raises ValueError: ``python`` of the table is in no environment that could be made
@@ -222,7 +235,6 @@ def environment(config: EC2Config, requirements: Sequence[str]) -> str:
     script = ENVIRONMENT.format(
         folder=shlex.quote(folder),
         requirements=" ".join(map(shlex.quote, requirements)),
-        ready=shlex.quote(f"{folder}/{READY}"),
     )
     text = f"#cloud-config\n{json.dumps({'runcmd': [['sh', '-c', script]]}, indent=1)}\n"
     if len(text.encode()) > MOST_USER_DATA:

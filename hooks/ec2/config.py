@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -167,7 +168,23 @@ class EC2Config(MachinesConfig):
     @property
     def agent_setup(self) -> str:
         probe = f"{{ {self.ready}\n}} </dev/null >&2 || {{ echo 'it is not ready: the probe fails' >&2; exit 1; }}"
-        return "\n".join(filter(None, [probe if self.ready else "", self.setup]))
+        return "\n".join(filter(None, [self._boot_fault, probe if self.ready else "", self.setup]))
+
+    @property
+    def boot_log(self) -> str:
+        """How the files begin that ``boot`` leaves on a machine."""
+        return f"{self.work_dir}-boot"
+
+    @property
+    def _boot_fault(self) -> str:
+        """Shell text that says why ``boot`` has failed, where Lading's Python is not there or the probe fails."""
+        if not self.boot:
+            return ""
+        probe = f"{{ {self.ready}\n}} </dev/null >/dev/null 2>&1" if self.ready else "true"
+        failed, python = shlex.quote(f"{self.boot_log}-failed"), shlex.quote(self.python)
+        return (
+            f"[ ! -e {failed} ] || {{ command -v {python} >/dev/null && {probe}\n}} || {{ cat {failed} >&2; exit 1; }}"
+        )
 
     @property
     def agent_idle_seconds(self) -> float:

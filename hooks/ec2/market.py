@@ -190,7 +190,7 @@ class Offers:
                 return self.ec2.image(arch)
         return self.config.ami[arch]
 
-    def _sizes(self) -> Iterator[tuple[str, float]]:
+    def _sizes(self) -> Iterator[tuple[str, tuple[float, float]]]:
         """The architectures with the sizes of the volumes of their machines, GiB."""
         for arch in self.config.ami:
             try:

@@ -131,7 +131,8 @@ def learnt(
 ) -> tuple[tuple[Launch, ...], dict[str, str]]:
     """The launches without those for which is waited until a machine has shown that its image has its GPUs, and why
     jobs wait for that, by their names."""
-    kept, waits = [], {}
+    kept: list[Launch] = []
+    waits: dict[str, str] = {}
     left = MOST_TO_LEARN - sum(each.instance_type in market.learning and each.booting for each in live)
     for each in launches:
         if each.kind in market.learning and left <= 0:

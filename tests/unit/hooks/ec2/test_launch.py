@@ -90,7 +90,8 @@ def test_user_data_is_a_cloud_config_with_the_keys_and_nothing_of_ours_that_is_s
     found = json.loads(document)
     assert head == "#cloud-config"
     assert found["ssh_keys"]["ed25519_public"] == US.host_key("L1").public
-    assert found["runcmd"] == [["sh", "-c", "echo hello"]]
+    [[*_, script, log]] = found["runcmd"]
+    assert (script, log) == ("echo hello", "/home/ec2-user/lading-boot")
     assert US.user_key.private not in text.replace("\\n", "\n")
 
 
