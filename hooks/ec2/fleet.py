@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lading.hooks.ec2 import boot, life
@@ -165,7 +166,8 @@ class Fleet:
                 self._learn_of_end(instance)
                 continue
             there.add(member.name)
-            member.instance, member.is_described, member.missed_at = instance, True, None
+            member.describe(instance)
+            member.is_described, member.missed_at = True, None
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
                     self._end(member, end)
@@ -247,7 +249,10 @@ class Fleet:
             connection.machine.endings.give_up(end.cause or "node_failure", end.words)
             connection.machine.leave()
             self.left.append(connection)
-        self._tell(member.name, member.instance, end)
+        instance = member.instance
+        if instance is not None:
+            instance = replace(instance, launched_at=member.billed_from)
+        self._tell(member.name, instance, end)
         with self._lock:
             self.members.pop(member.name, None)
 

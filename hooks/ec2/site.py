@@ -237,9 +237,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def bill(self) -> str | None:
         found = []
         for each in list(self.fleet.members.values()):
-            if each.instance is not None and each.usd_per_hour is not None and each.instance.launched_at is not None:
+            if (since := each.billed_from) is not None and each.usd_per_hour is not None:
                 kind, zone, capacity_type = each.offering
-                seconds = time.time() - each.instance.launched_at
+                seconds = time.time() - since
                 usd = billing.cost(each.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
                 found.append(f"a {kind} ({capacity_type}, {zone}) was there for {seconds:.0f} s and cost {usd:.4f} USD")
         return "; ".join(found) or None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import os
 import re
 import socket
@@ -285,6 +286,7 @@ class Server:
                     self.ledger.end(instance, now)
                 elif instance.state == "pending" and age >= min(1.0, self.boot_seconds / 2):
                     instance._state = InstanceState("running", 16)
+                    entry.began = math.floor(now)
 
     def boot_due(self) -> None:
         """Boot what is due; the kernel ends a machine with the thread that has started it."""
