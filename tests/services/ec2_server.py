@@ -286,7 +286,7 @@ class Server:
                     self.ledger.end(instance, now)
                 elif instance.state == "pending" and age >= min(1.0, self.boot_seconds / 2):
                     instance._state = InstanceState("running", 16)
-                    entry.began = math.floor(now)
+                    entry.began = entry.launched + math.floor(age)
 
     def boot_due(self) -> None:
         """Boot what is due; the kernel ends a machine with the thread that has started it."""
