@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from importlib import resources as package_data
 from typing import Any
 
+from lading.scheduling.gpus import not_supported
 from lading.scheduling.hints.hints import valid_types
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch
 from lading.scheduling.quotas import baseline, is_burstable, names_burstable
@@ -41,8 +42,6 @@ MOST_GIB = tables.MOST // GIB
 LEAST_USD, MOST_USD = 1e-6, 1_000_000
 # A size that was written in decimal may miss its whole MiB by less than this.
 ROUNDING = 1e-3
-# GPUs of other makers are not measured by the node agent, so no job could ever be given one.
-NOT_MEASURED = "AMD", "Habana", "Qualcomm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +254,7 @@ def bare_type(row: tables.Row) -> InstanceType:
             cpus=baseline(name, row.number("vcpus", most=MOST_CPUS)),
             memory=int(row.number("memory_gib", most=MOST_GIB) * GIB + ROUNDING),
             disk=int(storage * 10**9 / BYTES_PER_MIB + ROUNDING),
-            gpus=0.0 if gpu.startswith(NOT_MEASURED) else row.number("gpus", 0.0, most=MOST_CPUS),
+            gpus=0.0 if not_supported([gpu]) else row.number("gpus", 0.0, most=MOST_CPUS),
         ),
         offerings=(),
         arch=arch(row),

@@ -73,6 +73,8 @@ class Offers:
         """
         if self._prices is None:
             self._prices = Prices(self.config, self.ec2, tuple(self.ec2.zones()), self.folder)
+        if len(self._volumes_of) < len(self.config.ami):
+            self._volumes = None
             self._volumes_of = dict(self._sizes())
             keep_roots(self.folder, self.config, self.roots)
         try:

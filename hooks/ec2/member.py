@@ -99,12 +99,13 @@ class Member:
         """Epoch seconds since when it is paid for, which is when it began to run; None: it has not, or that is not
         known.
 
-        AWS says when it was launched. How long it was pending is what was seen of that here, a poll less at most.
+        AWS says when it was launched, in whole seconds. How long it was pending is what was seen of that here, which
+        is too little by a poll at most.
         """
         if self.instance is None or self.instance.launched_at is None or self._is_pending or self.never_ran:
             return None
         seconds = 0.0 if self.pending_since is None else self.pending_until - self.pending_since
-        return self.instance.launched_at + seconds
+        return self.instance.launched_at + int(seconds)
 
     def enter(self, phase: Phase) -> None:
         """Come to a phase, unless it is there already."""

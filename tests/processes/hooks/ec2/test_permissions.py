@@ -129,7 +129,8 @@ def test_prices_are_counted_and_dated_and_quotas_named(ec2: FakeEC2, tmp_path: P
     assert [each for each in found.values() if not each.good or each.warns] == []
     today = time.strftime("%Y-%m-%d", time.gmtime())
     assert found["prices"].words.startswith("2 types in us-east-1a, us-east-1b, us-east-1c, from 0.0")
-    assert found["prices"].words.endswith(f"(m5.large, spot), with volumes and addresses; AWS Price List of {today}")
+    assert f"(m5.large, spot), with volumes and addresses; AWS Price List of {today}" in found["prices"].words
+    assert "burstable types (such as t3.*) are left out" in found["prices"].words
     assert found["quota standard spot"].words.startswith("32 vCPUs may run")
 
 

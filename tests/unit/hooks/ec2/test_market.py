@@ -10,8 +10,10 @@ import pytest
 
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.client import EC2, EC2Error
+from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.market import LARGEST_VOLUME, Offers, kept_roots, launchable
 from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.reach import Connector
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order
 from lading.scheduling.catalogue import bundled
@@ -174,3 +176,26 @@ def test_what_an_image_has_is_measured_anew_where_what_it_boots_with_has_changed
     marks = {boot.mark(config(boot=text), "ami-1") for text in ("", "a", "b")}
     assert len(marks) == 3
     assert all(each.partition(" ")[0] == "ami-1" for each in marks)
+
+
+def test_a_gpu_that_is_not_supported_is_named() -> None:
+    words = str(refusal(waiting(resources=Resources(1, 1024, gpus=1)), [cloud(instance_types=("g4ad.*",))]))
+    assert "(its AMD Radeon Pro V520 is not supported: GPUs are NVIDIA's)" in words
+
+
+def test_a_burstable_machine_has_its_baseline_whatever_it_shows_and_is_launched_with_standard_credits(
+    tmp_path: Path,
+) -> None:
+    table = config(instance_types=("t3.*",), user="jobs")
+    [large] = [each for each in launchable(table, {}) if each.instance_type == "t3.large"]
+    assert large.capacity.cpus == 0.6
+    [batch] = boot.batches([Order("L1", Launch("t3.large", large.capacity, 60, ()))])
+    us = Identity.of("ours")
+    asked = boot.request(table, us, "cloud", batch, "ami-1", "subnet-1", "")
+    assert asked["CreditSpecification"] == {"CpuCredits": "standard"}
+    assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
+    [other] = boot.batches([Order("L2", Launch("m7i.large", large.capacity, 60, ()))])
+    assert "CreditSpecification" not in boot.request(table, us, "cloud", other, "ami-1", "subnet-1", "")
+    member = Member.ordered(batch.orders[0], batch, us.deployment, 60.0, None)
+    connection = Connector("cloud", table, (us,), "http://127.0.0.1:1", tmp_path, tmp_path).connect(member, "127.0.0.1")
+    assert connection.machine.host.cpus == 0.6, "what its node agent is given"
