@@ -59,6 +59,8 @@ class Offers:
         """Why it is not known what volumes cost, in words; None: it is."""
         self._volumes_of: dict[str, tuple[float, float]] = {}
         """By architecture: the size of the root volume, and of all, GiB."""
+        self._ids: dict[str, str] = {}
+        """By architecture: the id of its image, where that is known."""
         self._prices: Prices | None = None
         self._catalogue: Catalogue | None = None
 
@@ -173,7 +175,7 @@ class Offers:
             config.min_instances,
             config.boot_seconds,
             shortages.held or shortages.paused,
-            {arch: boot.mark(config, self._image(arch)) for arch in config.ami},
+            {arch: boot.mark(config, self._ids.get(arch, said)) for arch, said in config.ami.items()},
         )
 
     def _whole(self, found: Catalogue) -> Catalogue:
@@ -185,18 +187,12 @@ class Offers:
             types[name] = replace(kind, offerings=tuple(offerings))
         return Catalogue(types)
 
-    def _image(self, arch: str) -> str:
-        """The image of an architecture, by its id where that is known."""
-        with suppress(EC2Error):
-            if arch in self._volumes_of:  # so it is not asked for here
-                return self.ec2.image(arch)
-        return self.config.ami[arch]
-
     def _sizes(self) -> Iterator[tuple[str, tuple[float, float]]]:
         """The architectures with the sizes of the volumes of their machines, GiB."""
         for arch in self.config.ami:
             try:
-                yield arch, self.ec2.volumes(self.ec2.image(arch))
+                self._ids[arch] = image = self.ec2.image(arch)
+                yield arch, self.ec2.volumes(image)
             except (EC2Error, LookupError) as error:  # nothing is launched with such an image either
                 self._volumes = f"what volumes cost is not counted, the image for {arch} is not known: {error}"
 
