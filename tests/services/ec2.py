@@ -176,6 +176,10 @@ class FakeEC2(Service):
         """Refuse nothing any more, hide nothing that is launched from now on, and answer at once."""
         self._ask("allow")
 
+    def forget_tokens(self) -> None:
+        """Take tokens of launches for new ones that were used before, as after a day."""
+        self._ask("forget_tokens")
+
     def offer(
         self, left: int, type: str | None = None, zone: str | None = None, capacity_type: str | None = None
     ) -> None:

@@ -211,6 +211,9 @@ class Server:
         self.ledger.quotas.clear()
         self.hidden_for = 0.0
 
+    def do_forget_tokens(self) -> None:
+        self.tokens.clear()
+
     def do_slow(self, action: str, seconds: float, type: str) -> None:
         self.faults.slow[action, type] = seconds
 
