@@ -44,8 +44,9 @@ ARG_LIMIT = Arg(("--limit",), type=COUNT, default=50, help="At most so many jobs
 ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
 ARG_LADING = Arg(
     ("--lading",),
+    required=True,
     metavar="REQUIREMENT",
-    help="What pip installs as Lading, such as the URL of its wheel (default: this version by its name)",
+    help="What pip installs as Lading: the URL of its wheel, or its path in the image, for no index has it",
 )
 ARG_INSTANCES_ACTION = Arg(
     ("action",),

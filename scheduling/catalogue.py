@@ -12,8 +12,10 @@ from fnmatch import fnmatchcase
 from importlib import resources as package_data
 from typing import Any
 
+from lading.scheduling.gpus import not_supported
 from lading.scheduling.hints.hints import valid_types
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch
+from lading.scheduling.quotas import baseline, is_burstable, names_burstable
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables
 from lading.scheduling.text.printable import shortened
@@ -62,7 +64,7 @@ class Offering:
 class InstanceType:
     """A shape of machine that can be launched.
 
-    :param capacity: what jobs can use of it
+    :param capacity: what jobs can use of it; the cpus of a burstable type are its baseline
     :param features: words that jobs may ask for, such as the model of its GPU
     :param source: where the prices are from, with their date if it is known
     :param ebs_only: whether it has no disk of its own
@@ -119,20 +121,27 @@ class Catalogue:
     def select(self, patterns: Sequence[str] = (), excluded: Sequence[str] = ()) -> Catalogue:
         """Only the types that match one of ``patterns`` (shell wildcards; none: all) and none of ``excluded``.
 
+        Of burstable types only those whose family a pattern names (:func:`lading.scheduling.quotas.names_burstable`):
+        under load they cost more than their price, or do less than their vCPUs promise.
+
         :raises ValueError: a pattern matches no type, or no type is left
         """
         for pattern in (*patterns, *excluded):
             if not any(fnmatchcase(name, pattern) for name in self.types):
                 valid = valid_types(pattern, self.types)
                 raise ValueError(f"{pattern!r} matches none of the {len(self.types)} instance types; {valid}")
+        named = [pattern for pattern in patterns if names_burstable(pattern)]
         kept = {
             name: kind
             for name, kind in self.types.items()
-            if (not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
+            if any(fnmatchcase(name, pattern) for pattern in (named if is_burstable(name) else patterns or "*"))
             and not any(fnmatchcase(name, pattern) for pattern in excluded)
         }
         if not kept:
-            raise ValueError(f"{', '.join(excluded)!r} leaves none of the {len(self.types)} instance types")
+            words = f"{', '.join((*patterns, *excluded))!r} leaves none of the {len(self.types)} instance types"
+            if any(map(is_burstable, self.types)):
+                words += "; burstable ones count only where a pattern begins with their family, such as 't3.*'"
+            raise ValueError(words)
         return Catalogue(kept)
 
     def with_ebs(self, disk: int) -> Catalogue:
@@ -238,14 +247,14 @@ def instance_type(row: tables.Row) -> InstanceType | None:
 
 def bare_type(row: tables.Row) -> InstanceType:
     storage = row.number("local_storage_gb", 0.0, most=MOST_GIB)
-    gpu = row.cells.get("gpu_name", "")
+    gpu, name = row.cells.get("gpu_name", ""), row.text("instance_type")
     return InstanceType(
-        name=row.text("instance_type"),
+        name=name,
         capacity=Resources(
-            cpus=row.number("vcpus", most=MOST_CPUS),
+            cpus=baseline(name, row.number("vcpus", most=MOST_CPUS)),
             memory=int(row.number("memory_gib", most=MOST_GIB) * GIB + ROUNDING),
             disk=int(storage * 10**9 / BYTES_PER_MIB + ROUNDING),
-            gpus=row.number("gpus", 0.0, most=MOST_CPUS),
+            gpus=0.0 if not_supported([gpu]) else row.number("gpus", 0.0, most=MOST_CPUS),
         ),
         offerings=(),
         arch=arch(row),

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from lading.scheduling.resources import TOLERANCE
+
+# The node agent asks NVIDIA's driver which GPUs there are. Those of other makers cannot be given to jobs.
+OTHER_MAKERS = "AMD", "Habana", "Qualcomm"
+
+
+def not_supported(features: Collection[str]) -> str | None:
+    """The model of a machine's GPU that no job can be given; None: it has none of these.
+
+    :param features: what the machine has, the models of its GPUs among them
+    """
+    return next((word for word in sorted(features) if word.startswith(OTHER_MAKERS)), None)
+
+
+def why_none(gpus: float, features: Collection[str]) -> str:
+    """What is to be said of a machine's GPUs to a job that asks for some, after why it does not fit; empty: nothing."""
+    model = not_supported(features) if gpus else None
+    return "" if model is None else f" (its {model} is not supported: GPUs are NVIDIA's)"
 
 
 def pick(free: Mapping[str, float], gpus: float) -> dict[str, float] | None:

@@ -1,6 +1,11 @@
-"""Quotas of EC2: of each family of instance types so many vCPUs may run at once, on demand and on spot apart.
+"""What the name of an instance type of EC2 says: the quota that its vCPUs count for, and whether it is burstable.
 
+Of each family of types so many vCPUs may run at once, on demand and on spot apart:
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
+
+A burstable type has a baseline below its vCPUs. What it does above that takes credits, and when these are used up it
+is either slowed down to its baseline (``standard``) or billed for each vCPU-hour (``unlimited``):
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/burstable-credits-baseline-concepts.html
 """
 
 from __future__ import annotations
@@ -21,6 +26,51 @@ FAMILIES = {
     "u": ("u",),
     "x": ("x",),
 }
+
+BURSTABLE = re.compile(r"(t[1-9][a-z]*)\.(.+)")
+# The baseline of each size in cpus, and its vCPUs: those of T2 and T3; T3a and T4g are as T3.
+T2 = {
+    "nano": (0.05, 1), "micro": (0.1, 1), "small": (0.2, 1), "medium": (0.4, 2), "large": (0.6, 2),
+    "xlarge": (0.9, 4), "2xlarge": (1.35, 8),
+}  # fmt: skip
+T3 = {
+    "nano": (0.1, 2), "micro": (0.2, 2), "small": (0.4, 2), "medium": (0.4, 2), "large": (0.6, 2),
+    "xlarge": (1.6, 4), "2xlarge": (3.2, 8),
+}  # fmt: skip
+# The least baseline per vCPU there is, for what comes later.
+LEAST_BASELINE = 0.05
+
+
+def is_burstable(instance_type: str) -> bool:
+    """Whether a type runs at its full speed on credits alone: those of the families T2, T3, T3a and T4g."""
+    return BURSTABLE.fullmatch(instance_type) is not None
+
+
+def names_burstable(pattern: str) -> bool:
+    """Whether a pattern of types names a burstable family: ``t3.*`` and ``t3.large`` do, ``*`` and ``t*`` do not."""
+    return re.match(r"t[1-9]", pattern) is not None
+
+
+def baseline(instance_type: str, vcpus: float) -> float:
+    """The cpus that a type always has: its vCPUs, of a burstable one its baseline.
+
+    :param vcpus: as it is specified
+    """
+    found = BURSTABLE.fullmatch(instance_type)
+    if found is None:
+        return vcpus
+    known, _ = (T2 if found[1] == "t2" else T3).get(found[2], (LEAST_BASELINE * vcpus, 0))
+    return min(vcpus, known)
+
+
+def vcpus(instance_type: str, cpus: float) -> float:
+    """The vCPUs that quotas count of a type, at least one.
+
+    :param cpus: that jobs can use of it
+    """
+    found = BURSTABLE.fullmatch(instance_type)
+    known = (T2 if found[1] == "t2" else T3).get(found[2]) if found is not None else None
+    return max(1.0, cpus) if known is None else float(known[1])
 
 
 @lru_cache(maxsize=4096)

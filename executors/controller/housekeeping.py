@@ -164,6 +164,8 @@ class Housekeeping:
         published = self.published.get(site.name)
         if published is None or not alike(published, seen):
             self.dialects[site.name] = site.dialect()
+            if published is None:  # it has been asked for the first time, and may know more by now
+                self.potential[site.name] = self._potential(site)
             self._publish({**self.published, site.name: seen})
 
     def saved(self, site: Site[Any], observation: Observation) -> None:

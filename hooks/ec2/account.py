@@ -9,8 +9,9 @@ from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.market import Offers
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.gpus import not_supported
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
-from lading.scheduling.quotas import quota
+from lading.scheduling.quotas import names_burstable, quota, vcpus
 
 # https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 NAMES = {
@@ -51,7 +52,8 @@ def quota_checks(offers: Offers, catalogue: Catalogue) -> Iterator[Check]:
     for kind in catalogue.types.values():
         for each in {each.capacity_type for each in kind.offerings}:
             name = quota(kind.name, each)
-            smallest[name] = min(smallest.get(name, kind.capacity.cpus), kind.capacity.cpus)
+            its = vcpus(kind.name, kind.capacity.cpus)
+            smallest[name] = min(smallest.get(name, its), its)
     for name, least in sorted(smallest.items()):
         if (most := known.get(name)) is None:
             yield Check(f"quota {name}", True, "AWS names none", warns=True)
@@ -84,6 +86,10 @@ def price_check(offers: Offers, catalogue: Catalogue) -> Check:
     if missing := sorted(catalogue.types.keys() - priced.keys()):
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         words += f"; without a price, and never launched: {', '.join(missing[:MOST_NAMED])}{more}"
+    if not any(map(names_burstable, offers.config.instance_types)):
+        words += "; burstable types (such as t3.*) are left out, for `instance_types` does not name them"
+    if others := sorted(name for name, kind in catalogue.types.items() if not_supported(kind.features)):
+        words += f"; without their GPUs, which are not supported: {', '.join(others[:MOST_NAMED])}"
     return Check("prices", True, f"{words}; {offers.note}" if offers.note else words, warns=offers.note is not None)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
 import shlex
@@ -9,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lading.hooks.ec2.client import whole_gib
+from lading.hooks.ec2.client import Instance, whole_gib
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.identity import Identity
+from lading.hooks.ec2.identity import Identity, matching
 from lading.hooks.site import Order
 from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.quotas import is_burstable
 
 DEPLOYMENT, SITE, TOKEN, PRICE = "lading:deployment", "lading:site", "lading:token", "lading:usd-per-hour"
+PROOF = "lading:proof"
 # The value of a tag has at most 256 characters: so many names of 15 fit.
 MOST_TOGETHER = 16
 # User data has at most so many bytes before they are encoded:
@@ -71,8 +75,25 @@ def tags(config: EC2Config, identity: Identity, scope: str, batch: Batch) -> lis
         TOKEN: " ".join(each.name for each in batch.orders),
         **({} if price is None else {PRICE: repr(price)}),
     }
+    ours[PROOF] = proof(identity, ours)
     named = {"Name": f"lading {scope}"[:256], **config.tags, **ours}
     return [{"Key": key, "Value": value} for key, value in sorted(named.items())]
+
+
+def proof(identity: Identity, tags: Mapping[str, str]) -> str:
+    """The tag that only whoever has the secret of a deployment can write for the others."""
+    return identity.proof(*(tags.get(name, "") for name in (DEPLOYMENT, SITE, TOKEN, PRICE)))
+
+
+def is_ours(instance: Instance, identities: Sequence[Identity]) -> bool:
+    """Whether an instance with our tags was launched by us: whoever may set tags can write them on any other.
+
+    The token of its launch, which no tag can change, is the first of those that its tags name, and these have a proof.
+    """
+    identity, names = matching(identities, instance.tags.get(DEPLOYMENT, "")), instance.tags.get(TOKEN, "").split()
+    if identity is None or not names or instance.client_token != names[0]:
+        return False
+    return hmac.compare_digest(instance.tags.get(PROOF, "").encode(), proof(identity, instance.tags).encode())
 
 
 def user_data(config: EC2Config, identity: Identity, token: str) -> str:
@@ -88,7 +109,7 @@ def user_data(config: EC2Config, identity: Identity, token: str) -> str:
         "ssh_authorized_keys": [f"{identity.user_key.public} lading"],
     }
     if config.boot:
-        document["runcmd"] = [["sh", "-c", config.boot]]
+        document["runcmd"] = [["sh", "-c", BOOT, "sh", config.boot, config.boot_log]]
     return f"#cloud-config\n{json.dumps(document, sort_keys=True, indent=1)}\n"
 
 
@@ -99,6 +120,7 @@ def request(
     batch: Batch,
     image: str,
     subnet: str,
+    root_device: str,
 ) -> dict[str, Any]:
     """The parameters of RunInstances.
 
@@ -106,6 +128,7 @@ def request(
 
     :param image: the id of the image of the type's architecture
     :param subnet: in the zone of the launch
+    :param root_device: what the image calls its root volume
     """
     kind, _, capacity_type = batch.offering
     found: dict[str, Any] = {
@@ -125,13 +148,15 @@ def request(
     if capacity_type == SPOT:
         options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         found["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    if is_burstable(kind):  # as T3 starts unlimited: above its baseline it would cost more than its price
+        found["CreditSpecification"] = {"CpuCredits": "standard"}
     if config.key_pair is not None:
         found["KeyName"] = config.key_pair
     if config.instance_profile is not None:
         found["IamInstanceProfile"] = {"Name": config.instance_profile}
     if config.disk:
         volume = {"VolumeSize": whole_gib(config.disk), "VolumeType": "gp3", "DeleteOnTermination": True}
-        found["BlockDeviceMappings"] = [{"DeviceName": config.root_device, "Ebs": volume}]
+        found["BlockDeviceMappings"] = [{"DeviceName": root_device, "Ebs": volume}]
     return found
 
 
@@ -139,9 +164,15 @@ def _interface(config: EC2Config, subnet: str) -> dict[str, Any]:
     found: dict[str, Any] = {"DeviceIndex": 0, "SubnetId": subnet, "DeleteOnTermination": True}
     if config.security_groups:
         found["Groups"] = list(config.security_groups)
-    if config.address == "public":
-        found["AssociatePublicIpAddress"] = True
+    # Without it a subnet may give one, which costs.
+    found["AssociatePublicIpAddress"] = config.address == "public"
     return found
+
+
+def mark(config: EC2Config, image: str) -> str:
+    """An image, and after a space what in the table of the site decides, too, what machines of it have."""
+    told = [config.boot, config.setup, config.scratch]
+    return f"{image} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}" if any(told) else image
 
 
 def named(tags: Mapping[str, str], index: int) -> str | None:
@@ -161,23 +192,36 @@ def price(tags: Mapping[str, str]) -> float | None:
         return None
 
 
+# What it says goes to a file in the folder, and when it has ended to where cloud-init and the console have it, too.
 ENVIRONMENT = """set -eu
+folder={folder}
+mkdir -p "$folder"
+exec 3>&1 >"$folder/.lading-log" 2>&1
+trap 'test -e "$folder/.lading-ready" || mv "$folder/.lading-log" "$folder/.lading-failed"
+cat "$folder"/.lading-[lf]* >&3' EXIT
 if command -v dnf >/dev/null; then dnf install -y python3.11 python3.11-pip
 elif command -v apt-get >/dev/null; then apt-get update && apt-get install -y python3 python3-venv; fi
 for python in python3.13 python3.12 python3.11 python3.10 python3; do
     if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then break; fi
 done
-"$python" -m venv {folder}
-{folder}/bin/pip install --no-input {requirements}
-touch {ready}
+"$python" -m venv "$folder"
+"$folder/bin/pip" install --no-input {requirements}
+touch "$folder/.lading-ready"
 """
-READY = ".lading-ready"
+# Runs ``boot`` of the table, and leaves a file where it has failed, which whoever logs in can read.
+BOOT = """sh -c "$1" >"$2.log" 2>&1
+status=$?
+cat "$2.log"
+[ $status = 0 ] || { echo "boot of the site's table has failed with status $status; its last lines ($2.log):"; \
+tail -n 5 "$2.log"; } >"$2-failed"
+exit $status"""
 
 
 def environment(config: EC2Config, requirements: Sequence[str]) -> str:
     """User data that makes the environment of jobs from a stock image of Linux, to be made an image of its own.
 
-    When all is installed there is a file ``.lading-ready`` in the environment.
+    When all is installed there is a file ``.lading-ready`` in the environment; where that has failed there is
+    ``.lading-failed``, with what was said.
 
     :param requirements: what pip installs
     :raises ValueError: ``python`` of the table is in no environment that could be made
@@ -191,7 +235,6 @@ def environment(config: EC2Config, requirements: Sequence[str]) -> str:
     script = ENVIRONMENT.format(
         folder=shlex.quote(folder),
         requirements=" ".join(map(shlex.quote, requirements)),
-        ready=shlex.quote(f"{folder}/{READY}"),
     )
     text = f"#cloud-config\n{json.dumps({'runcmd': [['sh', '-c', script]]}, indent=1)}\n"
     if len(text.encode()) > MOST_USER_DATA:

@@ -103,6 +103,7 @@ class Instance:
     :param reason: why it is in its state, as AWS says; empty: nothing was said
     :param launched_at: seconds since the epoch; None: that is not known
     :param ended_at: when it was ended or stopped; None: it lives, or EC2 does not say when that was
+    :param client_token: of the request that launched it, which nothing can change later; empty: that had none
     """
 
     id: str
@@ -117,10 +118,23 @@ class Instance:
     reason: str
     launched_at: float | None = None
     ended_at: float | None = None
+    client_token: str = ""
 
     @property
     def lives(self) -> bool:
         return self.state in ("pending", "running")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What an image is like.
+
+    :param root: what it calls its root volume
+    :param volumes: the sizes of its volumes, GiB, by what it calls them
+    """
+
+    root: str
+    volumes: Mapping[str, float]
 
 
 class EC2:
@@ -134,6 +148,7 @@ class EC2:
         self.config = config
         self._make = make or (lambda *asked: _client(config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
+        self._pictures: dict[str, Picture] = {}
 
     @cached_property
     def reader(self) -> Any:
@@ -213,16 +228,59 @@ class EC2:
         return found
 
     @translated()
-    def gib(self, image: str) -> float:
-        """The sizes of the volumes of a machine with this image, GiB: those of the image, and ``disk`` as its root.
+    def picture(self, image: str) -> Picture:
+        """What an image is like; it never changes, so that it is asked for once.
+
+        :raises EC2Error: there is none, or it could not be asked, or the table calls its root volume otherwise
+        """
+        if image not in self._pictures:
+            found = self.reader.describe_images(ImageIds=[image])["Images"][0]
+            volumes = {
+                str(each["DeviceName"]): float(each["Ebs"].get("VolumeSize", 0))
+                for each in found.get("BlockDeviceMappings", ())
+                if "Ebs" in each
+            }
+            self._pictures[image] = Picture(str(found.get("RootDeviceName", "")), volumes)
+        picture, said = self._pictures[image], self.config.root_device
+        if said is not None and said != picture.root:
+            words = f"root_device = {said!r}, and {image} calls its root volume {picture.root!r}: leave the key out"
+            raise EC2Error(Trouble.PERMANENT, "", words)
+        return picture
+
+    def volumes(self, image: str) -> tuple[float, float]:
+        """The size of the root volume of a machine with this image, which ``disk`` changes, and of all, GiB.
+
+        :raises EC2Error: see :meth:`picture`
+        :raises LookupError: there is none
+        """
+        picture = self.picture(image)
+        sizes = dict(picture.volumes)
+        if self.config.disk:
+            sizes[picture.root] = whole_gib(self.config.disk)
+        return sizes.get(picture.root, 0.0), sum(sizes.values())
+
+    @translated()
+    def role(self, profile: str) -> str:
+        """The ARN of the role in an instance profile.
 
         :raises EC2Error: there is none, or it could not be asked
         """
-        found = self.reader.describe_images(ImageIds=[image])["Images"][0].get("BlockDeviceMappings", ())
-        sizes = {each["DeviceName"]: float(each["Ebs"].get("VolumeSize", 0)) for each in found if "Ebs" in each}
-        if self.config.disk:
-            sizes[self.config.root_device] = whole_gib(self.config.disk)
-        return sum(sizes.values())
+        found = self._made("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
+        if not found:
+            raise EC2Error(Trouble.PERMANENT, "", f"the instance profile {profile} has no role")
+        return str(found[0]["Arn"])
+
+    @translated()
+    def encrypts(self) -> bool:
+        """Whether a volume of a machine is encrypted, by its image or because the account has it so.
+
+        :raises EC2Error: it could not be asked
+        """
+        if self.reader.get_ebs_encryption_by_default()["EbsEncryptionByDefault"]:
+            return True
+        found = self.reader.describe_images(ImageIds=[self.image(arch) for arch in self.config.ami])["Images"]
+        volumes = (each for image in found for each in image.get("BlockDeviceMappings", ()))
+        return any(each.get("Ebs", {}).get("Encrypted", False) for each in volumes)
 
     @translated()
     def quotas(self) -> list[tuple[str, float]]:
@@ -334,6 +392,7 @@ def _instance(found: Mapping[str, Any]) -> Instance:
         str(found.get("StateReason", {}).get("Message", "") or transition),
         launched.timestamp() if isinstance(launched := found.get("LaunchTime"), datetime) else None,
         _time(transition),
+        str(found.get("ClientToken") or ""),
     )
 
 

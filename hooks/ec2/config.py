@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -47,7 +48,12 @@ class EC2Config(MachinesConfig):
         description="The image of each architecture, its id or the name of an SSM parameter that has it: "
         '`{x86_64 = "ami-..."}`. Lading and Airflow\'s Task SDK are in it, or `boot` installs them.',
     )
-    instance_types: Texts = Field((), description="Patterns of the types that may be launched; without it all.")
+    instance_types: Texts = Field(
+        (),
+        description="Patterns of the types that may be launched; without it all but burstable ones. Those of T2, T3, "
+        "T3a and T4g are launched where a pattern begins with their family, such as `t3.*`: with standard credits, and "
+        "their baseline as their cpus.",
+    )
     exclude_types: Texts = Field((), description="Patterns of types that are not.")
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
         "on-demand",
@@ -89,7 +95,11 @@ class EC2Config(MachinesConfig):
     )
     instance_profile: str | None = Field(None, description="The name of the IAM instance profile that jobs use.")
     disk: Amount | None = Field(None, description="Size of the root volume; without it the image's own.")
-    root_device: str = Field("/dev/xvda", description="What the image calls its root volume; `disk` needs it.")
+    root_device: str | None = Field(
+        None,
+        description="What the image calls its root volume; without it the image is asked. Where it says otherwise, "
+        "nothing is launched, for there would be a second volume.",
+    )
     tags: Table = Field({}, description="Tags of the machines and their volumes.")
     boot: str = Field("", description="Shell lines that root runs at a machine's first boot, such as an installation.")
     ready: str = Field("", description="A shell command that succeeds when a machine may be given jobs.")
@@ -158,7 +168,23 @@ class EC2Config(MachinesConfig):
     @property
     def agent_setup(self) -> str:
         probe = f"{{ {self.ready}\n}} </dev/null >&2 || {{ echo 'it is not ready: the probe fails' >&2; exit 1; }}"
-        return "\n".join(filter(None, [probe if self.ready else "", self.setup]))
+        return "\n".join(filter(None, [self._boot_fault, probe if self.ready else "", self.setup]))
+
+    @property
+    def boot_log(self) -> str:
+        """How the files begin that ``boot`` leaves on a machine."""
+        return f"{self.work_dir}-boot"
+
+    @property
+    def _boot_fault(self) -> str:
+        """Shell text that says why ``boot`` has failed, where Lading's Python is not there or the probe fails."""
+        if not self.boot:
+            return ""
+        probe = f"{{ {self.ready}\n}} </dev/null >/dev/null 2>&1" if self.ready else "true"
+        failed, python = shlex.quote(f"{self.boot_log}-failed"), shlex.quote(self.python)
+        return (
+            f"[ ! -e {failed} ] || {{ command -v {python} >/dev/null && {probe}\n}} || {{ cat {failed} >&2; exit 1; }}"
+        )
 
     @property
     def agent_idle_seconds(self) -> float:

@@ -1,6 +1,7 @@
 """The machines of a site: the rounds in which EC2 is asked what there is, and told what is to be ended.
 
-All that has our tags is ours, whoever launched it: what is not known here is taken in, and nothing else is touched.
+All that this deployment has launched is ours, whichever controller did: what is not known here is taken in. What has
+our tags alone is reported, and as all else never touched.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lading.hooks.ec2 import boot, life
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 WHILE_CHANGING, WHILE_BOOTING, WHILE_QUIET = 1.0, 5.0, 30.0
 # Between rounds while something is to happen, and else, seconds.
 SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
+# So many instances that have our tags and are not ours are named.
+MOST_NAMED = 5
 CHANGING = {Phase.UNKNOWN, Phase.PENDING, Phase.TERMINATING}
 AT_WORK = {Phase.UP, Phase.DRAINING}
 
@@ -74,6 +78,8 @@ class Fleet:
         self._lock = threading.Lock()
         self._complaints = Complaints(log)
         self._described_at = 0.0
+        self.strangers: str | None = None
+        """Which instances have our tags and were not launched by us, in words; None: none."""
         self._gone: set[str] = set()
         """The ids of instances that EC2 still describes and whose end was told."""
 
@@ -150,6 +156,7 @@ class Fleet:
         """
         ours, began = [each.deployment for each in self.identities], time.monotonic()
         found = self.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours, f"tag:{boot.SITE}": [self.scope]})
+        found = self._launched_by_us(found)
         self._described_at = now = time.monotonic()
         there = set()
         self._gone &= {each.id for each in found}
@@ -159,7 +166,8 @@ class Fleet:
                 self._learn_of_end(instance)
                 continue
             there.add(member.name)
-            member.instance, member.is_described, member.missed_at = instance, True, None
+            member.describe(instance)
+            member.is_described, member.missed_at = True, None
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
                     self._end(member, end)
@@ -171,6 +179,21 @@ class Fleet:
             if member.name not in there and member.instance is not None:
                 self._miss(member, now)
         self.is_loaded, self.launcher.looked_at = True, began
+
+    def _launched_by_us(self, found: Sequence[Instance]) -> list[Instance]:
+        """What bears our tags by right; of the rest it is said that there is such."""
+        ours = [each for each in found if boot.is_ours(each, self.identities)]
+        known = {each.id for each in ours}
+        others = sorted(each.id for each in found if each.id not in known and each.state not in boot.ENDED)
+        words = ", ".join(others[:MOST_NAMED]) + (
+            f" and {len(others) - MOST_NAMED} more" if others[MOST_NAMED:] else ""
+        )
+        before, self.strangers = self.strangers, None
+        if others:
+            self.strangers = f"not launched by Lading, though tagged as if, so left alone: {words}"
+            if self.strangers != before:
+                log.warning("Instances of site %r are %s", self.site, self.strangers)
+        return ours
 
     def _member(self, instance: Instance) -> Member | None:
         """The machine that an instance is; one that lives and is not known is taken in; None: it has ended."""
@@ -226,7 +249,10 @@ class Fleet:
             connection.machine.endings.give_up(end.cause or "node_failure", end.words)
             connection.machine.leave()
             self.left.append(connection)
-        self._tell(member.name, member.instance, end)
+        instance = member.instance
+        if instance is not None:
+            instance = replace(instance, launched_at=member.billed_from)
+        self._tell(member.name, instance, end)
         with self._lock:
             self.members.pop(member.name, None)
 

@@ -47,6 +47,13 @@ class Identity:
         """The key of the SSH server of what is launched with a token."""
         return key_pair(_derived(self.secret, f"host key {token}"))
 
+    def proof(self, *parts: str) -> str:
+        """What only this deployment can write for these texts, as a tag of what it launches.
+
+        The secret is that of the host keys, so that a rotation of the Fernet key is the same for both.
+        """
+        return _derived(self.secret, "launch " + "\0".join(parts)).hex()
+
     @property
     def user_key(self) -> KeyPair:
         """The key with which controllers log in."""

@@ -162,7 +162,8 @@ class Launcher:
         if subnet is None:
             words = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(self._subnets))}"
             raise EC2Error(Trouble.PERMANENT, "", words)
-        return boot.request(self.ec2.config, self.identity, self.scope, batch, image, subnet)
+        root = self.ec2.picture(image).root if self.ec2.config.disk else ""
+        return boot.request(self.ec2.config, self.identity, self.scope, batch, image, subnet, root)
 
     def arch(self, kind: str) -> str:
         """The architecture of a type.
@@ -180,7 +181,7 @@ class Launcher:
             if member is None or member.instance is not None:
                 continue
             if instance is not None:
-                member.instance = instance
+                member.describe(instance)
                 member.enter(Phase.PENDING)
             else:
                 words = f"EC2 had capacity for {len(found)} of {len(batch.orders)} that were asked for together"

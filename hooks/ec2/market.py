@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lading.hooks.ec2 import boot
 from lading.hooks.ec2.bills import Bills, Life
 from lading.hooks.ec2.client import EC2, EC2Error, Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
+from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.site import join
-from lading.scheduling.catalogue import Catalogue, InstanceType, Overhead, bundled
+from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
@@ -29,6 +33,8 @@ HOURS_PER_MONTH = 730
 USD_PER_ADDRESS = 0.005
 # How large the root volume of an image may be, MiB: https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
 LARGEST_VOLUME = 64 * 2**20
+ROOTS = "roots.json"
+MOST_BYTES = 2**16
 # Prices that are kept are looked at again after this, seconds.
 SECONDS_BETWEEN_LOOKS = 30.0
 
@@ -51,7 +57,10 @@ class Offers:
         """What is wrong with prices, in words; None: nothing."""
         self._volumes: str | None = None
         """Why it is not known what volumes cost, in words; None: it is."""
-        self._gib: dict[str, float] = {}
+        self._volumes_of: dict[str, tuple[float, float]] = {}
+        """By architecture: the size of the root volume, and of all, GiB."""
+        self._ids: dict[str, str] = {}
+        """By architecture: the id of its image, where that is known."""
         self._prices: Prices | None = None
         self._catalogue: Catalogue | None = None
 
@@ -66,7 +75,10 @@ class Offers:
         """
         if self._prices is None:
             self._prices = Prices(self.config, self.ec2, tuple(self.ec2.zones()), self.folder)
-            self._gib = dict(self._sizes())
+        if len(self._volumes_of) < len(self.config.ami):
+            self._volumes = None
+            self._volumes_of = dict(self._sizes())
+            keep_roots(self.folder, self.config, self.roots)
         try:
             found = self._prices.catalogue(time.time())
         except ValueError as error:  # the user's file, or a pattern
@@ -74,7 +86,7 @@ class Offers:
         else:
             self.note, self._catalogue = (
                 join(self._prices.trouble, self._volumes),
-                self._whole(usable(found, self.config)),
+                self._whole(usable(found, self.config, self.roots)),
             )
         self.bills.round()
 
@@ -103,12 +115,23 @@ class Offers:
         """The types of the site, with all that they cost where they can be had; None: that is not known."""
         return self._catalogue
 
+    @property
+    def roots(self) -> dict[str, int]:
+        """The size of the root volume by architecture, MiB, as far as it is known."""
+        return {arch: int(root * GIB) for arch, (root, _) in self._volumes_of.items()}
+
+    def asked(self) -> Catalogue | None:
+        """The same after AWS was asked, if it answers."""
+        with suppress(OSError):
+            self.round()
+        return self._catalogue
+
     def surcharges(self, arch: str | None) -> tuple[tuple[str, float], ...]:
         """What a machine costs beside its own price, each by its name, USD per hour.
 
         :param arch: its architecture
         """
-        gib = self._gib.get(arch or "", 0.0)
+        _, gib = self._volumes_of.get(arch or "", (0.0, 0.0))
         found = {"volumes": gib * self.config.usd_per_gib_month / HOURS_PER_MONTH}
         if self.config.address == "public":
             found["public IPv4"] = USD_PER_ADDRESS
@@ -152,7 +175,7 @@ class Offers:
             config.min_instances,
             config.boot_seconds,
             shortages.held or shortages.paused,
-            config.ami,
+            {arch: boot.mark(config, self._ids.get(arch, said)) for arch, said in config.ami.items()},
         )
 
     def _whole(self, found: Catalogue) -> Catalogue:
@@ -164,28 +187,57 @@ class Offers:
             types[name] = replace(kind, offerings=tuple(offerings))
         return Catalogue(types)
 
-    def _sizes(self) -> Iterator[tuple[str, float]]:
+    def _sizes(self) -> Iterator[tuple[str, tuple[float, float]]]:
         """The architectures with the sizes of the volumes of their machines, GiB."""
         for arch in self.config.ami:
             try:
-                yield arch, self.ec2.gib(self.ec2.image(arch))
+                self._ids[arch] = image = self.ec2.image(arch)
+                yield arch, self.ec2.volumes(image)
             except (EC2Error, LookupError) as error:  # nothing is launched with such an image either
                 self._volumes = f"what volumes cost is not counted, the image for {arch} is not known: {error}"
 
 
-def usable(found: Catalogue, config: EC2Config) -> Catalogue:
-    """The types that have an image, with what jobs have of each by its specification."""
-    there = Catalogue({name: kind for name, kind in found.types.items() if kind.arch in config.ami})
-    return there.less(Overhead(memory=config.reserve_memory))
+def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> None:
+    """Keep the sizes of root volumes, so that a site knows them before AWS was asked."""
+    with suppress(OSError):  # they are asked for again
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(folder / ROOTS, json.dumps({"ami": config.ami, "roots": roots}))
 
 
-def launchable(config: EC2Config) -> list[Location]:
+def kept_roots(folder: Path, config: EC2Config) -> dict[str, int]:
+    """What was kept of the images of a site; empty: nothing."""
+    with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError):
+        found = json.loads(read_regular(folder / ROOTS, MOST_BYTES))
+        if found["ami"] == config.ami:
+            return {str(arch): int(mib) for arch, mib in found["roots"].items() if int(mib) > 0}
+    return {}
+
+
+def usable(found: Catalogue, config: EC2Config, roots: Mapping[str, int]) -> Catalogue:
+    """The types that have an image, with what jobs have of each by its specification.
+
+    Jobs have the root volume as their disk. Instance storage counts where ``scratch`` of the table is a folder of its
+    own, which may lie there: nothing mounts it by itself.
+
+    :param roots: the size of the root volume by architecture, MiB; without it ``disk`` of the table
+    """
+    types = {}
+    for name, kind in found.types.items():
+        if kind.arch in config.ami:
+            root = config.disk or roots.get(kind.arch, 0)
+            disk = kind.capacity.disk if config.scratch and not kind.ebs_only else root
+            types[name] = replace(kind, capacity=replace(kind.capacity, disk=disk))
+    return Catalogue(types).less(Overhead(memory=config.reserve_memory))
+
+
+def launchable(config: EC2Config, roots: Mapping[str, int]) -> list[Location]:
     """A machine of each type and capacity type that the site may ever launch, known without asking AWS.
 
+    :param roots: see :func:`usable`; an image that is not known may have any
     :raises ValueError: the user's prices cannot be read, or a pattern matches no type
     """
     found = chosen(with_file(bundled(), config.prices), config)
-    types = usable(found.with_ebs(config.disk or LARGEST_VOLUME), config).types.values()
+    types = usable(found, config, {**dict.fromkeys(config.ami, LARGEST_VOLUME), **roots}).types.values()
     return [
         Location(
             f"{kind.name} {capacity_type}",

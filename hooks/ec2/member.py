@@ -16,6 +16,9 @@ from lading.scheduling.catalogue import InstanceType
 from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
+PENDING = "pending"
+# What ends when it was pending so lately has never run, seconds.
+SECONDS_UNSEEN = 10.0
 # What a machine cannot say of itself.
 ITS = "launched_at", "usd_per_hour", "priced_at", "surcharges", "features"
 STATES = {
@@ -44,6 +47,9 @@ class Member:
     :param boot_seconds: from its launch until it takes jobs, as far as it is known
     :param has_answered: whether it was ever ready
     :param of_no_use_at: since when it takes no jobs and has none, on the monotonic clock; None: it takes them
+    :param pending_since: when EC2 said first that it is pending, on the monotonic clock; None: it never did
+    :param pending_until: when it said that last, likewise
+    :param never_ran: whether it has ended while it was pending
     :param is_adopted: whether it was found, and may have jobs that are not known yet
     """
 
@@ -68,9 +74,38 @@ class Member:
     of_no_use_at: float | None = None
     doom: End | None = None
     is_adopted: bool = False
+    pending_since: float | None = None
+    pending_until: float = 0.0
+    never_ran: bool = False
     note: str | None = None
     boot_seconds: float = 0.0
     features: frozenset[str] = frozenset()
+
+    def describe(self, instance: Instance) -> None:
+        """Know what EC2 says of it now."""
+        if instance.state == PENDING:
+            self.pending_until = time.monotonic()
+            self.pending_since = self.pending_since or self.pending_until
+        elif not instance.lives and self._is_pending:
+            self.never_ran = time.monotonic() - self.pending_until < SECONDS_UNSEEN
+        self.instance = instance
+
+    @property
+    def _is_pending(self) -> bool:
+        return self.instance is not None and self.instance.state == PENDING
+
+    @property
+    def billed_from(self) -> float | None:
+        """Epoch seconds since when it is paid for, which is when it began to run; None: it has not, or that is not
+        known.
+
+        AWS says when it was launched, in whole seconds. How long it was pending is what was seen of that here, which
+        is too little by a poll at most.
+        """
+        if self.instance is None or self.instance.launched_at is None or self._is_pending or self.never_ran:
+            return None
+        seconds = 0.0 if self.pending_since is None else self.pending_until - self.pending_since
+        return self.instance.launched_at + int(seconds)
 
     def enter(self, phase: Phase) -> None:
         """Come to a phase, unless it is there already."""
@@ -189,6 +224,6 @@ class Member:
             arch=self.arch,
             features=self.features,
             site=site,
-            launched_at=launched_at,
+            launched_at=self.billed_from,
             ready_at=None if launched_at is None else launched_at + self.boot_seconds,
         )

@@ -6,7 +6,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -15,10 +16,11 @@ from lading.hooks.ec2.boot import Batch
 from lading.hooks.ec2.client import EC2, EC2Error, Trouble, translated
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
+from lading.hooks.ec2.prices import specified
 from lading.hooks.site import Check, Order
+from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.provisioning.launch import Launch
-from lading.scheduling.resources import Resources
 
 # What is asked of everything there is: EC2 has no narrower resources for these.
 DESCRIBED = (
@@ -34,8 +36,11 @@ QUOTAS = "servicequotas:ListServiceQuotas"
 # An instance that there is not, and what EC2 says of it.
 NOBODY = "i-00000000000000000"
 NO_SUCH_INSTANCE = "InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"
-# The smallest type that nearly every zone has, by architecture.
-SMALL = {"x86_64": "t3.micro", "aarch64": "t4g.micro"}
+# The beginnings of regions that are not in the partition ``aws``, and how names of services end there.
+PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "us-iso-": "aws-iso", "us-isob-": "aws-iso-b"}
+SUFFIXES = {"aws-cn": ".cn"}
+# What EBS does with a key: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
+KEYS = "kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncrypt*"
 DRY = "DryRunOperation"
 # What begins so is true of all other requests as well.
 SILENT, USELESS = "AWS does not answer", "nothing can be asked of AWS"
@@ -43,36 +48,75 @@ HOPELESS = SILENT, USELESS
 REFUSED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
 
 
-def policy(config: EC2Config) -> dict[str, Any]:
+def policy(
+    config: EC2Config, identities: Sequence[Identity], region: str | None, role: str | None, *, encrypted: bool
+) -> dict[str, Any]:
     """The least that the identity of a site must be allowed, as a policy of IAM.
 
-    Only what has the tag of Lading can be ended, and only a launch may set tags.
+    What is launched is of the site's own subnets, groups, images and key pair, and bears the tag of this deployment
+    from the request on; only what bears it can be ended, and only a launch may set tags.
+
+    :param identities: who we are, then who we were
+    :param region: where machines are launched; None: in any
+    :param role: the ARN of the role in the instance profile of the site; None: it has no profile
+    :param encrypted: whether volumes are, or may be
     """
-    partition = "arn:*:ec2:*"
+    partition = partition_of(region)
+    its = f"arn:{partition}:ec2:{region or '*'}:*:"
+    ours = [each.deployment for each in identities]
+    images = [f"arn:{partition}:ec2:{region or '*'}::image/{each}" for each in _images(config)]
+    used = [f"{its}subnet/{each}" for each in config.subnets]
+    used += [f"{its}security-group/{each}" for each in config.security_groups or ("*",)]
+    used += [f"{its}key-pair/{config.key_pair}"] if config.key_pair is not None else []
+    used += [f"{its}spot-instances-request/*"] if SPOT in config.capacity_types else []
     statements: list[dict[str, Any]] = [
         {"Sid": "Look", "Effect": "Allow", "Action": [*DESCRIBED, "pricing:GetProducts", QUOTAS], "Resource": "*"},
-        {"Sid": "Launch", "Effect": "Allow", "Action": "ec2:RunInstances", "Resource": "*"},
+        {
+            "Sid": "LaunchWhatIsTagged",
+            "Effect": "Allow",
+            "Action": "ec2:RunInstances",
+            "Resource": [f"{its}instance/*", f"{its}volume/*"],
+            "Condition": {"StringEquals": {f"aws:RequestTag/{boot.DEPLOYMENT}": ours}},
+        },
+        {
+            "Sid": "LaunchThereFromThat",
+            "Effect": "Allow",
+            "Action": "ec2:RunInstances",
+            "Resource": [*images, *used, f"{its}network-interface/*"],
+        },
         {
             "Sid": "TagWhatIsLaunched",
             "Effect": "Allow",
             "Action": "ec2:CreateTags",
-            "Resource": [f"{partition}:*:instance/*", f"{partition}:*:volume/*"],
+            "Resource": [f"{its}instance/*", f"{its}volume/*"],
             "Condition": {"StringEquals": {"ec2:CreateAction": "RunInstances"}},
         },
         {
-            "Sid": "EndWhatLadingLaunched",
+            "Sid": "EndWhatThisDeploymentLaunched",
             "Effect": "Allow",
             "Action": "ec2:TerminateInstances",
-            "Resource": f"{partition}:*:instance/*",
-            "Condition": {"StringLike": {f"aws:ResourceTag/{boot.DEPLOYMENT}": "*"}},
+            "Resource": f"{its}instance/*",
+            "Condition": {"StringEquals": {f"aws:ResourceTag/{boot.DEPLOYMENT}": ours}},
         },
     ]
-    if config.instance_profile is not None:
-        condition = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
-        role = {"Sid": "GiveTheRole", "Effect": "Allow", "Action": "iam:PassRole", "Resource": "arn:*:iam::*:role/*"}
-        statements.append({**role, "Condition": condition})
+    if role is not None:
+        condition = {"StringEquals": {"iam:PassedToService": f"ec2.amazonaws.com{SUFFIXES.get(partition, '')}"}}
+        passed = {"Sid": "GiveTheRole", "Effect": "Allow", "Action": "iam:PassRole", "Resource": role}
+        statements.append({**passed, "Condition": condition})
+    if encrypted:
+        through = {"StringLike": {"kms:ViaService": f"ec2.{region or '*'}.amazonaws.com{SUFFIXES.get(partition, '')}"}}
+        keys = {"Effect": "Allow", "Resource": f"arn:{partition}:kms:{region or '*'}:*:key/*"}
+        statements += [
+            {"Sid": "UseTheKeysOfVolumes", **keys, "Action": list(KEYS), "Condition": through},
+            {
+                "Sid": "GrantThemToVolumes",
+                **keys,
+                "Action": "kms:CreateGrant",
+                "Condition": {**through, "Bool": {"kms:GrantIsForAWSResource": "true"}},
+            },
+        ]
     if parameters := sorted({each for each in config.ami.values() if each.startswith("/")}):
-        names = [f"arn:*:ssm:*:*:parameter{each}" for each in parameters]
+        names = [f"arn:{partition}:ssm:{region or '*'}:*:parameter{each}" for each in parameters]
         statements.append({"Sid": "Image", "Effect": "Allow", "Action": "ssm:GetParameter", "Resource": names})
     if SPOT in config.capacity_types:
         statements.append(
@@ -80,17 +124,50 @@ def policy(config: EC2Config) -> dict[str, Any]:
                 "Sid": "FirstSpotRequestOfTheAccount",
                 "Effect": "Allow",
                 "Action": "iam:CreateServiceLinkedRole",
-                "Resource": "arn:*:iam::*:role/aws-service-role/spot.amazonaws.com/*",
+                "Resource": f"arn:{partition}:iam::*:role/aws-service-role/spot.amazonaws.com/*",
                 "Condition": {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
             }
         )
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def checks(config: EC2Config, ec2: EC2) -> Iterator[Check]:
+def _images(config: EC2Config) -> list[str]:
+    """The images of a site; which one a parameter of SSM has at a time is not known."""
+    return sorted(set(config.ami.values())) if all(each.startswith("ami-") for each in config.ami.values()) else ["*"]
+
+
+def partition_of(region: str | None) -> str:
+    """The part of AWS that a region is in, as ARNs name it."""
+    return next((name for start, name in PARTITIONS.items() if (region or "").startswith(start)), "aws")
+
+
+def found_policy(config: EC2Config, ec2: EC2, identities: Sequence[Identity]) -> dict[str, Any]:
+    """The policy of a site, with what AWS says of its role and of the encryption of its volumes.
+
+    Where it cannot be asked, which may take more rights than a site needs, the role is called as its profile is, and
+    volumes may be encrypted.
+    """
+    region, role, encrypted = config.region, None, True
+    with suppress(EC2Error):
+        region = ec2.region
+    if config.instance_profile is not None:
+        role = f"arn:{partition_of(region)}:iam::*:role/{config.instance_profile}"
+        with suppress(EC2Error):
+            role = ec2.role(config.instance_profile)
+    with suppress(EC2Error, LookupError):
+        encrypted = ec2.encrypts()
+    return policy(config, identities, region, role, encrypted=encrypted)
+
+
+def checks(
+    config: EC2Config, ec2: EC2, identities: Sequence[Identity], catalogue: Callable[[], Catalogue | None]
+) -> Iterator[Check]:
     """Whether the connection works, what it is for is there, and each part of the policy is granted.
 
     Nothing is launched or changed.
+
+    :param identities: who we are, then who we were: the policy names them
+    :param catalogue: asked for what the site can launch; None: that is not known
     """
     try:
         reader, launcher = ec2.reader, ec2.launcher
@@ -104,13 +181,14 @@ def checks(config: EC2Config, ec2: EC2) -> Iterator[Check]:
         "ec2:DescribeInstanceTypes": lambda: reader.describe_instance_types(DryRun=True),
         "ec2:DescribeInstanceTypeOfferings": lambda: reader.describe_instance_type_offerings(DryRun=True),
         "ec2:DescribeSpotPriceHistory": lambda: reader.describe_spot_price_history(DryRun=True, MaxResults=1),
-        "ec2:TerminateInstances": lambda: reader.terminate_instances(DryRun=True, InstanceIds=[NOBODY]),
     }
     for action, ask in dry.items():
         found = _asked(action, ask)
         yield found
         if found.words.startswith(HOPELESS):
             return
+    yield _ending(ec2, identities)
+    offered = catalogue()
     zones: Mapping[str, str] = {}
     try:
         zones = ec2.zones()
@@ -124,18 +202,58 @@ def checks(config: EC2Config, ec2: EC2) -> Iterator[Check]:
             yield _image(reader, arch, image, ec2.region)
         except EC2Error as error:
             yield Check(f"image for {arch}", False, f"{error}; mend `ami` in the table of the site")
-        if zones and image is not None:
-            parameters = _launch(config, arch, image, *next(iter(zones.items())))
+        root = ""
+        if image is not None and config.disk:
+            try:
+                root = ec2.picture(image).root
+            except (EC2Error, LookupError) as error:
+                yield Check(f"root volume of {image}", False, str(error))
+                continue
+        launch = _cheapest(config, offered, arch, zones)
+        if image is not None and launch is not None:
+            parameters = _request(config, identities[0], launch, image, zones[str(launch.zone)], root)
             yield _asked(f"ec2:RunInstances with {image}", lambda asked=parameters: launcher.run_instances(**asked))  # type: ignore[misc]
 
 
-def _launch(config: EC2Config, arch: str, image: str, zone: str, subnet: str) -> dict[str, Any]:
-    """The request for a machine of the site, all but its type, which launches nothing."""
-    kind = SMALL.get(arch, SMALL["x86_64"])
-    launch = Launch(kind, Resources(), inf, (), zone, config.capacity_types[0])
-    parameters = boot.request(config, Identity.of("any"), "check", Batch((Order("check", launch),)), image, subnet)
+def _cheapest(config: EC2Config, offered: Catalogue | None, arch: str, zones: Mapping[str, str]) -> Launch | None:
+    """What the site would launch first of an architecture; None: it has no subnet, or no type.
+
+    :param offered: None: the specifications count, whatever the region has of them
+    """
+    known = offered if offered is not None and offered.types else specified(config)
+    found = [
+        (each.usd_per_hour, kind.name, each.capacity_type, zone)
+        for kind in known.types.values()
+        for each in kind.offerings
+        if kind.arch == arch and (zone := each.zone or next(iter(zones), None)) in zones
+    ]
+    if not found:
+        return None
+    _, name, capacity_type, zone = min(found)
+    return Launch(name, known.types[name].capacity, inf, (), zone, capacity_type)
+
+
+def _request(
+    config: EC2Config, identity: Identity, launch: Launch, image: str, subnet: str, root: str
+) -> dict[str, Any]:
+    """The request for a machine of the site, which launches nothing."""
+    batch = Batch((Order("check", launch),))
+    parameters = boot.request(config, identity, "check", batch, image, subnet, root)
     del parameters["ClientToken"]  # the request of the next check may be another
     return {**parameters, "DryRun": True}
+
+
+def _ending(ec2: EC2, identities: Sequence[Identity]) -> Check:
+    """Whether machines can be ended. That is granted for those with our tag, so it is tried on one if there is any."""
+    action, there = "ec2:TerminateInstances", None
+    with suppress(EC2Error):
+        found = ec2.describe({f"tag:{boot.DEPLOYMENT}": [each.deployment for each in identities]})
+        there = next((each.id for each in found if each.lives and boot.is_ours(each, identities)), None)
+    tried = _asked(action, lambda: ec2.reader.terminate_instances(DryRun=True, InstanceIds=[there or NOBODY]))
+    if tried.good or there is not None:
+        return tried
+    words = "it is granted for machines of this deployment, of which there is none now: "
+    return Check(action, True, f"{words}`airflow lading check SITE --launch` tries it on one", warns=True)
 
 
 def _image(reader: Any, arch: str, image: str, region: str) -> Check:

@@ -51,9 +51,13 @@ FILTERS = {
     "operatingSystem": "Linux",
     "capacitystatus": "Used",
     "marketoption": "OnDemand",
-    "tenancy": "Shared",
-    "productFamily": "Compute Instance",
 }
+# Machines of both kinds are launched with shared tenancy. The Price List has bare metal in a family of its own, of some
+# types only as dedicated, where that is the price that is paid.
+FAMILIES: tuple[dict[str, str], ...] = (
+    {"productFamily": "Compute Instance", "tenancy": "Shared"},
+    {"productFamily": "Compute Instance (bare metal)"},
+)
 Usd = Annotated[float, Field(ge=LEAST_USD, le=MOST_USD)]
 
 
@@ -61,8 +65,8 @@ class Kept(Written):
     """What is kept on disk.
 
     :ivar at: epoch seconds of the answers
-    :ivar usd: of each type, USD per hour on demand
-    :ivar zones: of each zone, the types that it has
+    :ivar usd: of each type, USD per hour on demand; empty: AWS did not say it
+    :ivar zones: of each zone that was asked for, the types that it has
     """
 
     region: Text
@@ -82,7 +86,8 @@ class Prices:
         self.config, self.ec2, self.zones = config, ec2, zones
         self._file = folder / f"prices-{ec2.region}.json"
         self._kept = load(self._file, ec2.region)
-        self._asked_at = 0.0 if self._kept is None else self._kept.at
+        is_whole = self._kept is not None and set(zones) <= self._kept.zones.keys() and bool(self._kept.usd)
+        self._asked_at = self._kept.at if is_whole and self._kept is not None else 0.0
         self._spot: dict[tuple[str, str], tuple[float, float | None]] = {}
         """By type and zone: USD per hour, and since when."""
         self._spot_at: float | None = None
@@ -103,16 +108,19 @@ class Prices:
         return self._spot.get((name, str(zone)), (0.0, None))[1]
 
     def _base(self) -> Catalogue:
-        """All types with their prices on demand, each with where its price is from."""
+        """All types with their prices on demand, each with where its price is from.
+
+        What the region has no price for is not launched there: the snapshot is of another region.
+        """
         found = bundled()
-        if self._kept is not None:
+        if self._kept is not None and self._kept.usd:
             source = f"AWS Price List of {time.strftime('%Y-%m-%d', time.gmtime(self._kept.at))}"
-            known = {
-                name: replace(kind, offerings=(Offering(self._kept.usd[name]),), source=source)
+            usd = self._kept.usd
+            types = {
+                name: replace(kind, offerings=(Offering(usd[name]),) if name in usd else (), source=source)
                 for name, kind in found.types.items()
-                if name in self._kept.usd
             }
-            found = Catalogue(known).over(found)
+            found = Catalogue(types)
         return with_file(found, self.config.prices)
 
     def _offered(self, kind: InstanceType) -> InstanceType:
@@ -146,8 +154,7 @@ class Prices:
         if now - self._asked_at >= DAY:
             try:
                 self._kept = self._ask(now)
-                self._asked_at = now
-                self.trouble = None
+                self._asked_at = now if self.trouble is None else now - DAY + PAUSE
                 self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_atomically(self._file, self._kept.model_dump_json())
             except Exception as error:  # whatever AWS, the network or the disk says: prices are not worth a stop
@@ -162,22 +169,40 @@ class Prices:
             self._spot_at = now
 
     def _ask(self, now: float) -> Kept:
-        """:raises ValueError: there are no prices in the answer"""
-        filters = [
-            {"Type": "TERM_MATCH", "Field": name, "Value": value}
-            for name, value in {**FILTERS, "regionCode": self.ec2.region}.items()
-        ]
-        found = listed(self.ec2.pricing, "get_products", "PriceList", ServiceCode="AmazonEC2", Filters=filters)
-        if not (usd := dict(priced(found))):
+        """The types of the zones, and the prices of the region, as far as AWS says them; what is missing is noted.
+
+        :raises OSError: it does not say what the zones have
+        """
+        zones, usd, at = self._ask_zones(), {}, now
+        self.trouble = None
+        try:
+            usd = self._ask_usd()
+        except Exception as error:  # it may not be granted: what is there is known all the same
+            self.trouble = f"AWS's prices could not be asked: {error}"
+        if not usd and self._kept is not None:
+            usd, at = self._kept.usd, self._kept.at
+        return Kept(region=self.ec2.region, at=at, usd=usd, zones=zones)
+
+    def _ask_usd(self) -> dict[str, float]:
+        """:raises ValueError: there are no prices in the answers"""
+        usd: dict[str, float] = {}
+        for family in FAMILIES:
+            filters = [
+                {"Type": "TERM_MATCH", "Field": name, "Value": value}
+                for name, value in {**FILTERS, **family, "regionCode": self.ec2.region}.items()
+            ]
+            found = listed(self.ec2.pricing, "get_products", "PriceList", ServiceCode="AmazonEC2", Filters=filters)
+            usd |= dict(sorted(priced(found), key=lambda each: -each[1]))  # shared tenancy costs least
+        if not usd:
             raise ValueError(f"the Price List has no prices of {self.ec2.region}")
-        return Kept(region=self.ec2.region, at=now, usd=usd, zones=self._ask_zones())
+        return usd
 
     def _ask_zones(self) -> dict[str, list[str]]:
         asked = {
             "LocationType": "availability-zone",
             "Filters": [{"Name": "location", "Values": list(self.zones)}],
         }
-        zones: dict[str, list[str]] = {}
+        zones: dict[str, list[str]] = {zone: [] for zone in self.zones}
         for each in listed(self.ec2.reader, "describe_instance_type_offerings", "InstanceTypeOfferings", **asked):
             zones.setdefault(str(each["Location"]), []).append(str(each["InstanceType"]))
         return {zone: sorted(types) for zone, types in zones.items()}
@@ -209,7 +234,16 @@ def chosen(found: Catalogue, config: EC2Config) -> Catalogue:
 
     :raises ValueError: a pattern matches no type
     """
-    return found.select(config.instance_types, config.exclude_types).with_ebs(config.disk or 0)
+    return found.select(config.instance_types, config.exclude_types)
+
+
+def specified(config: EC2Config) -> Catalogue:
+    """The types that a site may launch and has an image for, as they are specified.
+
+    :raises ValueError: the user's prices cannot be read, or a pattern matches no type
+    """
+    found = chosen(with_file(bundled(), config.prices), config)
+    return Catalogue({name: kind for name, kind in found.types.items() if kind.arch in config.ami})
 
 
 def load(file: Path, region: str) -> Kept | None:

@@ -22,6 +22,7 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.server import Server
+from lading.scheduling.quotas import is_burstable
 
 # A machine that does not answer within this is asked again in the next round, seconds.
 PATIENCE = 0.5
@@ -101,7 +102,9 @@ class Connector:
             config.jump_host,
         )
         transport = SSHTransport(server, setup=config.login_setup, backoff=Backoff(longest=LONGEST_LOGIN_PAUSE))
-        table = {"ssh_conn_id": member.name, "instance_type": kind, "capacity_type": capacity_type}
+        table: dict[str, object] = {"ssh_conn_id": member.name, "instance_type": kind, "capacity_type": capacity_type}
+        if is_burstable(kind) and member.capacity.cpus > 0:  # it shows more cpus than it has for long
+            table |= {"cpus": member.capacity.cpus}
         host_table = HostConfig.model_validate({**table, "usd_per_hour": member.usd_per_hour or 0.0})
         machine = Machine(self.site, config, host_table, transport, self.api, self.folder / member.name, self.logs)
         tunnel = None

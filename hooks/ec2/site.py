@@ -17,7 +17,7 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet import Fleet
 from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.life import End
-from lading.hooks.ec2.market import launchable
+from lading.hooks.ec2.market import kept_roots, launchable
 from lading.hooks.ec2.member import Member
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
@@ -96,7 +96,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         return site
 
     def potential(self) -> list[Location]:
-        return launchable(self.config)
+        return launchable(self.config, kept_roots(self.folder, self.config))
 
     def observe(self) -> Observation:
         if not self._is_closed:
@@ -124,7 +124,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             self.price_rounds.wake()
         shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
-        note = join(*troubles, shortages.held, shortages.paused, fleet.offers.note)
+        note = join(*troubles, shortages.held, shortages.paused, fleet.strangers, fleet.offers.note)
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
         return Observation(seen, events, acknowledge, market, note=note)
@@ -209,12 +209,17 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 each.launched_at,
             )
             for each in self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
-            if each.state not in boot.ENDED
+            if each.state not in boot.ENDED and boot.is_ours(each, self.fleet.identities)
         ]
 
     def end(self, ids: Sequence[str]) -> Mapping[str, float]:
-        ec2, found = self.fleet.ec2, []
-        ec2.terminate(ids)
+        ec2 = self.fleet.ec2
+        found = ec2.describe({"instance-id": ids})
+        if others := sorted(each.id for each in found if not boot.is_ours(each, self.fleet.identities)):
+            raise OSError(
+                f"{', '.join(others)}: not launched by this deployment, so not ended; end it in AWS if it is yours"
+            )
+        ec2.terminate([each.id for each in found])
         with suppress(EC2Error):  # they have ended all the same
             found = ec2.describe({"instance-id": ids})
         return {each.id: each.ended_at for each in found if each.ended_at is not None}
@@ -222,8 +227,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def checks(self) -> Iterator[Check]:
         if self.config.aws_conn_id:
             yield from account.connection_checks(self.config.aws_conn_id)
-        yield from permissions.checks(self.config, self.fleet.ec2)
-        yield from account.checks(self.fleet.offers)
+        offers = self.fleet.offers
+        yield from permissions.checks(self.config, self.fleet.ec2, self.fleet.identities, offers.asked)
+        yield from account.checks(offers)
 
     def bootstrap(self, requirements: Sequence[str]) -> str:
         return boot.environment(self.config, requirements)
@@ -231,15 +237,15 @@ class EC2Site(ElasticSite[EC2Config], Holding):
     def bill(self) -> str | None:
         found = []
         for each in list(self.fleet.members.values()):
-            if each.instance is not None and each.usd_per_hour is not None and each.instance.launched_at is not None:
+            if (since := each.billed_from) is not None and each.usd_per_hour is not None:
                 kind, zone, capacity_type = each.offering
-                seconds = time.time() - each.instance.launched_at
+                seconds = time.time() - since
                 usd = billing.cost(each.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
                 found.append(f"a {kind} ({capacity_type}, {zone}) was there for {seconds:.0f} s and cost {usd:.4f} USD")
         return "; ".join(found) or None
 
     def policy(self) -> str | None:
-        return json.dumps(permissions.policy(self.config), indent=2)
+        return json.dumps(permissions.found_policy(self.config, self.fleet.ec2, self.fleet.identities), indent=2)
 
     # -- the end
 

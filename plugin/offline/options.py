@@ -83,7 +83,13 @@ def option(*flags: str, **settings: Any) -> Option:
 
 SITE_OPTIONS = (
     option("--catalogue", metavar="FILE", help="instance types and prices, CSV or TOML (default: the bundled ones)"),
-    option("--types", nargs="+", default=[], metavar="PATTERN", help="only types that match, such as 'c7i.*'"),
+    option(
+        "--types",
+        nargs="+",
+        default=[],
+        metavar="PATTERN",
+        help="only types that match, such as 'c7i.*'; burstable ones only by their family, such as 't3.*'",
+    ),
     option("--exclude-types", nargs="+", default=[], metavar="PATTERN", help="no types that match"),
     option("--max-instances", type=whole(), metavar="N", help="so many instances at most, running ones included"),
     option(

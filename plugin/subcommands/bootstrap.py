@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from importlib.metadata import distributions, version
+from importlib.metadata import distributions
 
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -13,8 +13,6 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from lading.executors.settings import Settings
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain
-
-LADING = "airflow-lading"
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -25,7 +23,7 @@ def bootstrap(args: Namespace) -> None:
         sites = load_sites(Settings.load())
         if args.site not in sites:
             raise SitesError(f"there is no site {args.site!r}; the sites are: {', '.join(sites)}")
-        text = sites[args.site].bootstrap([*airflow(), args.lading or f"{LADING}=={version(LADING)}"])
+        text = sites[args.site].bootstrap([*airflow(), args.lading])
     except ValueError as error:
         complain(str(error))
         sys.exit(1)

@@ -25,10 +25,10 @@ TRIAL_SECONDS, LAUNCH_SECONDS = 60, 600
 @providers_configuration_loaded
 def check(args: Namespace) -> None:
     """Print a finding per line; status 1 if one is bad."""
+    read_connections()
     if args.policy:
         policies(args.site)
         return
-    read_connections()
     found = []
     for finding in findings(args.site, args.timeout or (LAUNCH_SECONDS if args.launch else TRIAL_SECONDS), args.launch):
         found.append(finding)
@@ -52,7 +52,11 @@ def policies(only: Sequence[str]) -> None:
     if unknown := sorted(set(only) - known.keys()):
         complain(f"There is no site {unknown[0]!r}; the sites are: {', '.join(known)}.")
         sys.exit(1)
-    found = [each.policy() for name, each in known.items() if not only or name in only]
+    try:
+        found = [each.policy() for name, each in known.items() if not only or name in only]
+    except (ValueError, OSError) as error:
+        complain(str(error))
+        sys.exit(1)
     if not any(found):
         complain("None of these sites has an account whose rights could be printed; sites of kind ec2 have.")
         sys.exit(1)

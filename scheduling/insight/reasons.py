@@ -90,6 +90,12 @@ REASONS = (
         r"vCPUs of the quota|VcpuLimitExceeded|MaxSpotInstanceCountExceeded",
     ),
     _reason(
+        "no_driver",
+        "The image has no driver for GPUs",
+        "Install the NVIDIA driver in the image or by `boot`, or name another image in `ami`.",
+        r"has no NVIDIA driver",
+    ),
+    _reason(
         "capacity",
         "AWS has no such machine now",
         'Nothing: it is asked again. More instance_types, subnets, or "spot-with-fallback" leave more to choose from.',

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from lading.scheduling.billing import LEAST_SECONDS
 from lading.scheduling.machine_hours.market import Offers
 from lading.scheduling.packing.arrays import Bools, Floats, Ints
 
@@ -289,8 +290,9 @@ def later(seconds: Floats, comes: float) -> Floats:
 
 
 def billed(seconds: Floats, period: float) -> Floats:
-    """What is paid for so many seconds: whole periods."""
-    return np.asarray(np.ceil(seconds / period - 1e-9) * period if period > 1 else seconds)
+    """What is paid for a life of so many seconds: whole periods, and the least that is billed of any."""
+    whole = np.ceil(seconds / period - 1e-9) * period if period > 1 else seconds
+    return np.asarray(np.maximum(whole, LEAST_SECONDS))
 
 
 def paid(life: Floats, seconds: Floats, age: Floats, period: float) -> Floats:

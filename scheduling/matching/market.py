@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -12,6 +12,11 @@ from lading.scheduling.job import NATIVE, Job
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
+
+# So many machines at most are bought to learn what an image has.
+MOST_TO_LEARN = 2
+# A disk of which less than this part is there is not the one that was specified: nothing has mounted that.
+SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,9 @@ class MachineMarket:
     :param min_instances: so many are not released, busy ones included
     :param boot_seconds: from an order until the first job starts, as far as it is known
     :param held: why nothing is launched now, in words; None: it may be
-    :param images: what machines boot from, by their architecture
+    :param images: what machines boot from, by their architecture; after a space what else decides what they have
+    :param without_gpus: images of which machines with GPUs have shown none
+    :param learning: types with GPUs of which no machine of the image was ever seen: few are bought before that
     """
 
     catalogue: Catalogue
@@ -66,19 +73,56 @@ class MachineMarket:
     boot_seconds: float = 60.0
     held: str | None = None
     images: Mapping[str, str] = field(default_factory=dict)
+    without_gpus: frozenset[str] = frozenset()
+    learning: frozenset[str] = frozenset()
 
     def sized(self, known: Mapping[tuple[str, str], Resources]) -> MachineMarket:
         """The same with what machines really have in the place of their specification.
 
+        What is not there depends on the image more than on the type: a driver, a file system on a disk. So what a type
+        was found to lack, types that were never launched are taken to lack, too. A job would climb the price list else.
+
         :param known: by instance type and image
         """
-        types = self.catalogue.types
-        seen = {
-            name: replace(types[name], capacity=size)
-            for (name, image), size in known.items()
-            if name in types and image == self.images.get(types[name].arch)
-        }
-        return replace(self, catalogue=Catalogue({**types, **seen})) if seen else self
+        types = dict(self.catalogue.types)
+        learning, lacking = set(), set()
+        for arch, image in self.images.items():
+            its = {name for name, kind in types.items() if kind.arch == arch}
+            measured = {name: known[name, image] for name in its if (name, image) in known}
+            specified = {name: types[name].capacity for name in its}
+            new = specified.keys() - measured.keys()
+            types |= {name: replace(types[name], capacity=size) for name, size in measured.items()}
+            no_gpus = _is_lacked([size.gpus for name, size in measured.items() if specified[name].gpus])
+            of_disk = {name for name in measured if specified[name].disk}
+            short = [measured[name].disk for name in of_disk if measured[name].disk < SHARE * specified[name].disk]
+            by_size = {specified[name].disk: measured[name].disk for name in sorted(of_disk)}
+            if no_gpus:
+                lacking.add(image)
+            if no_gpus is None:
+                learning |= {name for name in new if specified[name].gpus}
+            for name in new:
+                size = specified[name]
+                disk = min(size.disk, by_size.get(size.disk, size.disk))
+                if (short and len(short) == len(of_disk)) or len(short) >= MOST_TO_LEARN:
+                    disk = min(disk, max(short))
+                size = replace(size, disk=disk, gpus=0.0 if no_gpus else size.gpus)
+                if size != specified[name]:
+                    types[name] = replace(types[name], capacity=size)
+        found = replace(self, without_gpus=frozenset(lacking), learning=frozenset(learning))
+        return found if types == self.catalogue.types else replace(found, catalogue=Catalogue(types))
+
+    def why_not(self, job: Job, reason: str) -> str:
+        """Why a job fits nothing that can be bought, and what would change it.
+
+        :param reason: of the planner
+        """
+        if not job.resources.gpus or not self.without_gpus:
+            return reason
+        images = ", ".join(sorted(each.partition(" ")[0] for each in self.without_gpus))
+        return (
+            f"{reason}: the image has no NVIDIA driver ({images}), for machines of it show no GPU; install one in the "
+            "image or by `boot`, or name another image in `ami`"
+        )
 
     @property
     def capacity(self) -> Resources:
@@ -90,6 +134,14 @@ class MachineMarket:
             max((each.disk for each in all_of_them), default=0),
             max((each.gpus for each in all_of_them), default=0.0),
         )
+
+
+def _is_lacked(amounts: Sequence[float]) -> bool | None:
+    """Whether what was specified and measured as these amounts is not there; None: nothing was measured."""
+    if not amounts:
+        return None
+    missing = sum(not each for each in amounts)
+    return missing == len(amounts) or missing >= MOST_TO_LEARN
 
 
 def need(job: Waiting, market: Market | MachineMarket) -> Job:

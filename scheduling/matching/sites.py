@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.gpus import why_none
 from lading.scheduling.hints.hints import valid_types
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import LAYOUT, NATIVE, Job
@@ -285,4 +286,5 @@ def _unsuited(job: Job, sites: Sequence[SiteView]) -> str:
     return (
         f"asks for {format_resources(job.resources)}, more than {what} can ever give: the closest location, "
         f"{closest.name!r} of site {nearest.site!r}, has {format_resources(closest.capacity)}, too little {too_little}"
+        + why_none(job.resources.gpus, closest.features)
     )

@@ -9,7 +9,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.packing.packing import Packing
 from lading.scheduling.packing.problem import UNIT, Bin, Problem
 from lading.scheduling.plan import Limits
-from lading.scheduling.quotas import quota
+from lading.scheduling.quotas import quota, vcpus
 
 MANY = 2**62
 # Sums of prices and of parts of cpus are not exact.
@@ -31,7 +31,8 @@ class Instances:
                 self.of_type[each.instance_type] += 1
                 self.usd += each.usd_per_hour
                 if limits.vcpus:
-                    self._count_vcpus(quota(each.instance_type, each.capacity_type), each.capacity.cpus)
+                    its = vcpus(each.instance_type, each.capacity.cpus)
+                    self._count_vcpus(quota(each.instance_type, each.capacity_type), its)
 
     def add(self, bought: Bin, number: int) -> None:
         """Count some more."""
@@ -53,8 +54,8 @@ class Instances:
         if limits.usd_per_hour is not None:
             left = min(left, int((limits.usd_per_hour - self.usd) / candidate.price + ROUNDING))
         if limits.vcpus and (its_quota := quota_of(candidate)) in limits.vcpus:
-            vcpus = limits.vcpus[its_quota] - self.vcpus[its_quota]
-            left = min(left, int(vcpus / vcpus_of(candidate) + ROUNDING))
+            free = limits.vcpus[its_quota] - self.vcpus[its_quota]
+            left = min(left, int(free / vcpus_of(candidate) + ROUNDING))
         return max(0, left)
 
     def reason(self, candidates: Sequence[Bin]) -> str:
@@ -82,7 +83,7 @@ def quota_of(candidate: Bin) -> str:
 
 
 def vcpus_of(candidate: Bin) -> float:
-    return max(1.0, candidate.capacity[0] / UNIT)
+    return vcpus(candidate.type.name, candidate.capacity[0] / UNIT)
 
 
 def busy(used: int, whose: str, most: int | None = None) -> str:

@@ -14,6 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.gpus import why_none
 from lading.scheduling.job import Job, Wish, asks
 from lading.scheduling.location import Kind, Location
 from lading.scheduling.plan import Limits, Objective, Refusal
@@ -293,7 +294,7 @@ def refusal(problem: Problem, job: Job, shape: Shape) -> str:
     def shortfall(machine: tuple[str, Kind, Vector, Resources]) -> float:
         return sum(max(0, n - have) / n for n, have in zip(need, machine[2], strict=True) if n)
 
-    name, _, _, capacity = min(granting, key=shortfall)
+    name, its_kind, _, capacity = min(granting, key=shortfall)
     lacks = ", ".join(
         f"{amount(resource, getattr(job.resources, resource))} where it has "
         f"{amount(resource, getattr(capacity, resource))}"
@@ -301,6 +302,7 @@ def refusal(problem: Problem, job: Job, shape: Shape) -> str:
     )
     return (
         f"is too large for every machine{' that ' + wished(wish) if any(wish) else ''}; the closest is {name}: {lacks}"
+        + why_none(job.resources.gpus, its_kind.features)
     )
 
 

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from lading.scheduling import groups
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
-from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
 from lading.scheduling.plan import Limits, Objective, Placement, Plan
 from lading.scheduling.planner import POLICIES, Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
-from lading.scheduling.quotas import quota
+from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
@@ -35,6 +35,7 @@ _last: ContextVar[tuple[tuple[object, ...], Plan] | None] = ContextVar("_last", 
 # come, and only for so many seconds, for they may wait for hours where nothing can be bought.
 MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
 MAKES_WAY = "it makes way for what waits and cannot run on it"
+LEARNING = "the first machine with GPUs boots: more are launched when it shows that the image has a driver for them"
 NEEDED = "it is empty, and what waits needs another one within the limits"
 
 
@@ -84,6 +85,8 @@ def decide(
             released |= _making_way(jobs, waiting, live, market, limits, now)
     payable, over = within(needs.launches, waiting, needs.coming)
     due = () if market.held is not None or not waiting else settled(payable, waiting, since, now)
+    due, late = learnt(due, live, market)
+    over = {**over, **late}
     closed = sum(each.draining for each in live)
     waits = {job.name: over[job.name] for job in jobs if job.name in over} | _waits(jobs, needs, market, closed)
     return Provision(due, released, spare, waits, needs.refused, needs.homes)
@@ -106,6 +109,7 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket
         now,
     )
     launches, placements = bought(found, market)
+    by_name = {job.name: job for job in jobs}
     given = [each for each in live if each.stored and begins_all(each)]
     begins = {job.name for each in given for job in each.stored}
     placed = {each.job: each.location for each in placements} | homes
@@ -116,10 +120,27 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket
         tuple(less(each, begins) for each in launches if not begins.issuperset(each.jobs)),
         frozenset(each.location for each in placements).union(homes.values(), [each.name for each in given]),
         {each.job: each.reason for each in found.waits if each.job not in cared_for},
-        {each.job: each.reason for each in found.refusals},
+        {each.job: market.why_not(by_name[each.job], each.reason) for each in found.refusals},
         coming(jobs, placed, live),
         {job: name for job, name in placed.items() if name in booting and job in named},
     )
+
+
+def learnt(
+    launches: tuple[Launch, ...], live: Sequence[Location], market: MachineMarket
+) -> tuple[tuple[Launch, ...], dict[str, str]]:
+    """The launches without those for which is waited until a machine has shown that its image has its GPUs, and why
+    jobs wait for that, by their names."""
+    kept: list[Launch] = []
+    waits: dict[str, str] = {}
+    left = MOST_TO_LEARN - sum(each.instance_type in market.learning and each.booting for each in live)
+    for each in launches:
+        if each.kind in market.learning and left <= 0:
+            waits |= dict.fromkeys(each.jobs, LEARNING)
+            continue
+        left -= each.kind in market.learning
+        kept.append(each)
+    return tuple(kept), waits
 
 
 def bought(found: Plan, market: MachineMarket) -> tuple[tuple[Launch, ...], list[Placement]]:
@@ -263,18 +284,18 @@ def left_of(market: Limits, its_groups: Limits, closed: Sequence[Location]) -> L
     :param closed: machines that take no more jobs, and cost money until they have gone
     """
     types = Counter(each.instance_type for each in closed)
-    vcpus: dict[str, float] = dict(market.vcpus)
+    free: dict[str, float] = dict(market.vcpus)
     for each in closed:
         name = quota(str(each.instance_type), each.capacity_type)
-        if name in vcpus:
-            vcpus[name] -= each.capacity.cpus
+        if name in free:
+            free[name] -= vcpus(str(each.instance_type), each.capacity.cpus)
     usd = market.usd_per_hour
     return replace(
         its_groups,
         instances=None if market.instances is None else max(0, market.instances - len(closed)),
         types={name: max(0, most - types[name]) for name, most in market.types.items()},
         usd_per_hour=None if usd is None else max(0.0, usd - sum(each.usd_per_hour for each in closed)),
-        vcpus={name: max(0.0, most) for name, most in vcpus.items()},
+        vcpus={name: max(0.0, most) for name, most in free.items()},
     )
 
 

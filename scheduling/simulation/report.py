@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from lading.scheduling.billing import LEAST_SECONDS
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import UNIT
 from lading.scheduling.simulation.machines import Machine, Queue
@@ -94,8 +95,9 @@ class Tally:
         self.used_memory += queue.need[1] * hours
 
     def pay(self, machine: Machine, time: float, period: float) -> None:
-        """A machine is released: it is paid for in whole billing periods."""
-        seconds = max(1, math.ceil((time - machine.launched_at) / period - 1e-9)) * period
+        """A machine is released: it is paid for in whole billing periods, and for the least that is billed of any."""
+        whole = max(1, math.ceil((time - machine.launched_at) / period - 1e-9)) * period
+        seconds = max(whole, LEAST_SECONDS)
         self.timeline.paid(machine, machine.launched_at + seconds)
         self.money += seconds / 3600 * machine.launch.usd_per_hour
         self.paid_seconds += seconds

@@ -176,6 +176,10 @@ class FakeEC2(Service):
         """Refuse nothing any more, hide nothing that is launched from now on, and answer at once."""
         self._ask("allow")
 
+    def forget_tokens(self) -> None:
+        """Take tokens of launches for new ones that were used before, as after a day."""
+        self._ask("forget_tokens")
+
     def offer(
         self, left: int, type: str | None = None, zone: str | None = None, capacity_type: str | None = None
     ) -> None:
@@ -274,7 +278,7 @@ class FakeEC2(Service):
         self.security_group = group["GroupId"]
         for arch, name in (("x86_64", "x86_64"), ("aarch64", "arm64")):
             image = self.client.register_image(
-                Name=f"linux-{name}", Architecture=name, RootDeviceName="/dev/xvda", VirtualizationType="hvm"
+                Name=f"linux-{name}", Architecture=name, RootDeviceName="/dev/sda1", VirtualizationType="hvm"
             )
             self.ami[arch] = image["ImageId"]
             self._ask("architecture", image=image["ImageId"], arch=name)  # moto forgets it

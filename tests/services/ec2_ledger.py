@@ -44,6 +44,8 @@ class Entry:
     more: float = 0.0
     born: float = field(default_factory=time.time)
     ended: float | None = None
+    began: float | None = None
+    """When it began to run: what is pending is not billed."""
 
 
 @dataclass
@@ -141,11 +143,14 @@ class Ledger:
 
 
 def usd(entry: Entry, now: float, least_seconds: float = LEAST_SECONDS) -> float:
-    """What an instance has cost: whole seconds, at least a minute."""
-    end = max(now if entry.ended is None else entry.ended, entry.launched + least_seconds)
+    """What an instance has cost since it began to run: whole seconds, at least a minute."""
+    if entry.began is None:
+        return 0.0
+    end = max(now if entry.ended is None else entry.ended, entry.began + least_seconds)
     starts = [at for at, _ in entry.prices[1:]] + [end]
-    return entry.more * (end - entry.launched) / 3600 + sum(
-        price * max(0.0, until - since) / 3600 for (since, price), until in zip(entry.prices, starts, strict=True)
+    return entry.more * (end - entry.began) / 3600 + sum(
+        price * max(0.0, until - max(since, entry.began)) / 3600
+        for (since, price), until in zip(entry.prices, starts, strict=True)
     )
 
 

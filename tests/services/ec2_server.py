@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import os
 import re
 import socket
@@ -91,6 +92,8 @@ class Server:
             return answer(start, *refusal)
         if (own := self.own(request, body)) is not None:
             return answer(start, *own)
+        if request.action == "DescribeInstances":
+            self.look()  # or what is described would depend on how busy this process is
         if request.action == "RunInstances":
             status, found = self.run(request, environ)
         else:
@@ -208,6 +211,9 @@ class Server:
         self.ledger.quotas.clear()
         self.hidden_for = 0.0
 
+    def do_forget_tokens(self) -> None:
+        self.tokens.clear()
+
     def do_slow(self, action: str, seconds: float, type: str) -> None:
         self.faults.slow[action, type] = seconds
 
@@ -283,8 +289,9 @@ class Server:
                 if instance.state in ("terminated", "stopped"):
                     self.stop(entry.id)
                     self.ledger.end(instance, now)
-                elif instance.state == "pending" and age >= min(1.0, self.boot_seconds / 2):
+                elif instance.state == "pending" and age >= (pending := min(1.0, self.boot_seconds / 2)):
                     instance._state = InstanceState("running", 16)
+                    entry.began = entry.launched + math.floor(pending)
 
     def boot_due(self) -> None:
         """Boot what is due; the kernel ends a machine with the thread that has started it."""

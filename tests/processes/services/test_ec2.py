@@ -274,10 +274,17 @@ def test_the_ledger_bills_seconds_at_the_price_of_the_moment(ec2: FakeEC2) -> No
     [fixed] = launch(ec2)
     [spot] = launch(ec2, InstanceMarketOptions={"MarketType": "spot"})
     [dead] = launch(ec2)
+    ids = {fixed, spot, dead}
+    assert wait_until(lambda: {each["State"]["Name"] for each in described(ec2, *ids).values()} == {"running"}, 20)
     ec2.kill(dead)
+    ec2.boot_seconds = 60.0
+    [pending] = launch(ec2)
+    ec2.kill(pending)
+    ec2.boot_seconds = 0.6
     lines = {each["id"]: each for each in ec2.ledger()}
     usd = bundled().types["m5.large"].offerings[0].usd_per_hour
     volume = USD_PER_GIB * IMAGE_GIB
+    assert lines[pending]["usd"] == 0, "what has never run is not billed"
     # Less than a minute is billed as one.
     assert lines[fixed]["usd"] == pytest.approx((usd + volume) / 60) == lines[dead]["usd"]
     assert lines[spot]["usd"] == pytest.approx((usd * 0.35 * 1.1 + volume) / 60, rel=1e-4)

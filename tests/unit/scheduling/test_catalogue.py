@@ -15,6 +15,7 @@ from lading.scheduling.catalogue import (
     parse_csv,
     parse_toml,
 )
+from lading.scheduling.quotas import is_burstable, vcpus
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.tables import TableError
 
@@ -27,7 +28,7 @@ def parse(*rows: str) -> Catalogue:
 
 def test_the_bundled_prices() -> None:
     goods = bundled()
-    assert len(goods.types) == 1345
+    assert len(goods.types) == 1344
     assert goods.types["c5d.large"].capacity == Resources(2, 4096, 50 * 10**9 // 2**20)
     assert goods.types["c5d.large"].offerings == (Offering(0.096),)
     assert goods.types["g6f.large"].capacity.gpus == 0.125
@@ -147,7 +148,7 @@ def test_select_takes_patterns() -> None:
     assert "c7i.large" in chosen.types
     assert "m7i.large" in chosen.types
     assert not any(".metal" in name or name.startswith("r") for name in chosen.types)
-    with pytest.raises(ValueError, match=r"'zz\.\*' matches none of the 1345 instance types"):
+    with pytest.raises(ValueError, match=r"'zz\.\*' matches none of the 1344 instance types"):
         goods.select(["zz.*"])
     with pytest.raises(ValueError, match="leaves none"):
         goods.select(["c7i.*"], ["c7i.*"])
@@ -163,5 +164,34 @@ def test_overheads_disks_and_order_of_sources() -> None:
     mine = parse("c5d.large,2,4,x86_64,0,,0,7")
     both = mine.over(bundled())
     assert both.types["c5d.large"].offerings == (Offering(7.0),)
-    assert len(both.types) == 1345
+    assert len(both.types) == 1344
     assert set(both.sources) == {"c.csv", catalogues.BUNDLED_SOURCE}
+
+
+@pytest.mark.parametrize("patterns", [(), ("*",), ("t*",), ("*.large",)])
+def test_burstable_types_are_out_unless_they_are_named(patterns: tuple[str, ...]) -> None:
+    kept = bundled().select(patterns).types
+    assert not [name for name in kept if name.startswith(("t2", "t3", "t4"))]
+    assert ("m7i.large" in kept) == (patterns != ("t*",))
+
+
+@pytest.mark.parametrize("pattern", ["t3.*", "t3.large", "t3*"])
+def test_a_burstable_type_that_is_named_has_its_baseline(pattern: str) -> None:
+    kept = bundled().select([pattern]).types
+    assert kept["t3.large"].capacity.cpus == 0.6
+    assert all(0 < kind.capacity.cpus < 4 for kind in kept.values())
+    with pytest.raises(ValueError, match=r"burstable ones count only where a pattern begins with their family"):
+        bundled().select(["*"], ["[!t]*", "trn*"])
+
+
+def test_no_burstable_type_has_its_vcpus_and_quotas_count_those() -> None:
+    bursts = {name: kind.capacity.cpus for name, kind in bundled().types.items() if is_burstable(name)}
+    assert {name.partition(".")[0] for name in bursts} == {"t2", "t3", "t3a", "t4g"}
+    assert bursts["t2.xlarge"] == 0.9, "22.5 % of 4"
+    assert all(cpus <= 0.4 * vcpus(name, cpus) for name, cpus in bursts.items())
+    assert (vcpus("t3.2xlarge", 3.2), vcpus("m7i.large", 2.0)) == (8.0, 2.0)
+
+
+def test_gpus_that_are_not_measured_are_none() -> None:
+    assert bundled().types["g4ad.xlarge"].capacity.gpus == 0
+    assert bundled().types["g4dn.xlarge"].capacity.gpus == 1

@@ -304,3 +304,44 @@ def test_members_that_are_spread_are_bought_machines_one_by_one() -> None:
     assert len(decide_apart(waiting, [machine("m")], MARKET, {}, Limits(), now=NOW)[0].launches) == 2
     two = limited(instances=2)
     assert len(decide_apart(waiting, [], two, {}, Limits(), now=NOW)[0].launches) == 2
+
+
+GPU_TYPES = {f"g{i}.xlarge": replace(kind("g5.xlarge"), name=f"g{i}.xlarge") for i in range(3, 7)}
+WITH_GPUS = replace(
+    MARKET,
+    catalogue=Catalogue(
+        {name: replace(each, capacity=replace(each.capacity, gpus=1.0)) for name, each in GPU_TYPES.items()}
+    ),
+    images={"x86_64": "ami-1"},
+)
+
+
+def wants_gpus(count: int) -> list[Job]:
+    return [Job(f"gpu-{i}", Resources(1, 1000, gpus=1), queued_at=NOW - 100) for i in range(count)]
+
+
+def test_at_most_two_machines_are_bought_to_learn_whether_an_image_has_a_driver() -> None:
+    market = WITH_GPUS.sized({})
+    found = provide(wants_gpus(5), market=market)
+    assert len(found.launches) == 2
+    waiting = {name for name, words in found.waits.items() if "the first machine with GPUs boots" in words}
+    assert waiting == {job.name for job in wants_gpus(5)} - {name for each in found.launches for name in each.jobs}
+    size = Resources(4, 16_000, 100_000, 1.0)
+    boots = [
+        replace(
+            machine(name, "g5.xlarge", booting=True),
+            instance_type="g3.xlarge",
+            capacity=size,
+        )
+        for name in "ab"
+    ]
+    assert provide(wants_gpus(5), boots, market).launches == ()
+    known = WITH_GPUS.sized({("g3.xlarge", "ami-1"): Resources(4.0, 15_000, 100_000, 1.0)})
+    assert len(provide(wants_gpus(5), market=known).launches) == 5, "it has one"
+
+
+def test_after_a_machine_without_gpus_nothing_is_bought_for_a_job_that_needs_one_and_the_reason_says_why() -> None:
+    market = WITH_GPUS.sized({("g3.xlarge", "ami-1"): Resources(4.0, 15_000, 100_000, 0.0)})
+    found = provide(wants_gpus(1), market=market)
+    assert found.launches == ()
+    assert "the image has no NVIDIA driver (ami-1)" in found.refused["gpu-0"]

@@ -190,7 +190,6 @@ def house(
         "python": str(node_python.make(service.account)),
         "api_url": api.url,
         "kill_grace": 2,
-        "root_device": "/dev/sda1",
         "disk": "16 TiB",
         "idle_seconds": 1,
         "boot_seconds": 5,

@@ -292,3 +292,32 @@ def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
     )
     assert [each["type"] for each in service.ledger()[before:]] == ["m5.large"]
     assert service.living() == []
+
+
+def test_an_instance_with_copied_tags_is_reported_and_neither_taken_in_nor_ended(
+    make: Callable[..., Drive], service: FakeEC2
+) -> None:
+    drive = make()
+    [ours] = drive.up()
+    mine = [{"Name": "tag:lading:token", "Values": [ours]}]
+    [reservation] = service.client.describe_instances(Filters=mine)["Reservations"]
+    tags = reservation["Instances"][0]["Tags"]
+    image = service.ami["x86_64"]
+    reply = service.client.run_instances(
+        ImageId=image, InstanceType="m5.large", MinCount=1, MaxCount=1, SubnetId=service.subnets["us-east-1b"],
+        TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+    )  # fmt: skip
+    stranger = reply["Instances"][0]["InstanceId"]
+    try:
+        later = make("spool2")
+        later.until(lambda states: states.get(ours) is LocationState.UP)
+        assert later.look().keys() == {ours}
+        assert later.last is not None
+        assert stranger in str(later.last.note)
+        assert [each.name for each in later.site.found()] == [ours]
+        with pytest.raises(OSError, match=f"{stranger}: not launched by this deployment"):
+            later.site.end([stranger])
+        later.site.close("cancel", 30)
+        assert service.living() == [stranger]
+    finally:
+        service.client.terminate_instances(InstanceIds=[stranger])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import uuid
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +31,7 @@ from lading.plugin.subcommands.instances import instances as instances_command
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
 from tests.services.ec2 import FakeEC2
+from tests.services.processes import wait_until
 
 KEY = "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE="
 HOUR = 3600.0
@@ -60,8 +60,11 @@ class House:
         launch = Launch("m5.large", Resources(2, 7000), HOUR, (), zone="us-east-1a", usd_per_hour=0.096)
         subnet = self.service.subnets["us-east-1a"]
         batch = Batch((Order(name, launch),))
-        request = boot.request(fleet.config, fleet.identities[0], scope, batch, self.service.ami["x86_64"], subnet)
-        [instance] = fleet.ec2.run(request | {"ClientToken": str(uuid.uuid4())})  # tests use the same names
+        request = boot.request(fleet.config, fleet.identities[0], scope, batch, self.service.ami["x86_64"], subnet, "")
+        self.service.forget_tokens()  # tests use the same names
+        [instance] = fleet.ec2.run(request)
+        its_id = {"instance-id": [instance.id]}
+        assert wait_until(lambda: fleet.ec2.describe(its_id)[0].state == "running", 20), "it is billed from then on"
         return instance.id
 
     def store(self, name: str, id: str | None, site: str = "cloud", **columns: Any) -> None:

@@ -793,9 +793,11 @@ def test_each_job_goes_to_a_machine_that_is_what_it_asks_for(make_house: Callabl
     }
 
 
-def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(house: House, site: FakeElasticSite) -> None:
+def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(
+    house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = replace(site.potential()[0], arch="x86_64")
-    house.controller.housekeeping.potential["hpc"] = [node]
+    monkeypatch.setattr(site, "potential", lambda: [node])
     house.add("t", arch="aarch64")
     house.tick(2)
     assert site.ordered == []

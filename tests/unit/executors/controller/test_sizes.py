@@ -13,6 +13,8 @@ from lading.executors.controller.launched import Launched
 from lading.executors.store import capacity as capacities
 from lading.hooks.site import LocationState, Observation, Seen
 from lading.scheduling.catalogue import bundled
+from lading.scheduling.insight.reasons import reason_class
+from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.resources import Resources
@@ -63,3 +65,44 @@ def test_the_machine_that_booted_last_counts_and_those_that_are_up_change_nothin
 def test_a_name_that_no_column_takes_is_not_kept(session: Session) -> None:
     capacities.keep_sizes(session, "cloud", {("m5.large", "/" + "x" * 300): REAL}, 0.0)
     assert capacities.sizes(session, "cloud") == {}
+
+
+IMAGES = {"x86_64": "ami-1", "aarch64": "ami-2"}
+GPUS = MachineMarket(bundled().select(["g4dn.*", "g5.xlarge", "p5.48xlarge", "g5g.xlarge", "m5.large"]), images=IMAGES)
+
+
+def test_an_image_without_a_driver_gives_no_type_of_it_a_gpu() -> None:
+    no_gpu = Resources(4.0, 15_000, 8000, 0.0)
+    found = GPUS.sized({("g4dn.xlarge", "ami-1"): no_gpu})
+    assert {name for name, kind in found.catalogue.types.items() if kind.capacity.gpus} == {"g5g.xlarge"}, "of ami-2"
+    assert found.without_gpus == {"ami-1"}
+    words = found.why_not(Job("j", Resources(1, 1024, gpus=1)), "fits no machine")
+    assert "the image has no NVIDIA driver (ami-1)" in words
+    assert "by `boot`" in words
+    assert reason_class(words).key == "no_driver"
+    assert found.why_not(Job("j", Resources(1, 1024)), "fits no machine") == "fits no machine"
+    assert capacity(
+        replace(GPUS, images={"x86_64": "ami-3"}).sized({("g4dn.xlarge", "ami-1"): no_gpu}), "g5.xlarge"
+    ).gpus
+
+
+def test_one_type_without_a_gpu_among_others_that_have_them_is_no_fault_of_the_image_but_two_are() -> None:
+    none, one = Resources(4.0, 15_000, 8000, 0.0), Resources(4.0, 15_000, 8000, 1.0)
+    known = {("g4dn.xlarge", "ami-1"): one, ("g5.xlarge", "ami-1"): none}
+    found = GPUS.sized(known)
+    assert (capacity(found, "g5.xlarge").gpus, capacity(found, "p5.48xlarge").gpus) == (0, 8)
+    found = GPUS.sized({**known, ("g4dn.2xlarge", "ami-1"): none})
+    assert (capacity(found, "g4dn.xlarge").gpus, capacity(found, "p5.48xlarge").gpus) == (1, 0)
+
+
+def test_a_root_volume_that_is_smaller_than_it_was_taken_for_is_so_on_all_types() -> None:
+    market = replace(MARKET, catalogue=bundled().select(["m5.*large", "c5.large", "m5d.large"]).with_ebs(8192))
+    found = market.sized({("m5.large", "ami-1"): replace(REAL, disk=5000)})
+    assert {capacity(found, each).disk for each in ("m5.large", "m5.xlarge", "c5.large")} == {5000}
+    assert capacity(found, "m5d.large").disk > 60_000, "it has a disk of its own"
+
+
+def test_instance_storage_that_nothing_mounts_is_not_counted_on_after_one_machine() -> None:
+    market = replace(MARKET, catalogue=bundled().select(["m5d.*"]))
+    found = market.sized({("m5d.large", "ami-1"): REAL})
+    assert {kind.capacity.disk for kind in found.catalogue.types.values()} == {REAL.disk}

@@ -7,6 +7,7 @@ import yaml
 
 from lading.hooks.ec2.boot import environment
 from lading.hooks.ec2.config import EC2Config
+from lading.plugin.cli import ARG_LADING
 from lading.plugin.subcommands.bootstrap import airflow
 
 
@@ -21,7 +22,12 @@ def test_what_pip_installs_is_what_is_here() -> None:
     text = environment(table("/opt/airflow/bin/python3.11"), [*found, "airflow-lading @ a b;c"])
     script = yaml.safe_load(text)["runcmd"][0][2]
     assert "'airflow-lading @ a b;c'" in script
-    assert "/opt/airflow/bin/pip install" in script
+    assert "folder=/opt/airflow\n" in script
+    assert '"$folder/bin/pip" install' in script
+
+
+def test_where_pip_gets_lading_from_must_be_said_for_no_index_has_it() -> None:
+    assert ARG_LADING.kwargs["required"]
 
 
 @pytest.mark.parametrize("python", ["/usr/python3", "/bin/python3", "/opt/bin/pypy"])

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import MOST_TOGETHER, batches, named, request, user_data
+from lading.hooks.ec2.client import Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, identities, key_pair, matching
 from lading.hooks.ec2.site import EC2Site
@@ -61,7 +62,7 @@ def test_who_we_are_follows_from_the_fernet_key_also_after_a_rotation() -> None:
 
 def test_the_same_orders_are_asked_for_by_the_same_bytes() -> None:
     [batch] = batches(orders(3, usd_per_hour=0.1, zone="us-east-1a"))
-    asked = [request(config(), Identity.of("ours"), "cloud", batch, "ami-1", "subnet-1") for _ in range(2)]
+    asked = [request(config(), Identity.of("ours"), "cloud", batch, "ami-1", "subnet-1", "/dev/xvda") for _ in range(2)]
     assert json.dumps(asked[0]) == json.dumps(asked[1])
     assert (asked[0]["MinCount"], asked[0]["MaxCount"], asked[0]["ClientToken"]) == (1, 3, batch.orders[0].name)
     assert asked[0]["MetadataOptions"] == {
@@ -79,7 +80,7 @@ def test_orders_are_put_together_where_they_are_alike() -> None:
     assert [len(each.orders) for each in found] == [MOST_TOGETHER, 1, 1, 1]
     value = " ".join(each.name for each in found[0].orders)
     assert len(value) <= 256, "the value of a tag"
-    spot = request(config(), US, "cloud", found[-1], "ami-1", "subnet-1")
+    spot = request(config(), US, "cloud", found[-1], "ami-1", "subnet-1", "/dev/xvda")
     assert spot["InstanceMarketOptions"]["SpotOptions"]["InstanceInterruptionBehavior"] == "terminate"
 
 
@@ -89,7 +90,8 @@ def test_user_data_is_a_cloud_config_with_the_keys_and_nothing_of_ours_that_is_s
     found = json.loads(document)
     assert head == "#cloud-config"
     assert found["ssh_keys"]["ed25519_public"] == US.host_key("L1").public
-    assert found["runcmd"] == [["sh", "-c", "echo hello"]]
+    [[*_, script, log]] = found["runcmd"]
+    assert (script, log) == ("echo hello", "/home/ec2-user/lading-boot")
     assert US.user_key.private not in text.replace("\\n", "\n")
 
 
@@ -98,7 +100,7 @@ def test_what_is_optional_is_asked_for() -> None:
         disk="100 GiB", key_pair="mine", instance_profile="jobs", security_groups=("sg-0a1b2c3d",), address="public"
     )
     [batch] = batches(orders(1))
-    found = request(table, US, "cloud", batch, "ami-1", "subnet-1")
+    found = request(table, US, "cloud", batch, "ami-1", "subnet-1", "/dev/xvda")
     assert found["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 100
     assert (found["KeyName"], found["IamInstanceProfile"]) == ("mine", {"Name": "jobs"})
     [interface] = found["NetworkInterfaces"]
@@ -126,3 +128,22 @@ def test_user_data_that_is_too_long_for_ec2_is_refused() -> None:
     EC2Site.refuse(config(boot="true\n" * 100))
     with pytest.raises(ValueError, match="have it download"):
         EC2Site.refuse(config(boot="x" * boot.MOST_USER_DATA))
+
+
+def test_only_what_this_deployment_has_launched_is_ours_whatever_its_tags_say() -> None:
+    old, new = Identity.of("old"), Identity.of("new")
+    [batch] = batches(orders(2, usd_per_hour=0.1))
+    asked = request(config(), old, "cloud", batch, "ami-1", "subnet-1", "/dev/xvda")
+    its_tags = {each["Key"]: each["Value"] for each in asked["TagSpecifications"][0]["Tags"]}
+
+    def ours(tags: dict[str, str], token: str = asked["ClientToken"], who: tuple[Identity, ...] = (new, old)) -> bool:
+        found = Instance("i-1", "m7i.large", "z", "running", "on-demand", 1, None, None, tags, "", client_token=token)
+        return boot.is_ours(found, who)
+
+    assert ours(its_tags), "also after a rotation of the key"
+    assert not ours(its_tags, who=(new,)), "the key is gone"
+    assert not ours(its_tags, token=""), "tags that were copied to another instance"
+    assert not ours(its_tags, token=batch.orders[1].name)
+    for name in (boot.PROOF, boot.DEPLOYMENT, boot.SITE, boot.TOKEN, boot.PRICE):
+        assert not ours({**its_tags, name: "another"}), name
+        assert not ours({key: value for key, value in its_tags.items() if key != name}), name

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
+from lading.hooks.ec2 import member as member_module
 from lading.hooks.ec2.client import EC2Error, Instance, Trouble, meaning, read
 from lading.hooks.ec2.life import LONGEST, End, Phase, ended, overdue, unattended
+from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
 from lading.hooks.ssh import backoff
+from lading.scheduling.resources import Resources
 
 OFFERING = "m7i.large", "us-east-1a", "spot"
 
@@ -162,3 +166,53 @@ def test_machines_that_never_answer_are_launched_ever_more_rarely(found: Paper) 
     found.at(2000.0).never_answered(OFFERING, "again")
     found.answered()
     assert (found.at(2001.0).held, found.is_in_doubt) == (None, False)
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(member_module.time, "monotonic", lambda: self.now)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def launched(state: str) -> Instance:
+    return replace(instance(state), launched_at=50_000.0)
+
+
+def a_member() -> Member:
+    return Member("L1", "L1", OFFERING, Resources(2, 7000), "x86_64", 0.1)
+
+
+def test_what_is_pending_is_not_billed_by_whatever_clock_aws_has(clock: Clock) -> None:
+    found = a_member()
+    assert found.billed_from is None
+    for seconds in (0, 10, 20):
+        clock.now = 1000.0 + seconds
+        found.describe(launched("pending"))
+        assert found.billed_from is None
+        assert found.seen("cloud").location.launched_at is None
+    clock.now = 1021.0
+    for state in ("running", "shutting-down", "terminated"):
+        found.describe(launched(state))
+        assert found.billed_from == 50_020.0, "LaunchTime, and what was seen of its pending"
+
+
+def test_what_ends_while_it_is_pending_is_not_billed_at_all(clock: Clock) -> None:
+    found = a_member()
+    found.describe(launched("pending"))
+    clock.now += 1
+    found.describe(launched("terminated"))
+    assert found.billed_from is None
+
+
+def test_what_may_have_run_while_nothing_was_seen_of_it_is_billed(clock: Clock) -> None:
+    found, adopted = a_member(), a_member()
+    found.describe(launched("pending"))
+    clock.now += 300
+    found.describe(launched("terminated"))
+    adopted.describe(launched("running"))
+    assert found.billed_from == adopted.billed_from == 50_000.0

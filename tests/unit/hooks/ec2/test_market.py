@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.client import EC2
-from lading.hooks.ec2.market import LARGEST_VOLUME, Offers, launchable
+from lading.hooks.ec2.client import EC2, EC2Error
+from lading.hooks.ec2.identity import Identity
+from lading.hooks.ec2.market import LARGEST_VOLUME, Offers, kept_roots, launchable
 from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.reach import Connector
+from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.hints.hints import no_such_type
@@ -25,7 +29,7 @@ from tests.unit.hooks.ec2.test_launch import config
 
 
 def cloud(**options: Any) -> SiteView:
-    return SiteView(name="cloud", possible=launchable(config(**options)))
+    return SiteView(name="cloud", possible=launchable(config(**options), {}))
 
 
 def waiting(**options: Any) -> Waiting:
@@ -33,13 +37,13 @@ def waiting(**options: Any) -> Waiting:
 
 
 def test_each_type_with_an_image_as_jobs_have_it() -> None:
-    found = launchable(config(instance_types=("m7i.*large", "m7g.large"), capacity_type="spot-with-fallback"))
+    found = launchable(config(instance_types=("m7i.*large", "m7g.large"), capacity_type="spot-with-fallback"), {})
     assert {each.arch for each in found} == {"x86_64"}
     assert len({each.name for each in found}) == len(found)
     large = [each for each in found if each.instance_type == "m7i.large"]
     assert [each.capacity_type for each in large] == ["spot", "on-demand"]
     assert {each.capacity for each in large} == {Resources(2, 8192 - 512, LARGEST_VOLUME)}
-    [sized] = launchable(config(instance_types=("m7i.large",), disk="50 GiB", reserve_memory="1 GiB"))
+    [sized] = launchable(config(instance_types=("m7i.large",), disk="50 GiB", reserve_memory="1 GiB"), {})
     assert sized.capacity == Resources(2, 7168, 50 * 1024)
 
 
@@ -107,3 +111,91 @@ def test_a_machine_has_the_features_of_its_type(tmp_path: Path) -> None:
         member = Member.ordered(batch.orders[0], batch, "ours", 60.0, offers.specified(kind))
         job = Job("j", Resources(1, 1024, gpus=1), features=frozenset({feature}))
         assert member.seen("cloud").location.suits(job), "or what was launched for a job would never get it"
+
+
+def test_jobs_have_the_root_volume_and_instance_storage_only_where_the_table_says_that_it_is_used() -> None:
+    def disks(**options: Any) -> dict[str, int]:
+        found = launchable(config(instance_types=("m5.large", "m5d.large"), **options), {"x86_64": 8192})
+        return {str(each.instance_type): each.capacity.disk for each in found}
+
+    assert disks() == {"m5.large": 8192, "m5d.large": 8192}, "the image is known"
+    assert disks(disk="50 GiB") == {"m5.large": 51_200, "m5d.large": 51_200}
+    assert disks(scratch="/mnt/scratch") == {"m5.large": 8192, "m5d.large": 71_525}
+
+
+def test_a_job_that_asks_for_more_disk_than_the_image_has_is_refused_at_once() -> None:
+    site = SiteView(name="cloud", possible=launchable(config(instance_types=("m7i.*",)), {"x86_64": 8192}))
+    assert site.may_run(Job("j", Resources(1, 1024, disk=8192)))
+    assert "more than any site can ever give" in str(refusal(waiting(resources=Resources(1, 1024, disk=8193)), [site]))
+
+
+class Aws:
+    """EC2 on paper: a subnet and an image; it says no prices."""
+
+    meta = SimpleNamespace(region_name="us-east-1")
+
+    def __init__(self, root: str = "/dev/sda1") -> None:
+        self.root = root
+
+    def describe_subnets(self, **_: Any) -> Any:
+        return {"Subnets": [{"SubnetId": "subnet-0a1b2c3d", "AvailabilityZone": "us-east-1a"}]}
+
+    def describe_images(self, **_: Any) -> Any:
+        volumes = [
+            {"DeviceName": self.root, "Ebs": {"VolumeSize": 8}},
+            {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 2}},
+        ]
+        return {"Images": [{"RootDeviceName": self.root, "BlockDeviceMappings": volumes}]}
+
+    def get_paginator(self, _: str) -> Any:
+        raise OSError("no route to host")
+
+
+def test_what_the_image_has_is_known_before_the_first_boot_and_to_later_processes(tmp_path: Path) -> None:
+    table = config(instance_types=("m7i.large",))
+    offers = Offers(table, EC2(table, lambda *_: Aws()), tmp_path)
+    offers.round()
+    assert offers.catalogue is not None
+    assert offers.catalogue.types["m7i.large"].capacity.disk == 8192, "or no job that asks for disk would ever run"
+    assert kept_roots(tmp_path, table) == {"x86_64": 8192}
+    assert kept_roots(tmp_path, config(ami={"x86_64": "ami-ffffffff"})) == {}
+    site = EC2Site("cloud", table, tmp_path)
+    assert {each.capacity.disk for each in site.potential()} == {8192}
+
+
+def test_disk_changes_the_root_volume_of_the_image_whatever_that_is_called() -> None:
+    table = config(disk="50 GiB")
+    assert EC2(table, lambda *_: Aws()).volumes("ami-1") == (50.0, 52.0)
+    table = config(disk="50 GiB", root_device="/dev/xvda")
+    with pytest.raises(EC2Error, match="ami-1 calls its root volume '/dev/sda1': leave the key out"):
+        EC2(table, lambda *_: Aws()).volumes("ami-1")
+
+
+def test_what_an_image_has_is_measured_anew_where_what_it_boots_with_has_changed() -> None:
+    assert boot.mark(config(), "ami-1") == "ami-1"
+    marks = {boot.mark(config(boot=text), "ami-1") for text in ("", "a", "b")}
+    assert len(marks) == 3
+    assert all(each.partition(" ")[0] == "ami-1" for each in marks)
+
+
+def test_a_gpu_that_is_not_supported_is_named() -> None:
+    words = str(refusal(waiting(resources=Resources(1, 1024, gpus=1)), [cloud(instance_types=("g4ad.*",))]))
+    assert "(its AMD Radeon Pro V520 is not supported: GPUs are NVIDIA's)" in words
+
+
+def test_a_burstable_machine_has_its_baseline_whatever_it_shows_and_is_launched_with_standard_credits(
+    tmp_path: Path,
+) -> None:
+    table = config(instance_types=("t3.*",), user="jobs")
+    [large] = [each for each in launchable(table, {}) if each.instance_type == "t3.large"]
+    assert large.capacity.cpus == 0.6
+    [batch] = boot.batches([Order("L1", Launch("t3.large", large.capacity, 60, ()))])
+    us = Identity.of("ours")
+    asked = boot.request(table, us, "cloud", batch, "ami-1", "subnet-1", "")
+    assert asked["CreditSpecification"] == {"CpuCredits": "standard"}
+    assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
+    [other] = boot.batches([Order("L2", Launch("m7i.large", large.capacity, 60, ()))])
+    assert "CreditSpecification" not in boot.request(table, us, "cloud", other, "ami-1", "subnet-1", "")
+    member = Member.ordered(batch.orders[0], batch, us.deployment, 60.0, None)
+    connection = Connector("cloud", table, (us,), "http://127.0.0.1:1", tmp_path, tmp_path).connect(member, "127.0.0.1")
+    assert connection.machine.host.cpus == 0.6, "what its node agent is given"

@@ -42,10 +42,15 @@ class Aws:
     def get_paginator(self, operation: str) -> Any:
         return SimpleNamespace(paginate=getattr(self, operation))
 
-    def get_products(self, **_: Any) -> Iterator[dict[str, Any]]:
+    def get_products(self, Filters: list[dict[str, str]], **_: Any) -> Iterator[dict[str, Any]]:
         self._ask("products")
-        for name in sorted(self.usd):
-            yield {"PriceList": [product(name, self.usd[name])]}
+        asked = {each["Field"]: each["Value"] for each in Filters}
+        is_metal = asked["productFamily"] == "Compute Instance (bare metal)"
+        for name, usd in sorted(self.usd.items()):
+            if is_metal == (".metal" in name):
+                found = usd if isinstance(usd, dict) else {"Shared": usd}
+                there = {tenancy: it for tenancy, it in found.items() if asked.get("tenancy", tenancy) == tenancy}
+                yield {"PriceList": [product(name, it) for it in there.values()]}
 
     def describe_instance_type_offerings(self, **_: Any) -> Iterator[dict[str, Any]]:
         self._ask("zones")
@@ -71,7 +76,7 @@ def aws() -> Aws:
 @pytest.fixture
 def prices(aws: Aws, tmp_path: Path) -> Callable[..., Prices]:
     def make(**wanted: Any) -> Prices:
-        table = config(**{"instance_types": ["m5.large", "c5.large"], "disk": 1000, **wanted})
+        table = config(**{"instance_types": ["m5.large", "c5.large"], **wanted})
         return Prices(table, aws, ZONES, tmp_path)  # type: ignore[arg-type]
 
     return make
@@ -86,7 +91,6 @@ def test_the_price_list_counts_before_the_snapshot_in_the_zones_that_have_a_type
     assert offered(found, "m5.large") == [("on-demand", zone, 0.09) for zone in ZONES]
     assert offered(found, "c5.large") == [("on-demand", "us-east-1a", 0.08)]
     assert found.sources == (f"AWS Price List of {time.strftime('%Y-%m-%d', time.gmtime(NOW))}",)
-    assert found.types["m5.large"].capacity.disk == 1000
 
 
 def test_it_is_asked_once_a_day_and_kept_where_aws_is_away(
@@ -179,3 +183,46 @@ def test_one_bad_product_costs_itself_alone() -> None:
 def test_a_pattern_that_matches_nothing_is_named(prices: Callable[..., Prices]) -> None:
     with pytest.raises(ValueError, match=r"'m99\.\*' matches none of the"):
         prices(instance_types=["m99.*"]).catalogue(NOW)
+
+
+def test_what_the_region_has_no_price_for_is_not_offered(aws: Aws, prices: Callable[..., Prices]) -> None:
+    del aws.usd["c5.large"]
+    found = prices().catalogue(NOW)
+    assert found.types.keys() == {"m5.large"}, "not at the price of the snapshot"
+    assert prices(instance_types=["c5.large"]).catalogue(NOW).types == {}, "and that is no fault of the pattern"
+
+
+def test_what_no_zone_has_is_not_offered_also_where_prices_may_not_be_asked(
+    aws: Aws, prices: Callable[..., Prices], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> Any:
+        raise OSError("AccessDeniedException")
+
+    monkeypatch.setattr(aws, "get_products", refuse)
+    aws.zones = {"us-east-1a": ["m5.large"]}
+    asked = prices()
+    found = asked.catalogue(NOW)
+    assert offered(found, "m5.large") == [("on-demand", "us-east-1a", 0.096)], "zone b has none of them"
+    assert found.types.keys() == {"m5.large"}
+    assert asked.trouble == "AWS's prices could not be asked: AccessDeniedException"
+
+
+def test_bare_metal_is_asked_for_apart_and_costs_what_shared_tenancy_does(
+    aws: Aws, prices: Callable[..., Prices]
+) -> None:
+    aws.usd |= {"c5.metal": {"Shared": "4.2", "Dedicated": "4.6"}, "m5.metal": {"Dedicated": "4.9"}}
+    aws.zones["us-east-1a"] += ["c5.metal", "m5.metal"]
+    found = prices(instance_types=["*.metal", "m5.large"]).catalogue(NOW)
+    assert {name: kind.offerings[0].usd_per_hour for name, kind in found.types.items()} == {
+        "m5.large": 0.09, "c5.metal": 4.2, "m5.metal": 4.9,
+    }  # fmt: skip
+
+
+def test_a_zone_that_is_new_in_the_table_is_asked_for_at_once(
+    aws: Aws, prices: Callable[..., Prices], tmp_path: Path
+) -> None:
+    prices().catalogue(NOW)
+    aws.zones["us-east-1c"] = ["c5.large"]
+    table = config(instance_types=["m5.large", "c5.large"])
+    later = Prices(table, aws, (*ZONES, "us-east-1c"), tmp_path)  # type: ignore[arg-type]
+    assert offered(later.catalogue(NOW + 10), "m5.large") == [("on-demand", zone, 0.09) for zone in ZONES]

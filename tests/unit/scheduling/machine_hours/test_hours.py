@@ -277,3 +277,14 @@ def test_a_burst_is_packed_by_length(modern: Catalogue) -> None:
     result = plan(jobs, (), modern, policy="hours")
     check(result, jobs, (), modern)
     assert "has won: expected USD until the last job ends: " in result.why
+
+
+@pytest.mark.parametrize(("usd", "new"), [(0.7, False), (0.4, True)])
+def test_what_is_there_is_filled_where_a_new_machine_would_cost_its_minute(usd: float, new: bool) -> None:
+    """For 40 s a machine that is there costs 40 s, and a new one 60 s of its price."""
+    old = Location("old", FREE, Resources(0, 0), "old", usd_per_hour=1.0, launched_at=-1000.0)
+    job = Job("j", FREE, time=40.0, expected=Prediction(40.0))
+    found = plan(
+        [job], [old], catalogue(one=(1, 8, usd)), policy="hours", now=0.0, objective=Objective(boot_seconds=0.0)
+    )
+    assert bool(found.launches) == new

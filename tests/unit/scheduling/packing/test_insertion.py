@@ -22,7 +22,7 @@ from lading.scheduling.plan import Limits, Objective
 
 
 def posed(jobs: list[Job]) -> tuple[Goods, Kinds]:
-    problem = pose(jobs, (), bundled(), Limits(), Objective(), 0.0, None)
+    problem = pose(jobs, (), bundled().select(), Limits(), Objective(), 0.0, None)
     material = goods(problem, problem.counts(), 0.0, frozenset())
     found = kinds(problem, material)
     assert found is not None
@@ -30,7 +30,7 @@ def posed(jobs: list[Job]) -> tuple[Goods, Kinds]:
 
 
 def some() -> tuple[Goods, Kinds]:
-    jobs = mixed(60, 1)
+    jobs = mixed(60, 2)
     return posed([*jobs[:-1], replace(jobs[-1], arch=None)])
 
 

@@ -136,3 +136,9 @@ def test_what_holds_for_any_trace(seed: int, policy: str, errors: float) -> None
     assert 0 <= report.memory_utilisation <= 1
     assert report.makespan >= max(a.arrival + a.duration for a in trace) - min(a.arrival for a in trace)
     assert report == simulate(trace, goods, Limits(instances=4), policy, conditions=conditions)
+
+
+def test_a_machine_that_lives_for_seconds_costs_a_minute() -> None:
+    conditions = Conditions(boot_seconds=0, tick_seconds=1)
+    report = simulate([arrival("a", 4, 0, 5)], ONE, scale_in=BY_THE_SECOND, conditions=conditions)
+    assert report.cost == pytest.approx(0.06)
