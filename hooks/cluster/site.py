@@ -139,7 +139,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if poller.user is None:
             raise OSError(self.rounds.trouble or "no answer yet")
         events = poller.unread()
-        trouble, barred = self._trouble(), poller.submitter.barred.words()
+        barred = poller.submitter.barred.words()
 
         def acknowledge() -> None:
             poller.acknowledge(len(events))
@@ -150,7 +150,12 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if isinstance(poller, AllocationMode):
             allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
             barred = {} if allocations else barred  # those that live take jobs all the same
+            trouble, note = self._trouble(), join(poller.note, note)
+            if any(each.state == LocationState.UP for each in allocations):
+                # They get their jobs through the shared folder: without its batch system the market alone is closed.
+                trouble = self.rounds.trouble or poller.no_api
             return Observation(allocations, events, acknowledge, poller.submitter.market(), trouble, note, barred)
+        trouble = self._trouble()
         state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
         seen = Seen(self._location(), state, poller.known(), join(trouble, note))
         return Observation([seen], events, acknowledge, barred=barred)
