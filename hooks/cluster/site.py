@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lading.hooks.api_tunnel.address import execution_api
@@ -29,6 +30,7 @@ from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.cluster.job_script import ScriptWriter
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.poller import Poller
+from lading.hooks.cluster.remote_steps import Owner
 from lading.hooks.files.atomic import visible
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
@@ -92,6 +94,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self._excluded_nodes(),
                 Rejected(self._rejected),
             )
+            name = conf.get("api", "base_url", fallback="") or gethostname()
+            database = conf.get("database", "sql_alchemy_conn", fallback="")
+            self._poller.owner = Owner.of(conf.get("core", "fernet_key", fallback=""), database, name)
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
