@@ -126,7 +126,7 @@ class ToyCluster(ShellTransport):
         return len(list((self.folder / "jobs").iterdir()))
 
     def set(self, name: str, text: str = "") -> None:
-        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf`` (to cancel), ``most`` (elements of an array)."""
+        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``most`` (elements of an array)."""
         (self.folder / name).write_text(text)
 
     def unset(self, name: str) -> None:
