@@ -234,7 +234,8 @@ def _wrapper(
         request = replace(request, stderr=request.stdout)
     chooses = FOLDER_DIRECTIVES.get(system.name, set()) & {key for key, value in request.native.items() if value}
     # A node that fails would have the script begin a second time, beside what its first run has left.
-    request = replace(request, native=over(request.native, system.no_requeue, system))
+    given = {key: value for key, value in request.native.items() if value is not None}
+    request = replace(request, native=over(given, system.no_requeue, system))
     text = _WRAPPER.format(
         script=shlex.quote(script.filename),
         folder=shlex.quote(folder),
