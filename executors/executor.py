@@ -157,8 +157,8 @@ class LadingExecutor(BaseExecutor):
             self.live.pop(job.token)
         if key is None:
             return
-        if job.state == State.SUCCEEDED:
-            self.success(key)
+        if job.state == State.SUCCEEDED or was_settled(job):
+            self.success(key)  # by which Airflow queues one anew that was cleared while it ran
         elif has_failed(job):
             if not told_itself(job):
                 append_to_task_log(json.loads(job.workload).get("log_path"), job.reason or words(job), job.cause)
@@ -276,7 +276,13 @@ def job_key(job: store.Job) -> WorkloadKey | None:
 
 def has_failed(job: store.Job) -> bool:
     """Whether Airflow has to hear of a failure; one that was cancelled while it waited is Airflow's own wish."""
-    return job.state == State.FAILED or (job.state == State.CANCELLED and job.started_at is not None)
+    is_ended = job.state == State.CANCELLED and job.started_at is not None
+    return job.state == State.FAILED or (is_ended and not was_settled(job))
+
+
+def was_settled(job: store.Job) -> bool:
+    """Whether Airflow has decided about a task while it ran: it was cleared, marked or deleted."""
+    return job.state == State.CANCELLED and job.started_at is not None and job.exit_code == 0
 
 
 def told_itself(job: store.Job) -> bool:

@@ -87,7 +87,8 @@ class ExitFile:
     :param peak_memory: MiB, a lower bound
     :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
         costs a page fault, and a short job gives none back
-    :param cause: of the error: ``cancelled`` when Airflow did not let the task start
+    :param cause: of the error: ``cancelled`` when Airflow did not let the task start, or (with exit code 0) has
+        settled its end while it ran: it was cleared, marked or deleted
     :param outputs: the files that it leaves on its machine, with their bytes
     """
 

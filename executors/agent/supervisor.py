@@ -72,6 +72,18 @@ class JobRefused(JobFailed):
     cause = "cancelled"
 
 
+class JobSettled(JobFailed):
+    """A job about whose task Airflow has decided while it ran: it was cleared, marked or deleted.
+
+    Its exit code is 0, which tells it from a job that is ended for another cause: Airflow has nothing to learn of it.
+    """
+
+    cause = "cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("Airflow has ended the task: its task instance was cleared, marked or deleted while it ran", 0)
+
+
 class Job:
     """The job of this process, as the code that runs it sees it."""
 

@@ -49,7 +49,7 @@ SECONDS_UNTIL_HOMELESS = 60.0
 # So many heartbeats in a row a task that lives may miss.
 HEARTBEATS_MISSED = 4
 NOTHING_LAUNCHED = "its site launches nothing (any more), or is not in the sites file"
-UNWANTED = "Airflow does not want it any more: its task instance was cleared, ended or deleted while it waited"
+UNWANTED = "Airflow does not want it any more: its task instance was cleared, ended or deleted"
 
 
 class Housekeeping:

@@ -158,6 +158,10 @@ def _of_codes(facts: Evidence, told: NativeJob | None, code: int | None) -> Outc
 def _seconds(facts: Evidence, told: NativeJob | None) -> float:
     """For how long more is waited for."""
     said = facts.sentinel
+    if facts.at_limit and facts.accounting and facts.account is None:
+        return (
+            facts.patience
+        )  # a script that traps the signal may exit with 0, and the batch system call that a success
     succeeded = told is not None and told.succeeded is True
     if said is None and (told is None or succeeded or told.succeeded is None):
         return facts.deadline

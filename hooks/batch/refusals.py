@@ -89,6 +89,8 @@ class Wording:
     :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
     :param account: of what is refused for ever: the account, or the user, is not admitted, or not to that queue; None:
         it says no such thing
+    :param memory: what it writes into the output of a job that it ends for its memory; None: nothing, or it says so
+        elsewhere
     :param server: of an id, the name of a server, which commands write in full or in short; None: ids have none
     """
 
@@ -99,6 +101,7 @@ class Wording:
     ending: re.Pattern[str] | None = None
     account: re.Pattern[str] | None = None
     server: re.Pattern[str] | None = None
+    memory: re.Pattern[str] | None = None
 
     def submitted(self, answer: Answer, line: re.Pattern[str]) -> str:
         """The native id in the answer to a submission.

@@ -69,6 +69,11 @@ class BatchSiteConfig(TableModel):
         default=120,
         description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost.",
     )
+    never_deadline: Seconds = Field(
+        default=900,
+        description="How long a job waits of which the batch system says that it can never start, although an "
+        "administrator may change that; then it is cancelled and has failed.",
+    )
     allowed_native: Texts | None = Field(
         default=None,
         description="A list of the native directives (or patterns of them) that tasks and job scripts may have; "

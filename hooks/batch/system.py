@@ -56,6 +56,7 @@ class NativeJob:
     :param cause: why it failed
     :param exit_code: as a shell has it: 128 + n for one that signal n has ended
     :param nodes: where it runs or ran, as the batch system writes it
+    :param never: of one that waits: whether it can never start as things are, which an administrator may change
     """
 
     id: str
@@ -66,6 +67,7 @@ class NativeJob:
     cause: Cause | None = None
     exit_code: int | None = None
     nodes: str | None = None
+    never: bool = False
 
     @property
     def succeeded(self) -> bool | None:

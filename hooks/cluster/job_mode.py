@@ -74,7 +74,7 @@ class JobMode(Poller):
         self.tracker.withdraw(job)
 
     def _load(self) -> None:
-        (answer,) = self.transport.exchange([remote_steps.load(self.folder)])
+        (answer,) = self.transport.exchange([remote_steps.load(self.folder, self.owner)])
         self.user, found, begun = remote_steps.loaded(answer)
         now = time.monotonic()
         for each in found:
@@ -168,7 +168,7 @@ class JobMode(Poller):
             self.tracker.take_back(submission)
 
     def _compare(self, job: Tracked, native: NativeJob | None, asked_at: float) -> None:
-        node = job.node
+        node, native = job.node, job.given_up(native, asked_at, self.config.never_deadline)
         if job.see(native, asked_at):
             self.interval.changed(asked_at)
         if native is None:
@@ -183,7 +183,7 @@ class JobMode(Poller):
                 job.started = True
                 self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
         elif job.is_hopeless:
-            self.tracker.cancel_natively(job, self.system)
+            self.tracker.press(job, self.system)
         elif native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
             queue = (job.shape.queue if job.shape else None) or self.config.queue
             self.event_buffer.tell_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))
@@ -195,8 +195,7 @@ class JobMode(Poller):
         late = self.config.kill_grace + SECONDS_UNTIL_FORCED
         for job in list(self.tracker.live()):
             if job.cancelled_at is not None and now - job.cancelled_at > late:
-                job.cancelled_at = now
-                self.tracker.cancel_natively(job, self.system)
+                self.tracker.press(job, self.system)
 
     def _cancel(self) -> None:
         with self.tracker.lock:

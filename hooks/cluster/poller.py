@@ -69,6 +69,8 @@ class Poller(ClusterPart, ABC):
         super().__init__(Context(config, system, nodes or ExcludedNodes(0)))
         self.transport = transport
         self.user: str | None = None
+        self.owner: remote_steps.Owner | None = None
+        """Whose the cluster's folder is to be; None: anybody's."""
         self.note: str | None = None
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
@@ -202,6 +204,8 @@ class Poller(ClusterPart, ABC):
         :param file: in which the event came
         """
         job.end()
+        if (id := job.native_id(self.system)) is not None:
+            self.tracker.canceller.forget(id)
         self.submitter.pressure.release()
         self.interval.at_once()
         self._tell(event, job, file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lading.hooks.batch.outcome import Evidence
@@ -78,6 +79,10 @@ class PostMortem(ClusterPart):
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         facts = self._facts(job, account, own, begun=supervisor is not None)
         words = (output or b"").decode(errors="replace")
+        of_memory = self.system.wording.memory
+        if of_memory is not None and own is None and of_memory.search(words):
+            native, account = (_for_memory(each) for each in (facts.native, facts.account))
+            facts = replace(facts, native=native, account=account)
         event = end_event.judged(job.token, facts, own, words, started=job.started)
         if event is None:
             return
@@ -113,3 +118,9 @@ class PostMortem(ClusterPart):
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
         self.event_buffer.tell_reason(job, f"waits: it is submitted again, for {end_event.WORDS[cause]}")
         self.tracker.withdraw(job)
+
+
+def _for_memory(job: NativeJob | None) -> NativeJob | None:
+    """A job that was killed, and whose output says that it was for its memory."""
+    is_killed = job is not None and job.state == "ended" and job.cause == "error" and job.exit_code in (None, 137)
+    return replace(job, cause="out_of_memory") if job is not None and is_killed else job

@@ -6,6 +6,7 @@ import logging
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
 from lading.hooks.spool.tokens import checked
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 
 # The exit status of a submission that was not tried, for its files are not there.
 NOT_TRIED = 97
+# The file that says to which Airflow deployment a folder belongs.
+OWNER = "owner"
 # What stands before each line of what lies on a cluster, and the files of a submission.
 _SUBMISSION, _BEGUN, _TASKS, _ANSWER, _WITHDRAWN = "submission", "begun", "task", "answer", "withdrawn"
 _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
@@ -34,12 +37,61 @@ class Found:
     withdrawn: frozenset[str] = field(default_factory=frozenset)
 
 
-def load(folder: ClusterFolder) -> Run:
-    """Make the folders where they are missing, and tell the user's name and the submissions that are there."""
+@dataclass(frozen=True)
+class Owner:
+    """The Airflow deployment to which a folder on a cluster belongs.
+
+    :param ids: that of the deployment, then those that it had before its Fernet key was rotated
+    :param name: by which people know it
+    """
+
+    ids: Sequence[str]
+    name: str
+
+    @classmethod
+    def of(cls, fernet_key: str, database: str, name: str) -> Owner:
+        """The owner of what a deployment makes.
+
+        :param fernet_key: ``[core] fernet_key``, which all parts of a deployment have, and no other deployment
+        :param database: its URL, which stands in for an empty key
+        """
+        secrets = [each.strip() for each in fernet_key.split(",") if each.strip()] or [database]
+        return cls([sha256(f"lading owner {each}".encode()).hexdigest()[:12] for each in secrets], name)
+
+
+def own(owner: Owner | None) -> str:
+    """The lines (sh) that mark the current folder as a deployment's own, and end where it is another's.
+
+    The mark is made whole or not at all, whoever comes at the same time. Later controllers of the deployment, and those
+    that run beside this one, find it as theirs.
+
+    :param owner: None: it is not marked
+    """
+    if owner is None:
+        return ""
+    mine = shlex.quote(f"{owner.ids[0]} {owner.name}".replace("\n", " "))
+    known = "|".join(f"{each}\\ *" for each in owner.ids)
+    return (
+        f"if [ ! -e {OWNER} ]; then mark={OWNER}.$$.$(date +%s); printf '%s\\n' {mine} >\"$mark\" || exit\n"
+        f'  ln "$mark" {OWNER} 2>/dev/null || [ -e {OWNER} ] || mv "$mark" {OWNER} || exit; rm -f "$mark"; fi\n'
+        f"IFS= read -r owner <{OWNER} || exit; mine={mine}\n"
+        f"case $owner in {known}) ;; *) "
+        'echo "it belongs to another Airflow deployment, ${owner#* } (${owner%% *}), '
+        f"and this one is ${{mine#* }} (${{mine%% *}}): give each a work_dir of its own; if that one is gone for good, "
+        f'remove $PWD/{OWNER}" >&2; exit 1;; esac\n'
+    )
+
+
+def load(folder: ClusterFolder, owner: Owner | None = None) -> Run:
+    """Make the folders where they are missing, and tell the user's name and the submissions that are there.
+
+    :param owner: whose the folder is to be; None: anybody's
+    """
     names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
     root = shlex.quote(folder.root)
     return Run(
-        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} && mkdir -p {names} || exit\n"
+        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
+        f"{own(owner)}mkdir -p {names} || exit\n"
         'for each in allocations/*/terms.json; do [ -f "$each" ] && echo "it holds allocations: let them end with '
         "mode = 'allocation' first, or give another work_dir\" >&2 && exit 1; done\n"
         "id -un || exit\n"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lading.hooks.api_tunnel.address import execution_api
@@ -29,6 +30,7 @@ from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.cluster.job_script import ScriptWriter
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.poller import Poller
+from lading.hooks.cluster.remote_steps import Owner
 from lading.hooks.files.atomic import visible
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
@@ -92,6 +94,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self._excluded_nodes(),
                 Rejected(self._rejected),
             )
+            name = conf.get("api", "base_url", fallback="") or gethostname()
+            database = conf.get("database", "sql_alchemy_conn", fallback="")
+            self._poller.owner = Owner.of(conf.get("core", "fernet_key", fallback=""), database, name)
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
@@ -139,7 +144,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if poller.user is None:
             raise OSError(self.rounds.trouble or "no answer yet")
         events = poller.unread()
-        trouble, barred = self._trouble(), poller.submitter.barred.words()
+        barred = poller.submitter.barred.words()
 
         def acknowledge() -> None:
             poller.acknowledge(len(events))
@@ -150,7 +155,12 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if isinstance(poller, AllocationMode):
             allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
             barred = {} if allocations else barred  # those that live take jobs all the same
+            trouble, note = self._trouble(), join(poller.note, note)
+            if any(each.state == LocationState.UP for each in allocations):
+                # They get their jobs through the shared folder: without its batch system the market alone is closed.
+                trouble = self.rounds.trouble or poller.no_api
             return Observation(allocations, events, acknowledge, poller.submitter.market(), trouble, note, barred)
+        trouble = self._trouble()
         state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
         seen = Seen(self._location(), state, poller.known(), join(trouble, note))
         return Observation([seen], events, acknowledge, barred=barred)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from lading.hooks.batch.canceller import Canceller
 from lading.hooks.batch.outcome import has_ended
 from lading.hooks.batch.status_query import Key, Statuses, plain_name
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
@@ -73,6 +74,7 @@ class Tracked:
     :param own: what it has said of its end, while the batch system may still know better
     :param own_file: the file in which it has
     :param gone_since: since when the batch system says that it has ended or does not know it, on the monotonic clock
+    :param never_since: since when the batch system says that it can never start, on the monotonic clock
     :param told: the reason for its waiting that was told last
     :param cancelled_at: when it was asked to end, on the monotonic clock
     :param ended: whether its end was told
@@ -91,6 +93,7 @@ class Tracked:
     own: Mapping[str, Any] | None = None
     own_file: str | None = None
     gone_since: float | None = None
+    never_since: float | None = None
     told: str | None = None
     cancelled_at: float | None = None
     ended: bool = False
@@ -134,6 +137,17 @@ class Tracked:
         elif self.own is None:
             self.gone_since = None
         return is_new
+
+    def given_up(self, native: NativeJob | None, asked_at: float, deadline: float) -> NativeJob | None:
+        """What the batch system says, as a failure where it has said for so long that the job can never start.
+
+        :param deadline: seconds
+        """
+        if native is None or native.state != "pending" or not native.never:
+            self.never_since = None
+            return native
+        self.never_since = self.never_since or asked_at
+        return replace(native, cause="error") if asked_at - self.never_since >= deadline else native
 
     @property
     def is_hopeless(self) -> bool:
@@ -224,6 +238,7 @@ class Tracker:
         self.jobs: dict[str, Tracked] = {}
         self.submissions: dict[str, Submission] = {}
         self.errands = Errands()
+        self.canceller = Canceller()
 
     def waiting(self) -> Iterator[Tracked]:
         """Those that have not been submitted."""
@@ -299,6 +314,14 @@ class Tracker:
         """Let the batch system end a job, where it has it."""
         if (id := job.native_id(system)) is not None:
             self.errands.cancels.append(id)
+            self.canceller.ask([id])
+
+    def press(self, job: Tracked, system: BatchSystem) -> None:
+        """Let the batch system end a job that is still shown although it was to end, now and then."""
+        if (id := job.native_id(system)) is None:
+            return
+        if not self.canceller.was_asked(id) or self.canceller.due([id]):
+            self.cancel_natively(job, system)
 
     def over(self) -> list[str]:
         """The tokens of the jobs of which nothing is needed any more."""

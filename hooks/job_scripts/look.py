@@ -208,6 +208,7 @@ class Look:
                 deadline=options.absence_deadline,
                 patience=min(10.0, options.absence_deadline / 2),
                 system=system,
+                never_deadline=options.never_deadline,
             ).timed(_text(contents[f"{record.token}/{layout.EXIT}"]), self.now)
             for record in self.known
         }

@@ -61,6 +61,7 @@ class RunRecord:
         to run, by this machine's; None: not known
     :ivar ended_at: when its script ended, by the site's clock where the script was not killed, else when that was seen
     :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
+    :ivar never_since: since when it says that the job can never start, though an administrator may change that
     :ivar waited: whether it waited when the batch system was asked last
     :ivar cancelling: whether it is to be cancelled
     :ivar reason: why it waits or has failed, in words
@@ -86,6 +87,7 @@ class RunRecord:
     started_at: float | None = None
     ended_at: float | None = None
     gone_since: float | None = None
+    never_since: float | None = None
     waited: bool = False
     given_name: str | None = None
     cancelling: bool = False
@@ -109,6 +111,11 @@ class RunRecord:
     def hopeless(self) -> bool:
         """Whether the batch system keeps it and will never start it."""
         return self.cause is not None and not self.ended
+
+    @property
+    def is_shown_although_cancelled(self) -> bool:
+        """Whether it is to be cancelled, and the batch system says that it waits or runs."""
+        return self.cancelling and self.gone_since is None and self.state in ("submitted", "running")
 
     @property
     def gathering(self) -> bool:
@@ -255,12 +262,20 @@ def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem)
 
 
 def after_question(
-    record: RunRecord, facts: SiteReport, now: float, *, deadline: float, patience: float, system: BatchSystem
+    record: RunRecord,
+    facts: SiteReport,
+    now: float,
+    *,
+    deadline: float,
+    patience: float,
+    system: BatchSystem,
+    never_deadline: float = 900,
 ) -> RunRecord:
     """The run after its site was asked how its job is; how it has ended :mod:`lading.hooks.batch.outcome` decides.
 
     :param deadline: seconds after which a run that nobody knows is lost
     :param patience: seconds for which accounting and sentinel are waited for, since they come late
+    :param never_deadline: seconds after which a run has failed that can never start, though that may be changed
     """
     id, index = record.submission
     runs_as, element = layout.in_job(facts.job or id)
@@ -271,7 +286,9 @@ def after_question(
         return record
     native = facts.native
     if native is not None and native.state != "ended":
-        return _living(record, native)
+        living = _living(record, native, now, never_deadline)
+        # What will never start is failed, however often it takes to cancel it.
+        return replace(living, cancelling=record.cancelling or (facts.cancelled and not living.hopeless))
     since = record.gone_since if record.gone_since is not None else now
     record = replace(record, gone_since=since, nodes=(native and native.nodes) or record.nodes)
     ended = decide(
@@ -300,15 +317,18 @@ def _over(record: RunRecord, ended: Outcome) -> RunRecord:
     return record.failed(ended.cause, ended.reason, ended.exit_code)
 
 
-def _living(record: RunRecord, native: NativeJob) -> RunRecord:
+def _living(record: RunRecord, native: NativeJob, now: float, never_deadline: float) -> RunRecord:
     """The run whose job has not ended."""
     waits = native.state == "pending"
-    hopeless = waits and native.cause == "error" and not record.cancelling
+    since = (record.never_since if record.never_since is not None else now) if waits and native.never else None
+    is_over = since is not None and now - since >= never_deadline
+    hopeless = waits and (native.cause == "error" or is_over) and not record.cancelling
     return replace(
         record,
         state="submitted" if waits else "running",
         reason=native.reason,
-        cause=native.cause if hopeless else None,
+        cause="error" if hopeless else None,
+        never_since=since,
         nodes=native.nodes or record.nodes,
         gone_since=None,
         waited=waits,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from lading.hooks.batch.canceller import Canceller
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import BatchSystem
@@ -62,6 +63,7 @@ class RunSite:
     def __post_init__(self) -> None:
         self.transport = self.given_transport or self.options.transport()
         self.trouble = Trouble(log)
+        self._canceller = Canceller()
         self._login: tuple[str, str] | None = None
         self._lock = threading.Lock()
 
@@ -185,8 +187,27 @@ class RunSite:
             self.trouble.begin(LOOKING, error)
             return [Sighting(record, more=True) for record in records]
         self.trouble.end(LOOKING)
+        self._press([sighting.record for sighting in sightings])
         hopeless = [sighting.record for sighting in sightings if sighting.record.hopeless]
         return self._given_up(sightings, hopeless) if hopeless else sightings
+
+    def _press(self, records: Sequence[RunRecord]) -> None:
+        """Cancel again what was cancelled and is still shown, now and then."""
+        for record in records:
+            if record.ended and record.job_id is not None:
+                self._canceller.forget(record.job_id)
+        shown = [each.job_id for each in records if each.is_shown_although_cancelled and each.job_id is not None]
+        if not (ids := self._canceller.due(shown)):
+            return
+        what = f"site {self.name}: jobs that were cancelled are still there"
+        self._canceller.ask(ids)
+        try:
+            (answer,) = self.transport.run([self.system.cancel(ids)])
+            self.system.cancelled(answer)
+        except (CancelError, TransportError) as error:
+            self.trouble.begin(what, error)
+        else:
+            self.trouble.end(what)
 
     def _given_up(self, sightings: list[Sighting], hopeless: Sequence[RunRecord]) -> list[Sighting]:
         """The runs when those that will never start were taken out of the batch system, and have failed."""
@@ -217,6 +238,7 @@ class RunSite:
         if ids:
             (answer,) = self.transport.run([self.system.cancel(ids)])
             self.system.cancelled(answer)
+            self._canceller.ask(ids)
         if any(record.job_id is None and not record.ended for record in living):
             raise CancelError(f"site {self.name}: it is not known yet what has come of the submission")
         return living

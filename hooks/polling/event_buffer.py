@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from lading.hooks.spool import events
 from lading.hooks.spool.rejected import Rejected
+
+_NUMBER = re.compile(r"\d+")
 
 
 class Waits(Protocol):
@@ -46,9 +49,12 @@ class EventBuffer:
     def tell_reason(self, job: Waits, reason: str, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
+        A reason that differs in its numbers alone is the same: PBS counts what is free anew in every cycle, and what
+        is told is a row of Airflow's event log.
+
         :param more: what else the event says
         """
-        if job.told != reason:
+        if job.told is None or _NUMBER.sub("", job.told) != _NUMBER.sub("", reason):
             job.told = reason
             self.tell({"event": "waiting", "token": job.token, "reason": reason, **more})
 

@@ -259,7 +259,8 @@ def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dic
     """What the file of a sentinel says, as an event would have.
 
     :param cause: why the job was ended, if it was
-    :returns: with ``started_at`` None where Airflow has refused to start the task: then nothing has failed
+    :returns: with ``started_at`` None where Airflow has refused to start the task: then nothing has failed. What it has
+        ended itself while it ran is cancelled with exit code 0
     """
     error = left["error"]
     told = {"cause": left.get("cause", "error") if error is not None else None, "message": error}
@@ -271,7 +272,7 @@ def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dic
         "exit_code": left["exit_code"],
         "peak_memory": left["peak_memory"],
         "cpu_seconds": left["cpu_seconds"],
-        **({"started_at": None} if left.get("cause") == "cancelled" else {}),
+        **({"started_at": None} if left.get("cause") == "cancelled" and left["exit_code"] != 0 else {}),
         **({"outputs": outputs} if told["cause"] is None and (outputs := left.get("outputs")) else {}),
     }
 

@@ -42,6 +42,8 @@ exit 0
 """
 KILL = """\
 cd "$TOY" || exit
+echo "$*" >> killed
+[ ! -e deaf ] || exit 0
 for each; do
   id=${each%.*}
   case $each in *.*) pids=jobs/$id/pid.${each#*.} ;; *) pids=$(ls jobs/$id/pid*) ;; esac
@@ -124,7 +126,7 @@ class ToyCluster(ShellTransport):
         return len(list((self.folder / "jobs").iterdir()))
 
     def set(self, name: str, text: str = "") -> None:
-        """Let something be the case: ``refuse``, ``mute``, ``down``, ``most`` (elements of an array)."""
+        """Let something be the case: ``refuse``, ``mute``, ``down``, ``deaf``, ``most`` (elements of an array)."""
         (self.folder / name).write_text(text)
 
     def unset(self, name: str) -> None:

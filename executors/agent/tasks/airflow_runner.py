@@ -43,7 +43,7 @@ from airflow.utils.state import TaskInstanceState
 from pydantic import TypeAdapter, ValidationError
 
 from lading.executors.agent.job_folder import TERMINATED, Cause
-from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, end_leftovers, reap_orphans
+from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, JobSettled, end_leftovers, reap_orphans
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
 from lading.executors.agent.tasks.results import NotesResults
@@ -129,6 +129,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
 
     :raises JobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
         than 0, which Airflow knows already unless the agent has ended it for a cause
+    :raises JobSettled: the task was cleared, marked or deleted while it ran
     :raises JobRefused: the task was cleared, ended or deleted before it could start, or runs elsewhere: a failure of
         this job would be taken for its own
     """
@@ -160,7 +161,9 @@ def run(workload: dict[str, Any], job: Job) -> None:
         raise (JobRefused(answer) if _is_unwanted(error) else JobFailed(answer)) from error
     if exit_code and TaskSupervisor.api_error is not None and job.cause() is None:
         raise ApiOutOfReach(TaskSupervisor.api_error, exit_code)
-    if exit_code and not TaskSupervisor.ended_by_server:
+    if TaskSupervisor.ended_by_server:
+        raise JobSettled
+    if exit_code:
         raise JobFailed(_words(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
         raise JobFailed("the task failed, as its log says", exit_code)

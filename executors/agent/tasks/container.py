@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lading.executors.agent.supervisor import Job, JobFailed, JobRefused
+from lading.executors.agent.supervisor import Job, JobFailed
 from lading.hooks.files.regular_file import read_end, read_regular
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.container_words import engine_and_image
@@ -135,8 +135,7 @@ def conclude(job: Job, code: int, engine: str, *, is_killed: bool) -> None:
         # Apptainer's containers have no limit of their own.
         if is_killed or (found.get("is_out_of_memory") and engine == "docker"):
             raise _out_of_memory(int(found["exit_code"]))
-        refused = found["cause"] == JobRefused.cause
-        failure = (JobRefused if refused else JobFailed)(str(found["error"]), int(found["exit_code"]))
+        failure = JobFailed(str(found["error"]), int(found["exit_code"]))
         failure.cause = str(found["cause"])
         raise failure
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import and_, delete, func, or_, select, update
 
 from lading.executors.store import LIVE, Job, State, chunks, groups, queue
 from lading.executors.store.gangs import runs
@@ -123,7 +123,11 @@ def load(session: Session, *, by_dag: bool) -> Everything:
         Ended(row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, row.reason or row.cause or "")
         for chunk in chunks(started)
         for row in session.execute(
-            select(*columns).where(Job.gang.in_(chunk), Job.state.in_((State.FAILED, State.CANCELLED)))
+            select(*columns).where(
+                Job.gang.in_(chunk),
+                # Airflow has decided itself about one that was cancelled with exit code 0.
+                or_(Job.state == State.FAILED, and_(Job.state == State.CANCELLED, Job.exit_code.is_distinct_from(0))),
+            )
         )
     ]
     session.expunge_all()

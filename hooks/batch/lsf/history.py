@@ -67,6 +67,8 @@ def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
     first = max((number for number in ran if not events[number].startswith("Running")), default=last)
     said = " ".join(event for event in events[first:] if event.startswith(_ENDS))
     code = _EXIT_CODE.search(said)
+    if done and ran and _reached(section, matches[first][1], matches[ends[-1]][1]):
+        return replace(job, cause="time_limit", reason="it has reached its run limit")
     # Where its beginning was in an older file than bhist has read, the code alone says that it ran.
     if done or not (ran or code):
         return job

@@ -61,6 +61,8 @@ TORQUE: Codes = {
 }
 # Held by the server, for good: no node could start it.
 _GIVEN_UP = re.compile("too many failed attempts to run", re.IGNORECASE)
+# The comment of PBS Pro's scheduler about a request that no node or queue can ever meet.
+_NEVER = re.compile("can never run", re.IGNORECASE)
 _SIGTERM, _SIGKILL, _SIGXCPU = 15, 9, 24
 
 
@@ -120,7 +122,8 @@ def _job(
     if state == "pending":
         reason = None if index is not None and _is_of_array(comment, array) else comment
         cause: Cause | None = "error" if reason and _GIVEN_UP.search(reason) else None
-        return NativeJob(**common, state=state, cause=cause, reason=reason or _held(attributes))
+        never = bool(reason and _NEVER.search(reason))
+        return NativeJob(**common, state=state, cause=cause, reason=reason or _held(attributes), never=never)
     if state == "running":
         return NativeJob(**common, state=state, reason="it is suspended" if word in "SU" else None)
     cause, exit_code, reason = (

@@ -42,6 +42,10 @@ _REASONS = {
     "JobLaunchFailure": "it could not be launched, or was killed",
     "RaisedSignal": "it was ended by a signal",
 }
+# Whatever changes at the cluster, it will not start.
+HOPELESS = frozenset({"DependencyNeverSatisfied"})
+# It will not, unless an administrator changes the partition or the nodes.
+NEVER = frozenset({"BadConstraints", "PartitionTimeLimit"})
 WORDING = Wording(
     permanent=words(
         r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing|PerJob)\w*", "node configuration is not available"
@@ -89,6 +93,7 @@ WORDING = Wording(
         "connect failure",
         "lost, unable to",
     ),
+    memory=words("exceeded (?:job )?memory limit"),
     gone=words("invalid job id", "already completing or completed", "no active jobs match"),
     account=words(
         "invalid account",

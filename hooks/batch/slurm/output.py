@@ -11,19 +11,27 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lading.hooks.batch.slurm.messages import in_words
+from lading.hooks.batch.slurm.messages import HOPELESS, NEVER, in_words
 from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
 from lading.hooks.ssh.answer import Answer
 
 SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
-SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,JobName"
+SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,MaxRSS,ReqMem,JobName"
 
 Key = tuple[str, int | None]
 _ID = r"(\d+)(?:_(\d+)|_\[([^\]|]*)\])?(\+\d+)?"
 _SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)")
 _ROW = re.compile(rf"{_ID}\|")
-_SACCT = re.compile(rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(?:(\d+):(\d+))?\|([^|]*)\|([^|]*)\|(.*)")
+_SIZE = r"(?:\d[\d.]*[KMGTP]?)?"
+# Without its two amounts of memory, as it was asked for before.
+_SACCT = re.compile(
+    rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(?:(\d+):(\d+))?\|([^|]*)\|([^|]*)\|"
+    rf"(?:({_SIZE})\|({_SIZE}[cn]?)\|)?(.*)"
+)
+_UNITS = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}
 _CLUSTER = re.compile(r"CLUSTER: (\S+)")
+# The exit code, as a shell has it, of what SIGKILL has ended.
+KILLED = 137
 _NO_NODES = ("", "(null)", "None assigned")
 # A user whose name is not resolved has no jobs, and squeue no fault: directories and their caches fail in passing.
 _NOBODY = "invalid user: "
@@ -74,7 +82,11 @@ def queued(answer: Answer) -> list[NativeJob]:
             id, indices = _elements(match.groups()[:4], cluster)
             words, exit_code = in_words(reason), 0 if word == "COMPLETED" else None
             for index in indices:
-                _take(jobs, _job(id, index, word, nodes, name, words, exit_code), match[4], word)
+                job = _job(id, index, word, nodes, name, words, exit_code)
+                if job.state == "pending":
+                    code = re.split("[,:]", reason.strip())[0]
+                    job = replace(job, cause="error" if code in HOPELESS else None, never=code in NEVER)
+                _take(jobs, job, match[4], word)
         elif match := _CLUSTER.fullmatch(line.strip()):
             cluster = match[1]
     return _those(jobs, answer, bool(cluster))
@@ -104,16 +116,18 @@ def accounted(answer: Answer) -> list[NativeJob]:
     :raises CouldNotAsk: there are lines, but none is a job
     """
     jobs: dict[Key, NativeJob] = {}
+    most: dict[Key, float | None] = {}
     for line in answer.lines:
         if (match := _SACCT.fullmatch(line)) is None:
             continue
-        step, word, code, signal, _end, nodes, name = match.groups()[5:]
+        step, word, code, signal, _end, nodes, used, asked, name = match.groups()[5:]
         id, indices = _elements(match.groups()[1:5], match[1])
         for index in indices:
             if not step:
                 _take(jobs, _with_exit(_job(id, index, word, nodes, name), code, signal), match[5], word)
+                most[id, index] = _mib(asked) or most.get((id, index))
             elif (id, index) in jobs:
-                jobs[id, index] = _with_step(jobs[id, index], word)
+                jobs[id, index] = _with_step(jobs[id, index], word, _mib(used), most.get((id, index)))
     return _those(jobs, answer)
 
 
@@ -200,9 +214,19 @@ def _with_exit(job: NativeJob, code: str | None, signal: str | None) -> NativeJo
     return replace(job, exit_code=exit_code)
 
 
-def _with_step(job: NativeJob, word: str) -> NativeJob:
+def _with_step(job: NativeJob, word: str, used: float | None, asked: float | None) -> NativeJob:
+    """A job with what one of its steps says; MiB."""
+    if job.cause == "error" and job.exit_code == KILLED and used and asked and used >= asked:
+        # Without cgroups it is slurmstepd that kills (OverMemoryKill), and calls it a failure.
+        return replace(job, cause="out_of_memory", reason="it used more memory than it had asked for")
     # A job whose script has got over a step without memory has completed, and stays so.
     return replace(job, cause="out_of_memory") if job.cause == "error" and word == "OUT_OF_MEMORY" else job
+
+
+def _mib(text: str | None) -> float | None:
+    """An amount of memory of a node; None: there is none, or it is one of each cpu."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGTP]?)n?", text or "")
+    return float(match[1]) * _UNITS[match[2]] if match else None
 
 
 def _elements(id: tuple[str | None, ...], cluster: str | None) -> tuple[str, Iterable[int | None]]:

@@ -201,6 +201,8 @@ class AllocationLauncher(Submitter):
         :param refused: whether the batch system does not take it
         """
         self.fleet.drop(allocation)
+        if (id := allocation.batch.native_id(self.system)) is not None:
+            self.tracker.canceller.forget(id)
         event = {"event": "released", "token": allocation.name, "at": time.time(), "cause": cause, "message": words}
         self.event_buffer.tell({**event, "refused": refused})
         self.interval.at_once()

@@ -113,7 +113,7 @@ class AllocationMode(Poller):
         super().remove()
 
     def _load(self) -> None:
-        (answer,) = self.transport.exchange([remote_steps.load(self.folder)])
+        (answer,) = self.transport.exchange([remote_steps.load(self.folder, self.owner)])
         left = remote_steps.loaded(answer)
         for found in left.allocations.values():
             if found.terms is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from lading.hooks.cluster.allocations.layout import Claim, Terms
 from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.remote_steps import Owner, own
 from lading.hooks.spool import events
 from lading.hooks.spool.remote import fates
 from lading.hooks.spool.tokens import TOKEN, checked
@@ -67,12 +68,15 @@ class Left:
     claims: dict[str, Claim] = field(default_factory=dict)
 
 
-def load(folder: ClusterFolder) -> Run:
-    """Make the folders where they are missing, and tell what is in them; agents that were to drain take jobs again."""
+def load(folder: ClusterFolder, owner: Owner | None = None) -> Run:
+    """Make the folders where they are missing, and tell what is in them; agents that were to drain take jobs again.
+
+    :param owner: whose the folder is to be; None: anybody's
+    """
     root = shlex.quote(folder.root)
     return Run(
         f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
-        "mkdir -p allocations claims logs incoming || exit\n"
+        f"{own(owner)}mkdir -p allocations claims logs incoming || exit\n"
         f"rm -rf incoming/{GIVEN}* incoming/{RENEWED}*\n"
         'for each in submissions/*/tasks; do [ -f "$each" ] && echo "it holds batch jobs of single tasks: let them end '
         "with mode = 'job' first, or give another work_dir\" >&2 && exit 1; done\n"

@@ -74,8 +74,9 @@ class AllocationStates(ClusterPart):
 
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch
+        native = batch.given_up(native, asked_at, self.config.never_deadline)
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
         unwanted = allocation.release is Release.TOLD and allocation.ends_at is None and batch.gone_since is None
         if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled in vain
-            self.fleet.tracker.cancel_natively(batch, self.system)
+            self.fleet.tracker.press(batch, self.system)

@@ -77,7 +77,8 @@ def _tools(query: StatusQuery, answer: Answer) -> Check:
     except CouldNotAsk as error:
         words = f"{error.words}; are the commands of {system.name} in the PATH of a session without terminal? Else set"
         return Check("batch system", False, f'{words} login_setup = "export PATH=/opt/{system.name}/bin:$PATH"')
-    return Check("batch system", True, f"{system.name} answers; {len(jobs)} jobs of this user")
+    living = sum(job.state != "ended" for job in jobs)
+    return Check("batch system", True, f"{system.name} answers; {living} jobs of this user wait or run")
 
 
 def _python(config: ClusterConfig, answer: Answer) -> Check:

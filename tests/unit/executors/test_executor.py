@@ -208,6 +208,15 @@ def test_airflow_is_told_of_each_end_once(engine: Engine, scheduler: LadingExecu
         assert session.scalars(select(Job.token).where(Job.unreported.is_(True))).all() == []
 
 
+def test_a_task_that_airflow_ended_while_it_ran_is_no_failure_to_airflow(
+    engine: Engine, scheduler: LadingExecutor
+) -> None:
+    """By a success Airflow queues a task anew that was cleared while it ran; one that was marked it leaves alone."""
+    queue(engine, scheduler, "a")
+    change(engine, "a", state=State.CANCELLED, cause="cancelled", started_at=5.0, ended_at=9.0, exit_code=0)
+    assert {each.task_id: state for each, (state, _) in sync(scheduler).items()} == {"a": "success"}
+
+
 def test_what_a_scheduler_was_told_before_it_died_is_told_to_the_next_one(
     engine: Engine, scheduler: LadingExecutor, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.site_table import read_site
 
-DURATIONS = {"poll_shortest", "poll_longest", "absence_deadline"}
+DURATIONS = {"poll_shortest", "poll_longest", "absence_deadline", "never_deadline"}
 TABLE = {"kind": "slurm", "work_dir": "/w", "python": "/p", "node_cpus": 4, "node_memory": "8 GiB"}
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder
-from lading.hooks.cluster.remote_steps import NOT_TRIED, load, loaded, submit
+from lading.hooks.cluster.remote_steps import NOT_TRIED, Owner, load, loaded, submit
 from lading.hooks.spool.remote import place
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.exchange import Exchange
@@ -108,3 +109,19 @@ def test_what_others_have_written_costs_its_submission_alone(shell: str, tmp_pat
         (tmp_path / "spool/jobs" / f"x{name}").mkdir()
     [answer] = ask([load(ClusterFolder(str(tmp_path)))], shell)
     assert loaded(answer)[2] == {"xgood", "x."}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("steps", [load, allocation_steps.load])
+def test_a_folder_belongs_to_one_deployment(shell: str, steps: Callable[..., Step], tmp_path: Path) -> None:
+    folder = ClusterFolder(str(tmp_path / "work dir"))
+    ours = Owner.of("key", "", "https://airflow.example.org/it's $HOME")
+    theirs = Owner.of("another", "", "http://laptop:8080")
+    assert ask([steps(folder, ours)], shell)[0].status == 0
+    assert ask([steps(folder, ours)], shell)[0].status == 0, "a restart, or a controller beside it"
+    [refused] = ask([steps(folder, theirs)], shell)
+    assert refused.status == 1
+    for words in (ours.name, theirs.name, ours.ids[0], theirs.ids[0], "work_dir of its own", f"{folder.root}/owner"):
+        assert words in refused.stderr
+    assert ask([steps(folder, Owner.of("new, key", "", "the same"))], shell)[0].status == 0, "its key was rotated"
+    assert [path.name for path in Path(folder.root).glob("owner*")] == ["owner"]

@@ -227,3 +227,22 @@ def test_trouble_is_said_when_it_begins_changes_and_ends(
         ("WARNING", f"{what}: gone (said once, tried again)"),
         ("INFO", f"{what}: no more"),
     ]
+
+
+def test_allocations_that_live_are_fed_while_the_batch_system_is_away(tmp_path: Path) -> None:
+    """Jobs come to them through the shared folder; it is new ones alone that cannot be asked for."""
+    fleet = Fleet(tmp_path, api_url="http://api/execution/")
+    site = cluster_kind(SLURM())("hpc", fleet.config, fleet.folder / "state")
+    solo = drive(site, "a", lambda: bool(fleet.read("queue")))
+    [name] = fleet.begin_all()
+    assert wait_until(lambda: solo.tick() is not None and fleet.inbox(name) == ["a"], 30, 0.05)
+    fleet.write("status", "1")
+    assert wait_until(lambda: site.poller.note is not None, 30, 0.05)
+    solo.put([envelope("b")])
+    assert wait_until(lambda: solo.tick() is not None and fleet.inbox(name) == ["a", "b"], 30, 0.05)
+    told = site.observe()
+    assert (told.trouble, [each.state for each in told.locations]) == (None, [LocationState.UP])
+    assert told.market is not None
+    assert "could not be asked" in (told.market.held or "")
+    assert "could not be asked" in (told.note or "")
+    site.close("cancel", 10.0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.batch import canceller
 from lading.hooks.batch.system import CancelError, Profile
 from lading.hooks.job_scripts import hook as batch_hook
 from lading.hooks.job_scripts.array_result import JobArrayRun
@@ -28,6 +29,7 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.paramiko_transport import SSHTransport
 from lading.hooks.ssh.transport import Unusable
 from tests.clusters.toy_batch import Toy, ToyCluster
+from tests.services.processes import wait_until
 
 
 @pytest.fixture
@@ -360,6 +362,25 @@ def test_an_array_that_was_submitted_twice_runs_once(hook: BatchHook, cluster: T
     assert run.get(20) == 0
     assert (Path(run.folder).parent / "times").read_text() == "run\n" * 3
     assert {element.status for element in run} == {"succeeded"}
+
+
+def test_an_array_whose_node_does_not_hear_of_its_cancel_is_cancelled_again(
+    hook: BatchHook, cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
+    run = submit_array(hook, "sleep 60")
+    cluster.set("deaf")
+    run.cancel()
+    assert wait_until(lambda: bool(hook.refresh(at_once=True)) or asked_to_end(cluster) > 2, 20, 0.2)
+    assert not run.ready()
+    cluster.unset("deaf")
+    run.wait(20)
+    assert {element.status for element in run} == {"cancelled"}
+
+
+def asked_to_end(cluster: ToyCluster) -> int:
+    """How often jobs were cancelled."""
+    return len((cluster.folder / "killed").read_text().splitlines())
 
 
 def test_an_element_is_cancelled_alone_and_the_array_whole(hook: BatchHook, cluster: ToyCluster) -> None:

@@ -32,6 +32,15 @@ def test_without_a_file_the_exit_status_says_what_is_known(
     assert (end["message"] is None) == (cause is None)
 
 
+def test_what_airflow_has_settled_while_it_ran_has_begun_and_what_it_has_refused_has_not() -> None:
+    settled, refused = supervisor.JobSettled(), supervisor.JobRefused("answered 409")
+    for failure, has_begun in ((settled, True), (refused, False)):
+        left = ExitFile(failure.exit_code, str(failure), 100.0, 1.5, 2048, cause=failure.cause)
+        end = {"started_at": 50.0, **judge(left, None, supervisor.FAILED, 0, was_rebooted=False)}
+        assert end["cause"] == "cancelled", "it has not succeeded, and is no example for later estimates"
+        assert (end["started_at"] is not None) == has_begun
+
+
 def test_the_file_comes_before_the_exit_status_and_the_agents_cause_before_the_file() -> None:
     assert judge(KILLED, None, supervisor.SUCCEEDED, 0, was_rebooted=True)["message"] == "ended with signal 9"
     end = judge(KILLED, Cause("out_of_memory", "used 2 GiB of 1 GiB"), None, 0, was_rebooted=False)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 
 import pytest
 
+from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.status_query import Statuses, accounts
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.tracker import Errands, Submission, Tracked
+from lading.hooks.cluster.tracker import Errands, Submission, Tracked, Tracker
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.ssh.answer import Answer
 
@@ -90,3 +92,30 @@ def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFix
             none = accounts(SLURM(), Answer(1, "", "Slurm accounting storage is disabled\n"), trouble)
     assert (list(none.jobs), len(caplog.records)) == ([], 1)
     assert list(accounts(SLURM(), None, trouble).jobs) == []
+
+
+def test_what_can_never_start_as_things_are_is_given_up_after_a_while(job: Tracked) -> None:
+    never = replace(WAITS, never=True, reason="it asks for more time than the partition allows")
+    for at, hopeless in ((110.0, False), (1000.0, False), (1010.0, True)):
+        job.see(job.given_up(never, at, 900.0), at)
+        assert job.is_hopeless == hopeless
+    job.see(job.given_up(WAITS, 1020.0, 900.0), 1020.0)
+    assert (job.is_hopeless, job.gone_since) == (False, None), "an administrator has changed the partition"
+    job.see(job.given_up(never, 1030.0, 900.0), 1030.0)
+    assert not job.is_hopeless
+
+
+def test_a_job_that_is_shown_although_it_was_cancelled_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TORQUE's qdel of an array whose MOM is down exits with 0, and ends nothing."""
+    tracker, system = Tracker(), TORQUE()
+    submission = Submission("L1", ["a", "b"], "63[].head1", SUBMITTED_AT)
+    job = Tracked(Task("b"), submission=submission, index=2)
+    system.cancelled(Answer(0))
+    tracker.press(job, system)
+    assert tracker.errands.take().cancels == ["63[2].head1"]
+    tracker.press(job, system)
+    assert tracker.errands.take().cancels == [], "it has some time to end"
+    later = time.monotonic() + 61.0
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    tracker.press(job, system)
+    assert tracker.errands.take().cancels == ["63[2].head1"]

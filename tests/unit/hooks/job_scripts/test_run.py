@@ -10,11 +10,13 @@ import pytest
 
 from lading.hooks.batch.lsf.system import LSF
 from lading.hooks.batch.pbs.pbspro import PBSPro
+from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.system import NativeJob
+from lading.hooks.batch.system import BatchSystem, NativeJob, Profile
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.job_scripts.run_store import RunStore
+from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import Answer
 
 NEW = RunRecord("token", "/scratch/token", "lading-token")
@@ -246,3 +248,48 @@ def test_sigterm_at_the_time_limit_where_no_history_is_kept(time: int | None, se
 def test_an_element_has_asked_for_the_time_of_its_array() -> None:
     array = replace(NEW, job_id="7", elements="1-3", time=60)
     assert array.element(2, SLURM()).time == 60
+
+
+def test_what_can_never_start_as_things_are_has_failed_after_a_while() -> None:
+    waits = NativeJob(id="7", state="pending", reason="Can Never Run", never=True)
+    run = asked(native=waits)
+    assert (run.state, run.hopeless) == ("submitted", False)
+    assert not asked(run, NOW + 899.0, native=waits).hopeless
+    assert asked(run, NOW + 900.0, native=waits).hopeless
+    mended = asked(run, NOW + 10.0, native=replace(waits, never=False))
+    assert not asked(mended, NOW + 900.0, native=waits).hopeless
+
+
+def test_a_run_that_others_have_cancelled_is_one_that_is_to_be_cancelled_again() -> None:
+    run = asked(native=NativeJob(id="7", state="running"), cancelled=True)
+    assert run.is_shown_although_cancelled
+
+
+def test_a_script_that_ran_to_its_limit_waits_for_the_accounting_whatever_its_exit_status() -> None:
+    """OpenLava calls one DONE that traps the signal; its history has the times."""
+    live = replace(LIVE, time=60, gone_since=NOW)
+    done = NativeJob(id="7", state="ended", exit_code=0)
+    facts: dict[str, Any] = {"native": done, "accounting": True, "sentinel": "0 1700000100 1700000161"}
+    assert not asked(live, **facts).ended
+    ended = asked(live, **facts, account=replace(done, cause="time_limit", exit_code=None))
+    assert (ended.state, ended.cause) == ("failed", "time_limit")
+    assert asked(live, NOW + 10.0, **facts).state == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("system", "native", "expected"),
+    [
+        (PBSPro(), {}, ["#PBS -r n"]),
+        (PBSPro(), {"r": "y"}, ["#PBS -r y"]),
+        (SLURM(), {}, ["#SBATCH --no-requeue"]),
+        (SLURM(), {"requeue": True}, ["#SBATCH --requeue"]),
+        (SGE(), {}, ["#$ -r n"]),
+    ],
+)
+def test_a_script_is_not_begun_twice_unless_its_author_says_so(
+    system: BatchSystem, native: dict[str, Any], expected: list[str]
+) -> None:
+    files = layout.files(JobScript("true", **native), system, Profile(), "/scratch/token", jobname="lading-1")
+    lines = files[layout.WRAPPER].splitlines()
+    found = [line for line in lines if line.startswith(system.prefix) and ("requeue" in line or " -r " in line)]
+    assert found == expected

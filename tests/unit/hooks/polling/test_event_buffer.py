@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+
 from lading.hooks.polling.event_buffer import EventBuffer
+from tests.recordings import FOLDER
+
+
+@dataclass
+class Task:
+    """A job that waits."""
+
+    token: str
+    told: str | None = None
 
 
 def test_a_file_goes_when_all_that_was_told_before_its_end_is_stored() -> None:
@@ -25,3 +37,22 @@ def test_a_file_of_which_nothing_was_told_goes_at_once() -> None:
     assert event_buffer.done() == ["1.jsonl"]
     event_buffer.removed(["1.jsonl"])
     assert event_buffer.done() == []
+
+
+def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
+    """Of a Dag of 20 tasks on OpenPBS, each line one row of Airflow's event log."""
+    lines = (FOLDER / "pbspro/waits-events-of-one-run.txt").read_text().splitlines()
+    event_buffer, jobs = EventBuffer(), dict[str, Task]()
+    for line in lines:
+        _, _, _, task, index, reason = line.split(" ", 5)
+        event_buffer.tell_reason(jobs.setdefault(f"{task} {index}", Task(f"{task} {index}")), reason)
+    told = [(event["token"], "".join(filter(str.isalpha, event["reason"]))) for event in event_buffer.unread()]
+    assert len(told) < len(lines)
+    assert all(first != then for name in jobs for first, then in pairwise(each for each in told if each[0] == name))
+    job = Task("other")
+    for reason in ("waits: a limit of the account is reached", "waits: it is held"):
+        event_buffer.tell_reason(job, reason)
+    assert [each["reason"] for each in event_buffer.unread() if each["token"] == "other"] == [
+        "waits: a limit of the account is reached",
+        "waits: it is held",
+    ]

@@ -292,7 +292,10 @@ def test_a_task_that_the_server_ends_has_not_failed(node: NodeAgent, api: Execut
     token = put(node, "bash")
     node.wait_for(token, "started")
     api.refusals["/heartbeat"] = 409
-    assert node.wait_for(token)["cause"] is None
+    finished = node.wait_for(token)
+    assert (finished["cause"], finished["exit_code"]) == ("cancelled", 0)
+    assert "marked" in finished["message"]
+    assert finished["started_at"] is not None
     assert api.states(token) == []
 
 
@@ -308,7 +311,8 @@ def test_a_task_whose_end_the_server_has_decided_has_not_failed(
     api.refusals["/state"] = status
     api.details["/state"] = {"message": "no", **detail}
     token = put(node, task)
-    assert node.wait_for(token)["cause"] is None
+    finished = node.wait_for(token)
+    assert (finished["cause"], finished["exit_code"]) == ("cancelled", 0)
     assert api.states(token), "it was told"
     assert "what the task has come to is not wanted any more" in [line["event"] for line in log(node, token)]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from lading.hooks.batch import canceller
 from lading.hooks.cluster.allocations import recall, states
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.config import ClusterConfig
@@ -367,6 +368,7 @@ def test_an_allocation_begins_its_work_before_it_makes_way(tmp_path: Path) -> No
 
 
 def test_an_allocation_is_cancelled_until_it_is_gone(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
     fleet.give("a")
     fleet.go()
     [allocation] = fleet.poller.fleet.allocations.values()

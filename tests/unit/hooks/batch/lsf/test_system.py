@@ -302,3 +302,14 @@ def test_names_of_queues_are_not_cut(tmp_path: Path) -> None:
     assert LSF.survey is not None
     done = subprocess.run(LSF.survey.command, capture_output=True, text=True, env=environment)
     assert LSF.survey.inventory(Answer(done.returncode, done.stdout)).queues == ["a_very_long_one"]
+
+
+def test_a_job_that_traps_the_signal_of_its_run_limit_has_reached_it() -> None:
+    """OpenLava calls it done, for it has exited with 0."""
+    answer = recorded("lsf/openlava_history_limit")
+    end = answer.stdout.index("Exited with exit code 140")
+    done = answer.stdout[:end] + "Done successfully." + answer.stdout[end + len("Exited with exit code 140.") :]
+    [job] = LSF().accounted(Answer(0, done))
+    assert (job.cause, job.state) == ("time_limit", "ended")
+    [job] = LSF().accounted(Answer(0, done.replace("00:34:17", "00:33:40").replace("  62  ", "  25  ")))
+    assert (job.cause, job.exit_code) == (None, 0)

@@ -320,3 +320,13 @@ def test_a_lookup_by_name_shows_jobs_that_have_ended() -> None:
         ("5.pbs1", "ended", 3),
     ]
     assert (found.silent, found.is_silent(("6.pbs1", None))) == (["7.pbs1"], False)
+
+
+def test_a_request_that_can_never_run_is_told_from_one_that_waits() -> None:
+    for comment, never in (
+        ("Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 8 T: 8)", True),
+        ("Not Running: Insufficient amount of resource: ncpus (R: 2 A: 1 T: 8)", False),
+    ):
+        line = f"Job Id: 7.pbs1|Job_Name=x|job_state=Q|comment={comment}\n"
+        [job] = PBSPro().statuses(Answer(0, line))
+        assert (job.state, job.cause, job.never, job.reason) == ("pending", None, never, comment)

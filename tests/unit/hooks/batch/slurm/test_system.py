@@ -10,6 +10,7 @@ from lading.hooks.batch.slurm.messages import in_words
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, NativeJob, Profile, Request, SubmitError
 from lading.hooks.ssh.answer import Answer
+from tests.recordings import FOLDER
 
 
 def test_ids_of_several_clusters() -> None:
@@ -261,3 +262,32 @@ def test_memory_in_mib_where_the_site_counts_in_gib() -> None:
     profile = Profile(memory=MemoryDialect(unit="M"))
     assert SLURM().directives(Request(mem=4097), profile) == ["--mem=4097M"]
     assert SLURM().directives(Request(mem=4097), Profile()) == ["--mem=4097"]
+
+
+def test_what_slurmstepd_has_killed_without_cgroups_was_out_of_memory() -> None:
+    """Slurm 25.11.7 with OverMemoryKill, in the columns that are asked for."""
+    text = "6|FAILED|0:9|2026-11-24T19:23:16|n1||200M|x\n6.batch|CANCELLED by 0|0:9|2026-11-24T19:23:16|n1|{}||batch\n"
+    for used, cause in (("322M", "out_of_memory"), ("329724K", "out_of_memory"), ("150M", "error"), ("", "error")):
+        [job] = SLURM().accounted(Answer(0, text.format(used)))
+        assert (job.cause, job.exit_code, job.name) == (cause, 137, "x")
+    [failed] = SLURM().accounted(Answer(0, text.format("322M").replace("FAILED|0:9", "FAILED|1:0")))
+    assert failed.cause == "error"
+    log = (FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text()
+    assert SLURM().wording.memory is not None
+    assert len(SLURM().wording.memory.findall(log)) == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause", "never"),
+    [
+        ("DependencyNeverSatisfied", "error", False),
+        ("PartitionTimeLimit", None, True),
+        ("Dependency", None, False),
+        ("Resources", None, False),
+    ],
+)
+def test_what_can_never_start(reason: str, cause: str | None, never: bool) -> None:
+    [waits] = SLURM().statuses(Answer(0, f"44|PENDING||{reason}|lading-4342ed6c\n"))
+    assert (waits.cause, waits.never) == (cause, never)
+    [ended] = SLURM().statuses(Answer(0, f"44|CANCELLED||{reason}|lading-4342ed6c\n"))
+    assert (ended.cause, ended.never) == ("cancelled", False)
