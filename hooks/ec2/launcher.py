@@ -150,7 +150,7 @@ class Launcher:
 
     def _answered(self, batch: Batch, found: Sequence[Instance]) -> None:
         self.unanswered.pop(batch.token, None)
-        self.shortages.launched()
+        self.shortages.launched(batch.offering)
         self._note(batch, found)
 
     def _parameters(self, batch: Batch) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Launcher:
             if member is None or member.instance is not None:
                 continue
             if instance is not None:
-                member.instance = instance
+                member.know(instance)
                 member.enter(Phase.PENDING)
             else:
                 words = f"EC2 had capacity for {len(found)} of {len(batch.orders)} that were asked for together"

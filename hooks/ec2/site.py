@@ -124,7 +124,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             self.price_rounds.wake()
         shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
-        note = join(*troubles, shortages.held, shortages.paused, fleet.offers.note)
+        note = join(*troubles, shortages.held, shortages.paused, fleet.refused, fleet.offers.note)
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
         return Observation(seen, events, acknowledge, market, note=note)
@@ -214,7 +214,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def end(self, ids: Sequence[str]) -> Mapping[str, float]:
         ec2, found = self.fleet.ec2, []
-        ec2.terminate(ids)
+        for error in ec2.terminate(ids).values():
+            raise error
         with suppress(EC2Error):  # they have ended all the same
             found = ec2.describe({"instance-id": ids})
         return {each.id: each.ended_at for each in found if each.ended_at is not None}
