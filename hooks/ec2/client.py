@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 from lading.hooks.ec2.config import EC2Config
@@ -46,7 +47,7 @@ class Trouble(str, Enum):
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 CODES = {
     Trouble.CAPACITY: "InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientReservedInstanceCapacity|"
-    "InsufficientCapacity|InsufficientFreeAddressesInSubnet|SpotMaxPriceTooLow|Unsupported|UnsupportedOperation",
+    "InsufficientCapacity|SpotMaxPriceTooLow|Unsupported|UnsupportedOperation",
     Trouble.QUOTA: "InstanceLimitExceeded|VcpuLimitExceeded|MaxSpotInstanceCountExceeded|"
     "MaxSpotFleetRequestCountExceeded|VolumeLimitExceeded|MaxIOPSLimitExceeded",
     Trouble.THROTTLE: "RequestLimitExceeded|ResourceCountExceeded|RequestThrottled|Throttling|ThrottlingException|"
@@ -54,8 +55,22 @@ CODES = {
     Trouble.TERMINATED: "IdempotentInstanceTerminated",
     Trouble.MISMATCH: "IdempotentParameterMismatch|IdempotencyParameterMismatch",
     Trouble.SILENCE: "InternalError|InternalFailure|ServerInternal|ServiceUnavailable|Unavailable|RequestTimeout|"
-    "RequestTimeoutException|RequestExpired|5\\d\\d",
+    "RequestTimeoutException|5\\d\\d",
 }
+
+
+# After these the credentials and the images are read again at the next question: keys rotate, sessions end, and images
+# are replaced. Without one of these they are read again after so many seconds.
+STALE = re.compile(
+    r"AuthFailure|ExpiredToken|ExpiredTokenException|RequestExpired|InvalidClientTokenId|"
+    r"UnrecognizedClientException|InvalidAMIID\..*"
+)
+SECONDS_UNTIL_READ_AGAIN = 900.0
+# Clients, which hold credentials.
+CLIENTS = "reader", "launcher", "pricing"
+INSTANCE_ID = re.compile(r"\bi-[0-9a-f]{8,17}\b")
+# An instance that is none the worse for being ended again.
+GONE = "InvalidInstanceID.NotFound"
 
 
 # Only words say when an instance was ended, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
@@ -92,6 +107,29 @@ def translated() -> Iterator[None]:
         raise EC2Error(Trouble.SILENCE, "", f"AWS does not answer: {error}") from error
     except BotoCoreError as error:  # no credentials, no region, a parameter that cannot be
         raise EC2Error(Trouble.PERMANENT, "", str(error)) from error
+
+
+def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a question of :class:`EC2` raise nothing but EC2Error, whatever the answer is, and read again what is stale.
+
+    An answer that makes no sense counts as none: what was asked for may have been done.
+    """
+
+    @wraps(ask)
+    def asked(self: EC2, *args: Any, **options: Any) -> Any:
+        self.read_again(SECONDS_UNTIL_READ_AGAIN)
+        try:
+            with translated():
+                return ask(self, *args, **options)
+        except EC2Error as error:
+            if STALE.fullmatch(error.code):
+                self.read_again()
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            words = f"what AWS answers makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
+            raise EC2Error(Trouble.SILENCE, "", words) from error
+
+    return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +187,18 @@ class EC2:
         self._make = make or (lambda *asked: _client(config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
         self._pictures: dict[str, Picture] = {}
+        self._read_at = time.monotonic()
+
+    def read_again(self, older_than: float = 0.0) -> None:
+        """Read the credentials and the parameters of images again at the next question.
+
+        :param older_than: seconds; what was read later than that ago is kept
+        """
+        if (now := time.monotonic()) - self._read_at >= older_than:
+            self._read_at = now
+            for name in CLIENTS:
+                self.__dict__.pop(name, None)
+            self._images.clear()
 
     @cached_property
     def reader(self) -> Any:
@@ -170,7 +220,7 @@ class EC2:
         """Where machines are launched."""
         return self.config.region or str(self.reader.meta.region_name)
 
-    @translated()
+    @answered
     def _made(
         self, service: str, total_max_attempts: int = 3, region: str | None = None, read_timeout: float | None = None
     ) -> Any:
@@ -179,7 +229,7 @@ class EC2:
         options = {"retries": retries, **timeouts}
         return self._make(service, region or self.config.region, options)
 
-    @translated()
+    @answered
     def run(self, parameters: Mapping[str, Any]) -> list[Instance]:
         """Launch instances.
 
@@ -187,7 +237,7 @@ class EC2:
         """
         return list(read([self.launcher.run_instances(**parameters)]))
 
-    @translated()
+    @answered
     def describe(self, filters: Mapping[str, Sequence[str]]) -> list[Instance]:
         """The instances of which all this is so, those that have ended lately among them.
 
@@ -198,23 +248,39 @@ class EC2:
         options = {"Filters": asked, "PaginationConfig": {"PageSize": 1000}}
         return list(read(listed(self.reader, "describe_instances", "Reservations", **options)))
 
-    def terminate(self, ids: Sequence[str]) -> None:
+    def terminate(self, ids: Sequence[str]) -> dict[str, EC2Error]:
         """End instances, whatever runs on them; one that is gone already is none the worse for it.
 
-        :raises EC2Error: it could not be done, or nobody knows
-        """
-        for start in range(0, len(ids), MOST_IDS):
-            part = list(ids[start : start + MOST_IDS])
-            try:
-                with translated():
-                    self.reader.terminate_instances(InstanceIds=part)
-            except EC2Error as error:
-                if error.code != "InvalidInstanceID.NotFound":
-                    raise
-                for each in part if len(part) > 1 else ():
-                    self.terminate([each])
+        AWS refuses a request for all because of one of them: those that it names are set apart, and where it names
+        none the request is halved.
 
-    @translated()
+        :returns: why those are not ended that AWS refuses to end, by their ids
+        :raises EC2Error: EC2 takes no requests for now, or does not answer
+        """
+        refused: dict[str, EC2Error] = {}
+        parts = [list(ids[start : start + MOST_IDS]) for start in range(0, len(ids), MOST_IDS)]
+        while parts:
+            part = parts.pop()
+            try:
+                self._terminate(part)
+            except EC2Error as error:
+                if error.trouble in (Trouble.SILENCE, Trouble.THROTTLE) or STALE.fullmatch(error.code):
+                    raise
+                named = [each for each in part if each in INSTANCE_ID.findall(error.words)]
+                if len(part) == 1 or named:
+                    apart = part if len(part) == 1 else named
+                    refused |= {} if error.code == GONE else dict.fromkeys(apart, error)
+                    part = [each for each in part if each not in apart]
+                    parts += [part] if part else []
+                else:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+        return refused
+
+    @answered
+    def _terminate(self, ids: Sequence[str]) -> None:
+        self.reader.terminate_instances(InstanceIds=list(ids))
+
+    @answered
     def zones(self) -> dict[str, str]:
         """The site's subnets by their zones; of several in one zone the first.
 
@@ -227,7 +293,7 @@ class EC2:
             found.setdefault(by_id[subnet], subnet)
         return found
 
-    @translated()
+    @answered
     def picture(self, image: str) -> Picture:
         """What an image is like; it never changes, so that it is asked for once.
 
@@ -259,7 +325,7 @@ class EC2:
             sizes[picture.root] = whole_gib(self.config.disk)
         return sizes.get(picture.root, 0.0), sum(sizes.values())
 
-    @translated()
+    @answered
     def role(self, profile: str) -> str:
         """The ARN of the role in an instance profile.
 
@@ -270,7 +336,7 @@ class EC2:
             raise EC2Error(Trouble.PERMANENT, "", f"the instance profile {profile} has no role")
         return str(found[0]["Arn"])
 
-    @translated()
+    @answered
     def encrypts(self) -> bool:
         """Whether a volume of a machine is encrypted, by its image or because the account has it so.
 
@@ -282,7 +348,7 @@ class EC2:
         volumes = (each for image in found for each in image.get("BlockDeviceMappings", ()))
         return any(each.get("Ebs", {}).get("Encrypted", False) for each in volumes)
 
-    @translated()
+    @answered
     def quotas(self) -> list[tuple[str, float]]:
         """The quotas of EC2 that the account has, by the names that AWS gives them.
 
@@ -291,7 +357,7 @@ class EC2:
         found = listed(self._made("service-quotas"), "list_service_quotas", "Quotas", ServiceCode="ec2")
         return [(str(each["QuotaName"]), float(each["Value"])) for each in found]
 
-    @translated()
+    @answered
     def spot_prices(self, kind: str, zone: str, since: float, until: float) -> list[tuple[float, float]]:
         """The prices of a type on spot over a time, oldest first, with the one that held when it began.
 
@@ -305,7 +371,7 @@ class EC2:
         priced = ((each["Timestamp"].timestamp(), number(each["SpotPrice"])) for each in found)
         return sorted((at, usd) for at, usd in priced if usd is not None)
 
-    @translated()
+    @answered
     def arch(self, kind: str) -> str:
         """The architecture of a type that no table names, as uname calls it.
 
@@ -315,7 +381,7 @@ class EC2:
         supported = answer["InstanceTypes"][0]["ProcessorInfo"]["SupportedArchitectures"]
         return "aarch64" if "arm64" in supported else "x86_64"
 
-    @translated()
+    @answered
     def image(self, arch: str) -> str:
         """The id of the image of an architecture; a parameter of SSM is looked up once.
 
@@ -370,10 +436,10 @@ def meaning(code: str) -> Trouble:
 def read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
     """The instances of reservations; one that makes no sense is left out."""
     for reservation in reservations:
-        for each in reservation.get("Instances", ()):
+        for each in (reservation.get("Instances") or ()) if isinstance(reservation, Mapping) else ():
             try:
                 yield _instance(each)
-            except (KeyError, TypeError, ValueError):
+            except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 continue
 
 

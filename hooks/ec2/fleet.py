@@ -26,7 +26,7 @@ from lading.hooks.ec2.reach import Connector, answering, prepare
 from lading.hooks.files.trouble import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.site import Order
+from lading.hooks.site import Order, join
 from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
@@ -234,7 +234,12 @@ class Fleet:
         """
         if member.doom is None:
             is_silent = member.instance is not None and not (member.has_answered or member.is_adopted)
-            if end.cause == "node_failure" and is_silent:
+            named = (
+                member.instance is not None
+                and is_silent
+                and self.launcher.shortages.failed(member.offering, member.instance.reason)
+            )
+            if end.cause == "node_failure" and is_silent and not named:
                 self.launcher.shortages.never_answered(member.offering, end.words)
             member.doom = end
         return member.doom
@@ -351,19 +356,36 @@ class Fleet:
             for each in list(self.members.values())
             if each.doom is not None and each.instance is not None
             if each.asked_at is None or now - each.asked_at > life.SECONDS_UNTIL_REPEATED
+            if each.refusal.held is None
         ]
         if not doomed:
             return
         what = f"Machines of site {self.site!r} cannot be ended"
+        by_id = {each.instance.id: each for each in doomed if each.instance is not None}
         try:
-            self.ec2.terminate([each.instance.id for each in doomed if each.instance is not None])
+            refused = self.ec2.terminate(list(by_id))
         except EC2Error as error:
             self._complaints.begin(what, error)
             if error.trouble is Trouble.SILENCE:
                 raise
+            for each in doomed:
+                each.asked_at = now
             return
-        self._complaints.end(what)
-        for each in doomed:
+        for id, each in by_id.items():
             each.asked_at = now
-            each.enter(Phase.TERMINATING)
+            if id in refused:
+                each.refusal.failed(f"{id} cannot be ended, and is paid for: {life.remedied(refused[id])}")
+            else:
+                each.refusal.succeeded()
+                each.enter(Phase.TERMINATING)
+        if refused:
+            self._complaints.begin(what, next(iter(refused.values())))
+        else:
+            self._complaints.end(what)
         self._described_at = 0.0
+
+    @property
+    def refused(self) -> str | None:
+        """Which machines AWS refuses to end, with what to do, in words; None: none."""
+        members = list(self.members.values())
+        return join(*(each.refusal.words for each in members if each.doom is not None and each.refusal.failures))

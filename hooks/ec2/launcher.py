@@ -15,7 +15,7 @@ from typing import Any
 
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import Batch
-from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.client import EC2, STALE, EC2Error, Instance, Trouble
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.life import End, Phase
 from lading.hooks.ec2.member import Member
@@ -150,7 +150,7 @@ class Launcher:
 
     def _answered(self, batch: Batch, found: Sequence[Instance]) -> None:
         self.unanswered.pop(batch.token, None)
-        self.shortages.launched()
+        self.shortages.launched(batch.offering)
         self._note(batch, found)
 
     def _parameters(self, batch: Batch) -> dict[str, Any]:
@@ -197,6 +197,10 @@ class Launcher:
                 each.note = str(error)
             raise error
         self.shortages.refused(batch.offering, error)
+        if batch.token in self.unanswered and STALE.fullmatch(error.code):
+            # What the credentials refuse now says nothing of the request before, which may have launched machines.
+            self.unanswered[batch.token] = batch, time.monotonic()
+            return
         if error.trouble is Trouble.THROTTLE:
             if batch.token not in self.unanswered:
                 self.batches.appendleft(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from lading.hooks.ec2.client import Instance
+from lading.hooks.ec2.client import EC2Error, Instance
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.text.units import format_time
 
@@ -38,8 +38,9 @@ BOOTS = 5
 # https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
 SECONDS_UNTIL_DESCRIBED = 300.0
 SECONDS_UNTIL_MISSED = 60.0
-# TerminateInstances is asked for again after this, seconds.
+# TerminateInstances is asked for again after this, seconds; where it is refused after ever longer pauses up to this.
 SECONDS_UNTIL_REPEATED = 30.0
+LONGEST_UNTIL_REPEATED = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,13 @@ def unattended(instance: Instance) -> End:
     end = ended(instance)
     words = f"it ended while no controller looked: {end.words if end is not None else instance.state}"
     return End("preempted" if end is not None and end.cause == "preempted" else "lost", words)
+
+
+def remedied(error: EC2Error) -> str:
+    """Why AWS does not end a machine, in its words, and what to do."""
+    if error.code == "OperationNotPermitted":
+        return f"{error}; switch off its termination protection (disableApiTermination) in EC2"
+    return f"{error}; end it in EC2, or allow the site's credentials to"
 
 
 MISSED = End("node_failure", "EC2 does not know the machine any more")

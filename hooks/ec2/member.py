@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import Batch
 from lading.hooks.ec2.client import Instance
-from lading.hooks.ec2.life import End, Phase
+from lading.hooks.ec2.life import LONGEST_UNTIL_REPEATED, SECONDS_UNTIL_REPEATED, End, Phase
 from lading.hooks.ec2.pace import Offering
 from lading.hooks.machines.connection import Connection
 from lading.hooks.site import LocationState, Order, Seen
+from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.catalogue import InstanceType
 from lading.scheduling.location import Location
 from lading.scheduling.resources import NOT_KNOWN, Resources
@@ -38,11 +39,13 @@ class Member:
     :param priced_at: epoch seconds since when it costs that; None: since its launch, or it is not known
     :param since: of its phase, on the monotonic clock
     :param instance: as EC2 described it last; None: it has not
-    :param is_described: whether it ever has
+    :param heard_at: when EC2 first said that it is there, epoch seconds of our own clock; None: it has not
+    :param is_described: whether EC2 ever has described it
     :param missed_at: since when it does not, though others are described, on the monotonic clock; None: it does
     :param connection: None: it was not reached yet
     :param release: why it is to go, in words; None: it is not
     :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
+    :param refusal: of the requests to end it
     :param doom: why EC2 is asked to end it; None: it is not
     :param boot_seconds: from its launch until it takes jobs, as far as it is known
     :param has_answered: whether it was ever ready
@@ -65,11 +68,13 @@ class Member:
     since: float = field(default_factory=time.monotonic)
     deployment: str = ""
     instance: Instance | None = None
+    heard_at: float | None = None
     is_described: bool = False
     missed_at: float | None = None
     connection: Connection | None = None
     release: str | None = None
     asked_at: float | None = None
+    refusal: Backoff = field(default_factory=lambda: Backoff(2 * SECONDS_UNTIL_REPEATED, LONGEST_UNTIL_REPEATED))
     has_answered: bool = False
     of_no_use_at: float | None = None
     doom: End | None = None
@@ -89,6 +94,7 @@ class Member:
         elif not instance.lives and self._is_pending:
             self.never_ran = time.monotonic() - self.pending_until < SECONDS_UNSEEN
         self.instance = instance
+        self.heard_at = time.time() if self.heard_at is None else self.heard_at
 
     @property
     def _is_pending(self) -> bool:
@@ -199,20 +205,21 @@ class Member:
     def seen(self, site: str) -> Seen:
         """The location as it is now."""
         id = self.instance.id if self.instance is not None else None
+        billed = self.billed_from
         state = STATES.get(self.phase, LocationState.BOOTING)
         if self.connection is None or self.phase is Phase.BOOTING:
-            return Seen(self._location(site), state, frozenset(), self.trouble, native_id=id)
+            return Seen(self._location(site), state, frozenset(), self.trouble, native_id=id, billed_since=billed)
         there = self.connection.seen(site)
         if state is LocationState.UP:
             state = there.state
         known = self._location(site)
         its = {name: getattr(known, name) for name in ITS}
         location = replace(there.location, **its)
-        return Seen(location, state, there.known, there.note, native_id=id, node=there.node)
+        return Seen(location, state, there.known, there.note, native_id=id, node=there.node, billed_since=billed)
 
     def _location(self, site: str) -> Location:
         kind, _, capacity_type = self.offering
-        launched_at = self.instance.launched_at if self.instance is not None else None
+        boots = self.heard_at is not None and self.phase in (Phase.PENDING, Phase.BOOTING)
         return Location(
             self.name,
             self.capacity,
@@ -224,6 +231,6 @@ class Member:
             arch=self.arch,
             features=self.features,
             site=site,
-            launched_at=self.billed_from,
-            ready_at=None if launched_at is None else launched_at + self.boot_seconds,
+            launched_at=self.heard_at,
+            ready_at=(self.heard_at or 0.0) + self.boot_seconds if boots else None,
         )

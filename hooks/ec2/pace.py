@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 from lading.hooks.ec2.client import EC2Error, Trouble
 from lading.hooks.ssh.backoff import Backoff
@@ -18,6 +21,10 @@ SECONDS_OVER_QUOTA = 180.0
 # A throttle pauses launches for so long, and ever longer; what is refused for good as well, seconds.
 FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
 FIRST_HOLD, LONGEST_HOLD = 60.0, 900.0
+# What an administrator has to mend for a part of the site is not asked for again before, seconds.
+SECONDS_UNTIL_MENDED = 900.0
+# AWS takes a moment to know an instance profile that was just made: it is asked again after this, that often, seconds.
+SECONDS_UNTIL_KNOWN, MOST_UNKNOWN = 15.0, 4
 # A type of which a machine never answered is not launched in that zone before, seconds: giving one up takes minutes,
 # and the other zones are to have been tried by then. After so many in a row it is the image or the network.
 SECONDS_AFTER_SILENCE = 1800.0
@@ -25,6 +32,118 @@ MOST_SILENT = 3
 
 Offering = tuple[str, str | None, str]
 """Type, zone and capacity type."""
+
+
+class Concern(Enum):
+    """What a refusal is about: nothing else is held by it."""
+
+    OFFERING = "offering"
+    TYPE = "type"
+    ZONE = "zone"
+    CAPACITY_TYPE = "capacity type"
+    ACCOUNT = "account"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What AWS means by an error code, or by the code of the reason for which a machine has ended.
+
+    :param code: a pattern of it
+    :param seconds: for how long what it concerns is left alone; of an account it is the first pause of ever longer ones
+    :param words: a pattern of what the message has; empty: any
+    :param remedy: what to do; empty: nothing, it passes
+    """
+
+    code: str
+    concern: Concern
+    seconds: float
+    remedy: str = ""
+    words: str = ""
+
+    def meets(self, code: str, words: str) -> bool:
+        return bool(re.fullmatch(self.code, code) and re.search(self.words, words, re.IGNORECASE))
+
+
+ADDRESSES = "the subnet has no free address; give a larger one in `subnets`, or end what holds its addresses"
+PROFILE = r"Invalid IAM Instance Profile"
+# The first that meets counts. What none meets concerns the offering, and is left alone ever longer.
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
+REFUSALS = (
+    Refusal("InsufficientFreeAddressesInSubnet", Concern.ZONE, SECONDS_WITHOUT_CAPACITY, ADDRESSES),
+    Refusal("InvalidParameterValue", Concern.ZONE, SECONDS_WITHOUT_CAPACITY, ADDRESSES, "free addresses"),
+    Refusal("InvalidParameterValue", Concern.ACCOUNT, SECONDS_UNTIL_KNOWN, "mend `instance_profile`", PROFILE),
+    Refusal(r"InvalidSubnetID\..*|InvalidSubnet", Concern.ZONE, SECONDS_UNTIL_MENDED, "mend `subnets` of the table"),
+    Refusal("InsufficientVolumeCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY),
+    Refusal("InsufficientAddressCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY),
+    Refusal(
+        "InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED,
+        "the account's plan has only types of the free tier: name such in `instance_types`, or change the plan",
+        "free tier",
+    ),
+    Refusal(
+        "InvalidParameterCombination|InvalidParameterValue|Unsupported|UnsupportedOperation", Concern.TYPE,
+        SECONDS_UNTIL_MENDED, "the image does not suit the type: give another one in `ami`, or leave the type out "
+        "(`exclude_types`)", r"\bENA\b|enhanced networking|UEFI|boot mode|architecture|NitroTPM",
+    ),
+    Refusal("InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED, "leave the type out (`exclude_types`)"),
+    Refusal(
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted", Concern.CAPACITY_TYPE, SECONDS_UNTIL_MENDED,
+        "make the role once, by `aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`",
+    ),
+    Refusal(
+        "PendingVerification", Concern.ACCOUNT, FIRST_HOLD,
+        "AWS verifies the account for this region, which takes up to 4 hours; after that write to its support",
+    ),
+    Refusal("OptInRequired", Concern.ACCOUNT, FIRST_HOLD, "subscribe the account to EC2, or enable the region"),
+    Refusal(
+        "UnauthorizedOperation|AccessDenied|AccessDeniedException", Concern.ACCOUNT, FIRST_HOLD,
+        "a service control policy of the organization forbids it: its administrator has to allow it",
+        "service control policy",
+    ),
+    Refusal(
+        "UnauthorizedOperation|AccessDenied|AccessDeniedException", Concern.ACCOUNT, FIRST_HOLD,
+        "widen the permissions boundary of the site's role", "permissions boundary",
+    ),
+    Refusal(
+        "UnauthorizedOperation|AccessDenied|AccessDeniedException", Concern.ACCOUNT, FIRST_HOLD,
+        "allow what `airflow lading check SITE --policy` prints",
+    ),
+    Refusal("RequestExpired|ExpiredToken|ExpiredTokenException", Concern.ACCOUNT, FIRST_HOLD, "the credentials have "
+            "expired, or the clock of this machine is wrong: renew the one, or mend the other"),
+    Refusal(
+        "AuthFailure|InvalidClientTokenId|UnrecognizedClientException|Blocked", Concern.ACCOUNT, FIRST_HOLD,
+        "mend the credentials of the connection that `aws_conn_id` names",
+    ),
+    Refusal(r"InvalidAMIID\..*", Concern.TYPE, FIRST_HOLD, "mend `ami` of the table"),
+    Refusal(
+        r"InvalidGroup\..*|InvalidKeyPair\..*|InvalidSecurityGroupID\..*", Concern.ACCOUNT, FIRST_HOLD,
+        "mend the table of the site",
+    ),
+    Refusal("", Concern.ACCOUNT, FIRST_HOLD),  # what boto3 or the table says: no credentials, no region
+    # Of the reasons for which machines end: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
+    Refusal(
+        r"Server\.(InsufficientInstanceCapacity|SpotInstanceTermination|InternalError)", Concern.OFFERING,
+        SECONDS_WITHOUT_CAPACITY,
+    ),
+    Refusal(
+        r"Client\.VolumeLimitExceeded|Client\.VolumeInitiatedShutdown", Concern.ACCOUNT, FIRST_HOLD,
+        "raise the quota of EBS storage in Service Quotas, or lower `disk`",
+    ),
+    Refusal(
+        r"Client\.(InternalError|InvalidSnapshot\.NotFound)", Concern.ACCOUNT, FIRST_HOLD,
+        "the volumes cannot be made: let the site's credentials use the KMS key of the image, and see that its "
+        "snapshots are there",
+    ),
+)  # fmt: skip
+UNKNOWN = Refusal(".*", Concern.OFFERING, SECONDS_WITHOUT_CAPACITY)
+# Of an end, only what says that a launch has failed: a machine that was up ends for reasons of its own.
+STATE_CODE = re.compile(r"^((?:Server|Client)\.[\w.]+)")
+
+
+def refusal(code: str, words: str) -> Refusal:
+    """What a refusal concerns; what is unknown concerns the offering alone."""
+    return next((each for each in REFUSALS if each.meets(code, words)), UNKNOWN)
 
 
 @dataclass(slots=True)
@@ -61,6 +180,10 @@ class Shortages:
         """Until when there is none of an offering, epoch seconds, and AWS's words."""
         self.quotas: dict[str, tuple[float, str]] = {}
         """The same of what an account may have no more of, by the name of the quota."""
+        self.wider: dict[tuple[str | None, str | None, str | None], tuple[float, str]] = {}
+        """The same of types, zones and capacity types, which hold all offerings that have them; None: any."""
+        self._strange: dict[Offering, Backoff] = {}
+        self._unknown_profile = 0
         self._throttle = Backoff(FIRST_THROTTLE, LONGEST_THROTTLE)
         self._refusal = Backoff(FIRST_HOLD, LONGEST_HOLD)
         self._doubt = Backoff(FIRST_HOLD, LONGEST_HOLD)
@@ -76,7 +199,41 @@ class Shortages:
         elif error.trouble is Trouble.THROTTLE:
             self._throttle.failed(f"AWS takes no more requests for now: {error}")
         elif error.trouble is Trouble.PERMANENT:
-            self._refusal.failed(str(error))
+            self._refused(offering, refusal(error.code, error.words), str(error))
+
+    def _refused(self, offering: Offering, found: Refusal, said: str) -> None:
+        """Hold what a refusal concerns, and nothing else."""
+        kind, zone, capacity_type = offering
+        words, until = f"{said}; {found.remedy}" if found.remedy else said, time.time() + found.seconds
+        if found.words == PROFILE and self._unknown_profile < MOST_UNKNOWN:
+            self._unknown_profile += 1
+            self._throttle.failed("AWS does not know the instance profile yet, which takes a moment after it was made")
+        elif found.concern is Concern.ACCOUNT:
+            self._refusal.failed(words)
+        elif found is UNKNOWN:
+            pauses = self._strange.setdefault(offering, Backoff(FIRST_HOLD, LONGEST_HOLD))
+            pauses.failed(words)
+            self.offerings[offering] = time.time() + pauses.left, words
+        elif found.concern is Concern.OFFERING or (found.concern is Concern.ZONE and zone is None):
+            self.offerings[offering] = until, words
+        else:
+            place = {
+                Concern.TYPE: (kind, None, None),
+                Concern.ZONE: (None, zone, None),
+                Concern.CAPACITY_TYPE: (None, None, capacity_type),
+            }[found.concern]
+            self.wider[place] = until, words
+
+    def failed(self, offering: Offering, words: str) -> bool:
+        """A machine has ended before it was up; returns whether AWS says that this was its doing.
+
+        :param words: AWS's reason, which begins with a code
+        """
+        code = STATE_CODE.match(words)
+        if code is None or (found := refusal(code[1], words)) is UNKNOWN:
+            return False
+        self._refused(offering, found, words)
+        return True
 
     def reclaimed(self, offering: Offering, words: str) -> None:
         """AWS has taken a machine away: there is no capacity for another one."""
@@ -103,8 +260,10 @@ class Shortages:
         """Whether so many have never answered that one at a time is enough."""
         return self._silent >= MOST_SILENT
 
-    def launched(self) -> None:
+    def launched(self, offering: Offering) -> None:
         """A launch has worked."""
+        self._strange.pop(offering, None)
+        self._unknown_profile = 0
         self._throttle.succeeded()
         self._refusal.succeeded()
 
@@ -125,7 +284,9 @@ class Shortages:
     @property
     def any(self) -> bool:
         """Whether there is none of anything."""
-        return any(end > time.time() for end, _ in [*self.offerings.values(), *self.quotas.values()])
+        return any(
+            end > time.time() for end, _ in [*self.offerings.values(), *self.quotas.values(), *self.wider.values()]
+        )
 
     def until(self, offering: Offering) -> float | None:
         """Until when there is none of an offering, epoch seconds; None: there may be now."""
@@ -138,6 +299,11 @@ class Shortages:
         return found[1] if found is not None else None
 
     def _of(self, offering: Offering) -> tuple[float, str] | None:
-        kind, _, capacity_type = offering
-        found = self.offerings.get(offering), self.quotas.get(quota(kind, capacity_type))
-        return max((each for each in found if each is not None and each[0] > time.time()), default=None)
+        return max((each for each in self._all_of(offering) if each[0] > time.time()), default=None)
+
+    def _all_of(self, offering: Offering) -> Iterator[tuple[float, str]]:
+        kind, zone, capacity_type = offering
+        narrow = self.offerings.get(offering), self.quotas.get(quota(kind, capacity_type))
+        places = (kind, None, None), (None, zone, None), (None, None, capacity_type)
+        wide = (self.wider.get(place) for place in places if place != (None, None, None))
+        yield from (each for each in (*narrow, *wide) if each is not None)

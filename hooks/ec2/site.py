@@ -124,7 +124,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             self.price_rounds.wake()
         shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
-        note = join(*troubles, shortages.held, shortages.paused, fleet.strangers, fleet.offers.note)
+        note = join(*troubles, shortages.held, shortages.paused, fleet.strangers, fleet.refused, fleet.offers.note)
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
         return Observation(seen, events, acknowledge, market, note=note)
@@ -219,7 +219,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             raise OSError(
                 f"{', '.join(others)}: not launched by this deployment, so not ended; end it in AWS if it is yours"
             )
-        ec2.terminate([each.id for each in found])
+        for error in ec2.terminate([each.id for each in found]).values():
+            raise error
         with suppress(EC2Error):  # they have ended all the same
             found = ec2.describe({"instance-id": ids})
         return {each.id: each.ended_at for each in found if each.ended_at is not None}

@@ -52,6 +52,8 @@ class Seen:
     :param note: what is wrong with it, or worth knowing, in words; None: nothing
     :param native_id: of an allocation: that of its batch job; None: there is none, or it is not known yet
     :param node: of an allocation: where it runs, as the batch system calls it
+    :param billed_since: epoch seconds since when it is paid for, by the clock of whoever bills it: for bills alone,
+        never compared with now; None: that is not known
     """
 
     location: Location
@@ -60,6 +62,7 @@ class Seen:
     note: str | None = None
     native_id: str | None = None
     node: str | None = None
+    billed_since: float | None = None
 
     def __post_init__(self) -> None:
         """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""

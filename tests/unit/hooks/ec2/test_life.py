@@ -127,17 +127,23 @@ def test_what_is_refused_is_left_alone_for_a_while(found: Paper) -> None:
 
 
 def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer(found: Paper) -> None:
-    throttle, refusal = EC2Error(Trouble.THROTTLE, "T", "slowly"), EC2Error(Trouble.PERMANENT, "U", "not allowed")
+    throttle, refusal = (
+        EC2Error(Trouble.THROTTLE, "T", "slowly"),
+        EC2Error(Trouble.PERMANENT, "OptInRequired", "not allowed"),
+    )
     found.refused(OFFERING, throttle)
     assert "slowly" in str(found.at(4.0).paused)
     assert found.at(5.0).paused is None
     found.refused(OFFERING, throttle)
     assert found.at(14.0).paused is not None
     found.at(0.0).refused(OFFERING, refusal)
-    assert (found.at(59.0).held, found.at(60.0).held) == ("U: not allowed", None)
+    assert (found.at(59.0).held, found.at(60.0).held) == (
+        "OptInRequired: not allowed; subscribe the account to EC2, or enable the region",
+        None,
+    )
     found.refused(OFFERING, refusal)
     assert found.at(179.0).held is not None
-    found.launched()
+    found.launched(OFFERING)
     assert (found.at(61.0).held, found.at(14.0).paused) == (None, None)
     found.at(0.0)
     for _ in range(2000):  # as after weeks
@@ -158,7 +164,7 @@ def test_machines_that_never_answer_are_launched_ever_more_rarely(found: Paper) 
     assert found.missing(("m0.large", "us-east-1b", "spot")) is None, "another zone may do"
     assert "the last 3 machines that were launched never answered" in str(found.at(59.0).held)
     assert (found.at(60.0).held, found.is_in_doubt) == (None, True)
-    found.launched()  # which says nothing of the machine
+    found.launched(OFFERING)  # which says nothing of the machine
     for number in range(2000):
         found.at(60.0 + number / 20).never_answered(OFFERING, "again")
     assert found.at(159.0 + LONGEST_HOLD).held is not None
