@@ -113,9 +113,28 @@ class Session(ABC):
             except TimeoutError:
                 continue
             if not data:
-                words = "\n".join([*others, b"".join(parts).decode(errors="replace")]).strip()[-MOST_LAST_WORDS:]
-                raise Ended(f"it ended; its last words were: {words or 'none'}")
+                raise _ended("\n".join([*others, b"".join(parts).decode(errors="replace")]))
             parts.append(data)
+
+    def _unheard(self, error: Exception) -> Ended:
+        """Why its input cannot be written to: what it printed before it ended, which says more than the error.
+
+        :param error: what the write has raised
+        """
+        deadline = time.monotonic() + END_TIMEOUT
+        said, self._heard = self._heard, b""
+        try:
+            while (left := deadline - time.monotonic()) > 0 and (data := self._receive(left)):
+                said = (said + data)[-4 * MOST_LAST_WORDS :]
+        except (OSError, ValueError):  # time is up, or its output is closed as well
+            pass
+        if not said.strip():
+            return Ended(f"it does not listen: {error or type(error).__name__}")
+        return _ended(said.decode(errors="replace"))
+
+
+def _ended(said: str) -> Ended:
+    return Ended(f"it ended; its last words were: {said.strip()[-MOST_LAST_WORDS:] or 'none'}")
 
 
 def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:
@@ -159,7 +178,7 @@ class ChannelSession(Session):
         try:
             self.channel.sendall(text)
         except OSError as error:
-            raise Ended(f"it does not listen: {error or type(error).__name__}") from error
+            raise self._unheard(error) from error
 
     def close(self) -> None:
         with contextlib.suppress(EOFError, OSError):  # the connection is gone, and the channel with it
@@ -229,7 +248,7 @@ class ProcessSession(Session):
             while left and _ready(pipe.fileno(), select.POLLOUT, deadline - time.monotonic()):
                 left = left[os.write(pipe.fileno(), left[:READ]) :]
         except (OSError, ValueError) as error:
-            raise Ended(f"it does not listen: {error}") from error
+            raise self._unheard(error) from error
         if left:
             raise TransportError(f"it has not listened for {timeout:g} s")
 
