@@ -50,7 +50,8 @@ def test_of_a_target_every_pattern_has_to_be_found_and_one_without_is_for_all(
     "pattern",
     [
         "^big_", r"\.(bam|cram)$", "s[a-z(+]*_.{3}x+", r"\)*", "(?:a|b)c", ".*.*.*.*.*x", "[]+]*", "(a+)+b", "(a|a)*b",
-        r"\w*\w*\w*!", r"(?:a*a*)\w[ab]{0,99}(a)\Sa[ab]b[ab]", "(a?){100}(a){100}", r"[\w-]{0,250}x", "(?i)(a|b)(c|d)",
+        r"\w*\w*\w*" + r"\w" * 100 + "!", r"(?:a*a*)\w[ab]{0,99}(a)\Sa[ab]b[ab]", "(a?){100}(a){100}", r"[\w-]{0,250}x",
+        "(?i)(a|b)(c|d)",
     ],
 )  # fmt: skip
 def test_patterns_that_take_no_long_time_are_taken(pattern: str) -> None:
