@@ -24,7 +24,7 @@ def resources(
     site: str | None = None,
     targets: Sequence[str] | str | None = None,
     filters: Sequence[str] | str | None = None,
-    matching: Mapping[str, Mapping[str, str]] | None = None,
+    matching: Mapping[str, Mapping[str, str] | Sequence[Mapping[str, str]]] | None = None,
     instance_type: str | None = None,
     arch: str | None = None,
     os: str | None = None,
@@ -78,7 +78,7 @@ def resources(
         the task, in the order in which they are tried: ``["hpc/long", "cloud/c7i.*"]``; not together with ``site``
     :param filters: the names of binding filters that choose among the targets, such as ``["shuffle"]``
     :param matching: of targets, regular expressions that have to be found in inputs of the task:
-        ``{"hpc/long": {"sample": "^big_"}}``; a target without any is for all
+        ``{"hpc/long": {"sample": "^big_"}}``; of a list of such tables one is enough; a target without any is for all
     :param instance_type: the type of machine that shall run it, at a site that has types
     :param arch: the architecture that it runs on, such as ``"aarch64"``; without it that which its site has by
         default, nearly everywhere ``x86_64``
@@ -136,7 +136,9 @@ def _in_order(value: object) -> Any:
 
 def _patterns(value: object) -> Any:
     """Patterns of inputs by target as JSON has them."""
-    return {str(key): _plain(each) for key, each in value.items()} if isinstance(value, Mapping) else _plain(value)
+    if not isinstance(value, Mapping):
+        return _plain(value)
+    return {str(target): _in_order(tables) for target, tables in value.items()}
 
 
 # The hints that may be lists, or tables of tables.

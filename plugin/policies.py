@@ -24,7 +24,9 @@ from lading.scheduling.hints.hints import (
     given,
 )
 from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
+from lading.scheduling.hints.patterns import input_names
 from lading.scheduling.matching.bindings import binding
+from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, BaseOperator
@@ -56,7 +58,8 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         if not getattr(task, "takes_hints", True):
             check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
             return
-        hints = with_binding(merged(task), task)
+        authored = merged(task)
+        hints = with_binding(authored, task)
         if is_script and not WHERE & merge(*levels(task)[-2:]).keys():
             hints = beside_the_sites_file(hints)
         parsed = Hints.parse(hints)
@@ -70,7 +73,7 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
             parsed = Hints.parse(hints)
         if any(level.get("ahead") for level in levels(task)):
             hints[AFTER] = sorted(task.upstream_task_ids)
-        inputs = sources(task, parsed)
+        inputs = sources(task, parsed, is_bound="matching" not in authored)
         if hints or inputs:
             give(task, hints, inputs)
         check(parsed, task.dag_id)
@@ -159,12 +162,14 @@ def beside_the_sites_file(hints: Mapping[str, object]) -> dict[str, object]:
     return {**kept, "site": sites[0]}
 
 
-def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]:
+def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool = False) -> dict[str, Any]:
     """Where the inputs come from on which the hints, or a site's policy, depend, for the controller; ``{}``: none do.
 
+    :param is_bound: whether its patterns are those of the sites file, which are for many tasks, whatever their inputs
     :raises HintError: a hint uses an input that the task does not have
     """
-    patterns = {name for _, inputs in hints.matching for name, _ in inputs} | {*hints.stage}
+    matched = dict(input_names(hints.matching))
+    patterns = matched.keys() | {*hints.stage}
     needs_files = any(site.needs_files for site in known_sites()[0].values())
     if not (hints.expressions or patterns or needs_files):
         return {}
@@ -174,6 +179,12 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints) -> dict[str, Any]
     if (strange := sorted({*hints.stage} - known)) and not input_sources.takes_rows(task):
         valid = ", ".join(sorted(known)) or "none"
         raise HintError(f"hint stage: {strange[0]!r} is no input of the task; its inputs: {valid}")
+    if not is_bound and (strange := sorted(matched.keys() - known)) and not input_sources.takes_rows(task):
+        valid = ", ".join(sorted(known)) or "none"
+        raise HintError(
+            f"hint matching: {shortened(strange[0])}, which has a pattern for target {matched[strange[0]]!r}, is no "
+            f"input of the task; its inputs: {valid}"
+        )
     for name, expression in hints.expressions.items():
         unknown = sorted(expression.inputs - known)
         if unknown and not input_sources.takes_rows(task):

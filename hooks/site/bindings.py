@@ -29,15 +29,15 @@ class BindingTable(TableModel):
     filters: Annotated[tuple[str, ...], BeforeValidator(parse_filters)] = Field(
         (), description="The names of binding filters, which choose among the targets; `shuffle` is built in."
     )
-    matching: dict[str, dict[str, str]] = Field(
+    matching: dict[str, dict[str, str] | list[dict[str, str]]] = Field(
         {},
         description="Of targets, the regular expressions that have to be found in inputs of a task for it to go there: "
-        '`{"hpc/long" = {sample = "^big_"}}`.',
+        '`{"hpc/long" = {sample = "^big_"}}`; of a list of such tables one is enough.',
     )
 
     @field_validator("matching")
     @classmethod
-    def _has_patterns(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    def _has_patterns(cls, value: dict[str, Any]) -> dict[str, Any]:
         if value:
             parse_matching(value)
         return value

@@ -1,64 +1,106 @@
-"""Regular expressions of Dag authors on inputs: only such as take no long time for any text. Pure.
+"""Regular expressions of Dag authors on inputs, by RE2: its time grows with the text alone, whatever the pattern. Pure.
 
-Python's engine holds up the whole process while it tries one, so those that may try exponentially many ways are refused
-when they are read: repetitions of repetitions or of alternatives, which take a group, and references back.
+Python's own engine may try exponentially many ways, and holds up the whole process meanwhile. RE2 takes ten
+milliseconds to import, so only what has a pattern does.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 from lading.scheduling.hints.place_words import MOST_TARGETS, Target
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
 LONGEST_PATTERN = 250
-# So many characters of an input are looked at, and so many repetitions and alternatives are in a pattern: the time
-# grows with the one to the power of the other.
+# So many characters of an input are looked at.
 LONGEST_INPUT = 250
-MOST_CHOICES = 3
-VALID = 'valid: inputs with regular expressions, by target: {"hpc/long": {"sample": "^big_"}}'
-_ONE_CHARACTER = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
-_REFERENCE = re.compile(r"\\[1-9]")
-_CHOICE = re.compile(r"[*+{|]|(?<!\()\?")
-_SLOW = re.compile(r"\)[*+?{]|\(\?(?!:)")
+# So many patterns a task has for all of its targets, and so many are sought in the inputs of one job: a chunk of a
+# scatter has those of many.
+MOST_PATTERNS = 100
+MOST_SEARCHES = 20_000
+# Of a compiled pattern, bytes; and so many are kept.
+MOST_MEMORY = 1 << 18
+MOST_COMPILED = 128
+VALID = (
+    'valid: inputs with regular expressions, by target: {"hpc/long": {"sample": "^big_"}}, or a list of such tables, '
+    "of which one is enough"
+)
+SYNTAX = (
+    "valid is the syntax of RE2 (https://github.com/google/re2/wiki/Syntax): that of Python without references to "
+    r"groups (\1, (?P=name)), looking ahead or behind ((?=, (?!, (?<=, (?<!), atomic groups and possessive "
+    r"repetitions, and with \z for \Z"
+)
 
-# By target, the pattern of each input.
-Matching = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+# The patterns of some inputs by their names, all of which have to be found.
+Table: TypeAlias = tuple[tuple[str, str], ...]
+# By target, the tables of which one is enough.
+Matching: TypeAlias = tuple[tuple[str, tuple[Table, ...]], ...]
 
 
 def parse_matching(value: object) -> Matching:
     """Which inputs a job must have to go to which target.
 
-    :raises UnitError: it is something else, or a pattern may take too long
+    :raises UnitError: it is something else, or a pattern is none that RE2 takes
     """
     if not isinstance(value, Mapping) or not 0 < len(value) <= MOST_TARGETS:
         raise UnitError(f"{shortened(value)} is no such table; {VALID}")
     found = {}
-    for target, inputs in value.items():
-        if not isinstance(inputs, Mapping) or not inputs:
-            raise UnitError(f"{shortened(target)} = {shortened(inputs)} has no inputs; {VALID}")
-        found[str(Target.parse(target))] = tuple((_name(name), _pattern(each)) for name, each in inputs.items())
+    number = 0
+    for target, written in value.items():
+        tables = written if isinstance(written, (list, tuple)) else [written]
+        for inputs in tables or [None]:
+            if not isinstance(inputs, Mapping) or not inputs:
+                raise UnitError(f"{shortened(target)} = {shortened(written)} has no inputs; {VALID}")
+            if (number := number + len(inputs)) > MOST_PATTERNS:
+                raise UnitError(f"there are more than {MOST_PATTERNS} patterns; valid: at most so many for all targets")
+        found[str(Target.parse(target))] = tuple(
+            tuple((_name(name), _pattern(name, each)) for name, each in inputs.items()) for inputs in tables
+        )
     return tuple(found.items())
 
 
+def as_written(matching: Matching) -> dict[str, Any]:
+    """The same as an author writes it."""
+    return {
+        target: dict(tables[0]) if len(tables) == 1 else [dict(table) for table in tables]
+        for target, tables in matching
+    }
+
+
+def input_names(matching: Matching) -> Iterator[tuple[str, str]]:
+    """The inputs that have patterns, each with the target that it is for."""
+    return ((name, target) for target, tables in matching for table in tables for name, _ in table)
+
+
+def searches(matching: Matching) -> int:
+    """How many patterns are sought in the inputs of a job at most."""
+    return sum(len(table) for _, tables in matching for table in tables)
+
+
 def matching_targets(targets: tuple[str, ...], matching: Matching, inputs: Mapping[str, object]) -> tuple[str, ...]:
-    """The targets that a job may go to: those of which every pattern is found in its input, and those without any.
+    """The targets that a job may go to: those with a table of which every pattern is found in its input, and those
+    without any.
 
     :param inputs: by name; in one that is not there nothing is found
     """
-    patterns = dict(matching)
+    tables, texts = dict(matching), {name: _text(value) for name, value in inputs.items()}
 
     def is_found(name: str, pattern: str) -> bool:
-        return name in inputs and re.search(pattern, _text(inputs[name])) is not None
+        return name in texts and _compiled(pattern).search(texts[name]) is not None
 
-    return tuple(target for target in targets if all(is_found(*each) for each in patterns.get(target, ())))
+    def matches(its_own: Sequence[Table]) -> bool:
+        return any(all(is_found(*each) for each in table) for table in its_own)
+
+    return tuple(target for target in targets if target not in tables or matches(tables[target]))
 
 
-def _text(value: object) -> str:
-    return (value if isinstance(value, str) else json.dumps(value, default=str))[:LONGEST_INPUT]
+def _text(value: object) -> bytes:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text[:LONGEST_INPUT].encode(errors="replace")
 
 
 def _name(name: object) -> str:
@@ -67,18 +109,35 @@ def _name(name: object) -> str:
     return name
 
 
-def _pattern(text: object) -> str:
+def _pattern(name: object, text: object) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST_PATTERN:
-        raise UnitError(f"{shortened(text)} is no regular expression of at most {LONGEST_PATTERN} characters")
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UnitError(f"{shortened(text)} is no regular expression: {error}") from None
-    # What is escaped, or in square brackets, is one character.
-    bare = _ONE_CHARACTER.sub("x", text)
-    if _REFERENCE.search(text) or _SLOW.search(bare) or len(_CHOICE.findall(bare)) > MOST_CHOICES:
         raise UnitError(
-            f"{shortened(text)} may take too long; valid: at most {MOST_CHOICES} of *, +, ?, {{}} and |, none of them "
-            "after a group in parentheses, no look ahead or behind, and no reference to a group"
+            f"{shortened(text)}, of input {shortened(name)}, is no regular expression of 1 to {LONGEST_PATTERN} "
+            "characters"
         )
+    try:
+        _compiled(text)
+    except ValueError as error:
+        raise UnitError(
+            f"{shortened(text)}, of input {shortened(name)}, is no regular expression that RE2 takes: {error}; {SYNTAX}"
+        ) from None
     return text
+
+
+@lru_cache(maxsize=MOST_COMPILED)
+def _compiled(pattern: str) -> Any:
+    """The pattern, ready to be sought.
+
+    :raises ValueError: it is none that RE2 takes; the message names the part that it does not
+    """
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False  # it would write them to stderr
+    options.max_mem = MOST_MEMORY
+    options.never_capture = True
+    try:
+        return re2.compile(pattern.encode(), options)
+    except re2.error as error:
+        what = error.args[0]
+        raise ValueError(what.decode(errors="replace") if isinstance(what, bytes) else str(what)) from None

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha512
 from typing import Protocol, TypeAlias
 
-from lading.scheduling.hints.patterns import Matching, parse_matching
+from lading.scheduling.hints.patterns import Matching, as_written, parse_matching
 from lading.scheduling.hints.place_words import parse_filters, parse_targets
 
 
@@ -60,7 +60,7 @@ class Binding:
         """The hints that it stands for."""
         more: dict[str, object] = {"filters": list(self.filters)} if self.filters else {}
         if self.matching:
-            more["matching"] = {target: dict(inputs) for target, inputs in self.matching}
+            more["matching"] = as_written(self.matching)
         return {"targets": list(self.targets), **more}
 
 

@@ -157,6 +157,14 @@ WRONG = {
         'resources(memory="len(samples) * 1 GiB")',
         ["hint memory: 'len(samples) * 1 GiB' uses samples, which is no input of the task; its inputs: bash_command"],
     ),
+    "input_of_a_pattern": (
+        'resources(targets=["small"], matching={"small": {"smaple": "^big_"}})',
+        ["hint matching: 'smaple', which has a pattern for target 'small', is no input of the task; its inputs: bash_"],
+    ),
+    "pattern": (
+        'resources(targets=["small"], matching={"small": {"bash_command": "(?=a)b"}})',
+        ["hint matching: '(?=a)b', of input 'bash_command'", "invalid perl operator: (?=; valid is the syntax of RE2"],
+    ),
     "instance_type": (
         'resources(instance_type="c7i.large")',
         ["hint instance_type: 'c7i.large' cannot be had, valid: c7i.xlarge, r7i.large"],
@@ -682,9 +690,10 @@ with DAG("wrong"):
 
 
 def test_the_sites_file_binds_tasks_that_do_not_say_where_they_run(tmp_path: Path, parse: Parser) -> None:
+    only_some = {"wide": {"not_an_input_of_all_tasks": "a"}}
     bindings = [
         {"targets": ["hpc/gpu", "wide"], "dag": "train_*", "task": "*", "group": "*models", "filters": ["shuffle"]},
-        {"targets": ["wide"], "dag": "train_*", "task": "*", "group": None, "filters": []},
+        {"targets": ["wide"], "dag": "train_*", "task": "*", "group": None, "filters": [], "matching": only_some},
     ]
     right, _, wrong = BOUND.partition('with DAG("wrong")')
     imports = right.partition("with DAG")[0]
@@ -695,7 +704,7 @@ def test_the_sites_file_binds_tasks_that_do_not_say_where_they_run(tmp_path: Pat
     assert "target 'small/m5.*': no instance type is 'm5.*', valid: c7i.xlarge, r7i.large" in found.errors["wrong.py"]
     models = {"targets": ["hpc/gpu", "wide"], "filters": ["shuffle"]}
     assert {name: config["lading"] for name, config in found.tasks.items()} == {
-        "train_a.plain": {"targets": ["wide"]},
+        "train_a.plain": {"targets": ["wide"], "matching": only_some},
         "train_a.elsewhere": {"site": "wide"},
         "train_a.fit": {"cpus": 2, **models},
         "train_a.mapped": models,

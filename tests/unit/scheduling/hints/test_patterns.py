@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import Any
@@ -10,11 +11,19 @@ import pytest
 
 from lading.executors.estimation.matched_targets import matched
 from lading.executors.estimation.xcom_json import Unknown
-from lading.hooks.site.bindings import parse
+from lading.hooks.site.bindings import parse, published
 from lading.operators import resources
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.patterns import LONGEST_INPUT, matching_targets, parse_matching
+from lading.scheduling.hints.patterns import (
+    LONGEST_INPUT,
+    MOST_PATTERNS,
+    MOST_SEARCHES,
+    matching_targets,
+    parse_matching,
+    searches,
+)
+from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.stops import of_text
 
 TARGETS = ("hpc/long", "hpc/short", "local")
@@ -38,42 +47,84 @@ def test_of_a_target_every_pattern_has_to_be_found_and_one_without_is_for_all(
 
 
 @pytest.mark.parametrize(
-    "pattern", ["^big_", r"\.(bam|cram)$", "s[a-z(+]*_.{3}x+", r"\)*", "(?:a|b)c", ".*.*.*x", "[]+]*"]
-)
+    "pattern",
+    [
+        "^big_", r"\.(bam|cram)$", "s[a-z(+]*_.{3}x+", r"\)*", "(?:a|b)c", ".*.*.*.*.*x", "[]+]*", "(a+)+b", "(a|a)*b",
+        r"\w*\w*\w*" + r"\w" * 100 + "!", r"(?:a*a*)\w[ab]{0,99}(a)\Sa[ab]b[ab]", "(a?){100}(a){100}", r"[\w-]{0,250}x",
+        "(?i)(a|b)(c|d)",
+    ],
+)  # fmt: skip
 def test_patterns_that_take_no_long_time_are_taken(pattern: str) -> None:
     parse_matching({"hpc": {"sample": pattern}})
     begun = time.process_time()
-    for text in ("a" * LONGEST_INPUT, "ab" * LONGEST_INPUT, "s" * 200 + "_"):
+    for text in ("a" * LONGEST_INPUT, "ab" * LONGEST_INPUT, "s" * 200 + "_", "x" * 100 + "!", "\ud800" * LONGEST_INPUT):
         matching_targets(("hpc",), parse_matching({"hpc": {"sample": pattern}}), {"sample": text})
     assert time.process_time() - begun < 5
 
 
 @pytest.mark.parametrize(
-    "pattern",
+    ("pattern", "part"),
     [
-        "(a+)+b",
-        "(a|a)*b",
-        r"(a)\1",
-        "(?=a)b",
-        "(?P<n>a)(?P=n)",
-        ".*.*.*.*x",
-        "a?a?a?a?",
-        "(a|b)(c|d)(e|f)(g|h)",
-        "(",
-        "",
-        5,
-        "(a{9}){9}",
-        "a" * 251,
+        (r"(a)\1", r"invalid escape sequence: \1; valid is the syntax of RE2"),
+        ("(?=a)b", "invalid perl operator: (?=; valid"),
+        ("(?<!a)b", "invalid perl operator: (?<!; valid"),
+        ("(?P<n>a)(?P=n)", "invalid perl operator: (?P; valid"),
+        ("a++", "bad repetition operator: ++; valid"),
+        (r"a\Z", r"invalid escape sequence: \Z; valid"),
+        (r"\pL{200}", "pattern too large"),
+        ("a{1001}", "invalid repetition size: {1001}; valid"),
+        ("a\ud800", "surrogates not allowed"),
+        ("(", "missing ): ("),
+        ("", "of input 'sample', is no regular expression of 1 to 250 characters"),
+        (5, "of input 'sample', is no regular expression of 1 to 250 characters"),
+        ("a" * 251, "of input 'sample', is no regular expression of 1 to 250 characters"),
     ],
 )
-def test_a_pattern_that_may_take_long_or_is_none_is_refused(pattern: object) -> None:
-    with pytest.raises(HintError, match="hint matching: "):
+def test_what_is_no_pattern_of_re2_is_refused_with_the_part_that_is_wrong(
+    pattern: object, part: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(HintError, match="hint matching: ") as refused:
         Hints.parse({"targets": ["hpc"], "matching": {"hpc": {"sample": pattern}}})
+    assert part in str(refused.value)
+    assert capfd.readouterr() == ("", "")  # RE2 would write it there itself
+
+
+def test_there_are_only_so_many_patterns() -> None:
+    tables = [{f"x{number}": "a" for number in range(MOST_PATTERNS // 2)}] * 2
+    assert searches(parse_matching({"hpc": tables})) == MOST_PATTERNS
+    with pytest.raises(HintError, match="hint matching: there are more than 100 patterns"):
+        Hints.parse({"targets": ["hpc", "local"], "matching": {"hpc": tables, "local": {"x": "a"}}})
+    chunk = [{"x0": "a"}] * (MOST_SEARCHES // MOST_PATTERNS + 1)
+    with pytest.raises(
+        HintError, match="100 patterns are to be sought in the inputs of 201 jobs, which is 20,100 times"
+    ):
+        matched(Hints(targets=("hpc",), matching=parse_matching({"hpc": tables})), chunk)
+
+
+def test_of_several_tables_one_is_enough() -> None:
+    written = resources(targets=["hpc", "local"], matching={"hpc": [{"sample": "^big_"}, {"size": "^[5-9]", "n": "1"}]})
+    matching = Hints.of(json.loads(json.dumps(written))).matching
+    for inputs, left in (
+        ({"sample": "big_1"}, ("hpc", "local")),
+        ({"sample": "small", "size": 7, "n": 1}, ("hpc", "local")),
+        ({"sample": "small", "size": 7, "n": 2}, ("local",)),
+        ({}, ("local",)),
+    ):
+        assert matching_targets(("hpc", "local"), matching, inputs) == left
+    with pytest.raises(HintError, match=r"hint matching: 'hpc' = .* has no inputs"):
+        Hints.parse({"targets": ["hpc"], "matching": {"hpc": [{"sample": "a"}, {}]}})
+    with pytest.raises(HintError, match=r"hint matching: 'hpc' = .* has no inputs"):
+        Hints.parse({"targets": ["hpc"], "matching": {"hpc": []}})
+    tables = [{"sample": "^big_"}, {"size": "^[5-9]"}]
+    [binding] = parse([{"targets": ["hpc"], "matching": {"hpc": tables}}], ["hpc"])
+    [again] = map(Binding.of, json.loads(json.dumps(published([binding]))))
+    assert again == binding
+    assert again.hints()["matching"] == {"hpc": tables}
 
 
 def test_patterns_are_for_targets_of_the_task() -> None:
     written = resources(targets=["hpc/long", "local"], matching={"hpc/long": {"sample": "^big_"}})
-    assert Hints.of(written).matching == (("hpc/long", (("sample", "^big_"),)),)
+    assert Hints.of(written).matching == (("hpc/long", ((("sample", "^big_"),),)),)
     with pytest.raises(HintError, match="hint matching: 'cloud' is none of its targets; valid: hpc"):
         Hints.parse({"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}})
     for wrong in ({}, {"hpc": {}}, {"hpc": "x"}, 5):
