@@ -267,10 +267,9 @@ def news(instance: Instance, seen: Seen, now: float) -> dict[str, Any]:
     state = STATES.get(seen.state, InstanceState(instance.state))
     values: dict[str, Any] = {"state": state.value, "native_id": as_name(seen.native_id), "node": as_name(seen.node)}
     if seen.native_id is not None and instance.launched_at is None:
-        if instance.capacity_type is None:
-            values["launched_at"] = seen.location.launched_at or now
-        else:  # its seller says since when it is paid for: not while it is pending
-            values["launched_at"] = seen.billed_since or (None if seen.state == LocationState.BOOTING else now)
+        # What is bought is not paid for while it is pending, and its seller says since when it is.
+        is_unpaid = instance.capacity_type is not None and seen.state == LocationState.BOOTING
+        values["launched_at"] = seen.billed_since or (None if is_unpaid else seen.location.launched_at or now)
     usd = seen.location.usd_per_hour
     if instance.capacity_type is not None and usd > 0 and usd != instance.usd_per_hour:
         values |= instances.at_new_price(instance, usd, min(now, seen.location.priced_at or now))

@@ -200,7 +200,7 @@ def test_what_is_pending_is_not_billed_by_whatever_clock_aws_has(clock: Clock) -
         clock.now = 1000.0 + seconds
         found.describe(launched("pending"))
         assert found.billed_from is None
-        assert found.seen("cloud").location.launched_at is None
+        assert found.seen("cloud").billed_since is None
     clock.now = 1021.0
     for state in ("running", "shutting-down", "terminated"):
         found.describe(launched(state))

@@ -144,7 +144,7 @@ def machine(number: int) -> Member:
     id = f"i-{number:08x}"
     found = Instance(id, "m7i.large", "us-east-1a", "running", "on-demand", 0, None, None, {}, "")
     member = Member.found(id, found, 0, None)
-    member.know(found)
+    member.describe(found)
     return member
 
 
@@ -185,7 +185,7 @@ def test_the_clock_of_aws_decides_nothing_and_is_on_the_bill(skew: float, phase:
 
     def seen(by: float) -> tuple[Location, float | None]:
         member = Member.ordered(order, batch, "ours", 60.0, None)
-        member.know(replace(machine(0).instance, launched_at=time.time() + by))  # type: ignore[type-var]
+        member.describe(replace(machine(0).instance, launched_at=time.time() + by))  # type: ignore[type-var]
         member.heard_at, member.phase = 1000.0, phase
         there = member.seen("cloud")
         return there.location, launched.news(known, there, 1000.0)["launched_at"]
@@ -245,7 +245,7 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_ec2(answer: Any) -> None:
             return lambda **_: answer
 
     ec2 = EC2(config(ami={"x86_64": "/my/image"}), lambda *_: Client())
-    for ask in (ec2.zones, lambda: ec2.gib("ami-1"), lambda: ec2.arch("x.large"), lambda: ec2.image("x86_64")):
+    for ask in (ec2.zones, lambda: ec2.volumes("ami-1"), lambda: ec2.arch("x.large"), lambda: ec2.image("x86_64")):
         with pytest.raises(EC2Error, match="makes no sense"):
             ask()
 
