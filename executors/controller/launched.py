@@ -120,10 +120,11 @@ class Launched:
     ) -> Provision:
         """What was decided, and the end of the allocations that wait for gangs which look for room no more.
 
-        :param wanted: the members of gangs for which something is to be launched
-        :param active: those of gangs that look for room, or have started
+        :param wanted: the jobs before all others for which something is to be launched
+        :param active: the members of gangs that look for room, or have started
         """
-        self.wanted = frozenset(job.name for job in wanted)
+        # What is asked ahead for a run is for no gang: it waits for tasks that are still to come.
+        self.wanted = frozenset(job.name for job in wanted).intersection(active)
         if not self.for_gangs or not isinstance(there.market, Market):
             return provision
         releases = abandoned(there.launched, self.for_gangs, active, provision.spare)
