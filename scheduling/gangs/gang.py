@@ -17,7 +17,7 @@ from lading.scheduling.gangs.attempts import Attempts
 
 # The rule by which a partition is tried first: exactly what it asks for.
 NO_RULE = ""
-# A gang whose last pass has failed over more than room is tried once more after so long, if there is room, seconds.
+# A gang whose last pass has failed over more than room is tried again after so long, if there is room, seconds.
 SECONDS_UNTIL_LOOKED_AGAIN = 60.0
 
 
@@ -85,7 +85,7 @@ class Gang:
     :param tried: what this pass has tried in vain of partitions that have no room yet
     :param held: what has found room
     :param words: why the last try has failed
-    :param look_at: epoch seconds from when a gang that sleeps is tried once between its attempts, if there is room by
+    :param look_at: epoch seconds from when a gang that sleeps is tried between its attempts, if there is room by
         then; None: not any more
     :param doubted: whether the last pass has failed over more than room, so that room alone is no reason for another
     """
@@ -113,8 +113,8 @@ class Gang:
     def wakes_by_room(self, now: float) -> bool:
         """Whether room for all of it is a reason to try it before its next attempt.
 
-        Where the last pass found room that it did not get in the end, it is only once, after a minute: else it would be
-        tried in vain without end.
+        Where the last pass found room that it did not get in the end, it is no sooner than a minute later: else it
+        would be tried in vain in every tick.
 
         :param now: epoch seconds
         """
@@ -303,7 +303,8 @@ def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) 
 def asleep(gang: Gang, now: float, pause: float) -> Gang:
     """A gang that sleeps until its next attempt; after a pass in between, until the one that was to come anyway."""
     if gang.wake_at is not None:
-        return replace(gang, stage=Stage.ATTEMPTED)
+        look_at = now + SECONDS_UNTIL_LOOKED_AGAIN if gang.doubted else gang.look_at
+        return replace(gang, stage=Stage.ATTEMPTED, look_at=look_at)
     return replace(
         gang, stage=Stage.ATTEMPTED, wake_at=now + pause, look_at=now + min(pause, SECONDS_UNTIL_LOOKED_AGAIN)
     )

@@ -114,7 +114,7 @@ def test_an_end_that_leaves_too_little_wakes_nothing(house: House, lab: HoldingS
 
 
 @pytest.mark.parametrize("lies", ["refused", None])
-def test_a_gang_that_was_refused_is_tried_again_after_a_minute_and_not_without_end(
+def test_a_gang_that_was_refused_is_tried_again_after_each_minute(
     house: House, lab: HoldingSite, lies: str | None
 ) -> None:
     lab.lies = "refused"
@@ -128,7 +128,7 @@ def test_a_gang_that_was_refused_is_tried_again_after_a_minute_and_not_without_e
         house.sleep(60)
         house.tick(6)
     assert set(house.states().values()) == ({RUNNING} if lies is None else {ATTEMPTED})
-    assert len(lab.refused) == (1 if lies is None else 2), "there is one look after a minute, and then the next attempt"
+    assert len(lab.refused) == (1 if lies is None else 4), "there is one look after each minute"
 
 
 def test_a_gang_that_asks_for_more_than_its_site_can_ever_give_fails_at_once(house: House, lab: HoldingSite) -> None:

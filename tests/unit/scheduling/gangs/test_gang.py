@@ -239,14 +239,14 @@ def test_room_wakes_a_gang_that_found_none_and_its_next_attempt_stays_when_it_wa
     assert (started.stage, words(effects)) == (Stage.STARTED, ["start A"])
 
 
-def test_a_gang_whose_room_was_refused_looks_once_after_a_minute() -> None:
+def test_a_gang_whose_room_was_refused_looks_again_after_each_minute() -> None:
     sleeping = asleep(Gang((A,)), Lost("A", "the machine is full"))
     assert not sleeping.wakes_by_room(59.0)
     assert step(sleeping, [Freed()], 59.0, {"A": ONE}.__getitem__) == (sleeping, [])
     trying, effects = step(sleeping, [Freed()], 60.0, {"A": ONE}.__getitem__)
     assert words(effects) == ["try A - x"]
     again, _ = step(trying, [Lost("A", "the machine is full")], 61.0, {"A": ONE}.__getitem__)
-    assert not any(again.wakes_by_room(now) for now in (62.0, 130.0, 899.0))
+    assert [again.wakes_by_room(now) for now in (62.0, 120.0, 121.0, 899.0)] == [False, False, True, True]
     assert again.wake_at == 15 * MINUTE
     attempt, _ = step(again, [], 15 * MINUTE, {"A": ONE}.__getitem__)
     assert (attempt.stage, attempt.attempt) == (Stage.TRYING, 2)
