@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -100,11 +99,9 @@ def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, 
 
     :param locations: all that it has and could have; empty: that is not known
     """
-    alike = Counter(json.dumps(described(each), sort_keys=True) for each in locations)
+    alike = {json.dumps(described(each), sort_keys=True) for each in locations}
     return {
-        "locations": [{**json.loads(each), "count": count} for each, count in sorted(alike.items())],
-        "holds": site.holds,
-        "launches": site.launches,
+        "locations": [json.loads(each) for each in sorted(alike)],
         "arch": site.arch,
         "dialect": dialect,
         "takes_unnamed": bool(site.config.takes_unnamed),
