@@ -106,7 +106,7 @@ class Controller:
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
-        self.staging = Staging(sites, self.ring)
+        self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = Keeper(ways, ahead=ahead, files=self.staging.missing)
         self.requests = Requests(self.threads.release)
 
