@@ -26,6 +26,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.executors.store.db_manager import ensure_tables
 from lading.hooks.files.log_lines import PlainFormatter
+from lading.hooks.files.open_files import raise_limit
 from lading.hooks.files.permissions import make_private, opener
 from lading.plugin.manager import binding_filters, plugin_manager, policies, rules
 from lading.plugin.sites import SitesError, load_sites
@@ -50,6 +51,7 @@ def serve(managed: bool) -> None:
     except OSError as error:
         sys.exit(f"[lading] state_folder cannot be used: {error}")
     log_to(settings, managed)
+    raise_limit()
     ensure_tables()
     try:
         sites = load_sites(settings)

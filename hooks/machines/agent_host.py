@@ -14,6 +14,7 @@ import psutil
 
 from lading.hooks.files import host, python_command
 from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.open_files import with_first_limit
 from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
@@ -154,10 +155,12 @@ class AgentHost:
         stamp = () if self.stamp is None else ("--stamp", self.stamp)
         with os.fdopen(self._open_log(), "ab") as log:
             self.agent = subprocess.Popen(
-                [
-                    *self.scope,
-                    *python_command.command("lading.executors.agent", str(self.spool.root), *self.options, *stamp),
-                ],
+                with_first_limit(
+                    [
+                        *self.scope,
+                        *python_command.command("lading.executors.agent", str(self.spool.root), *self.options, *stamp),
+                    ]
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
