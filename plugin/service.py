@@ -65,6 +65,8 @@ def serve(managed: bool) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    # Blocked by whoever started it until now, and before anything is started that would inherit that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     # Airflow's modules live for ever: a plan's many small objects must not make the collector look at them again.
     gc.collect()
     gc.freeze()

@@ -140,8 +140,12 @@ class AgentHost:
         return found if isinstance(found, dict) else {}
 
     def close(self, how: str, timeout: float) -> None:
-        """Let the agent end as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits for that."""
-        if how == "hand_over" or not self.lives():
+        """Let the agent end as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits for that.
+
+        One that is not known to live is asked as well: a controller that was killed may have started one that has yet
+        to say who it is. Whoever starts the next one takes the request away.
+        """
+        if how == "hand_over" or not self.spool.root.is_dir():
             return
         self.spool.ask_to_shut_down("drain" if how == "leave" else "cancel")
         deadline = time.monotonic() + timeout
