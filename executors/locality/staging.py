@@ -239,8 +239,8 @@ class Staging:
         where = job.site, depot.name
         words = None
         addresses = in_store(job.stage)
-        if (why := self._refusal(job.site, addresses, job.stage)) is not None:  # before any of them is asked for
-            return refused(job.token, why, time.time())
+        if (never := self._refusal(job.site, addresses, job.stage)) is not None:  # before any of them is asked for
+            return refused(job.token, never, time.time())
         for address in addresses.difference(paths) if addresses is not None else ():
             self.wanted[job.site].setdefault((where, address), set()).add(job.dag_id or "")
             fetch = self.fetches.setdefault((where, address), Fetch(depot, address))

@@ -16,8 +16,6 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import Run, quoted
 
 if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
     from lading.hooks.ssh.transport import Transport
 
 # Bytes that are read and written at once; more would keep a site's other news waiting.
@@ -163,7 +161,7 @@ class StoredObject(Source):
         return path
 
 
-def refuse_local(address: str, store: AbstractFileSystem) -> None:
+def refuse_local(address: str, store: Any) -> None:
     """Refuse a store that reads the disk of this machine, itself or as the store behind it.
 
     :raises PermissionError: it does, or that cannot be said
@@ -179,7 +177,7 @@ def refuse_local(address: str, store: AbstractFileSystem) -> None:
             )
 
 
-def _stores(address: str, store: Any) -> Iterator[AbstractFileSystem]:
+def _stores(address: str, store: Any) -> Iterator[Any]:
     """A store of fsspec, and those that it reads from: ``fs`` of a cache or a folder, ``fo`` of an archive, ``fss``."""
     from fsspec import AbstractFileSystem
 
