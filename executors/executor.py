@@ -79,9 +79,9 @@ class LadingExecutor(BaseExecutor):
         # First, so that a stop at any later moment finds the controller of a scheduler before this one.
         self.controller = ControllerProcess(self.settings, self.owner)
         make_private(self.settings.state_folder)
-        ensure_tables()
-        if self.owner is not None:
+        if self.owner is not None:  # from here on its death is known at once, by the kernel
             self.presence = Presence(self.settings.schedulers_folder, self.owner)
+        ensure_tables()
         self.controller.ensure()
 
     def queue_workload(self, workload: ExecutorWorkload, session: Session) -> None:
@@ -252,6 +252,9 @@ class LadingExecutor(BaseExecutor):
         if isinstance(sys.exc_info()[1], Exception):
             self.log.warning("The scheduler ends by an error; the controller and the jobs go on without it")
             return
+        if self.controller is None and self.owner is not None:
+            # It is stopped before it has started, and may be the only one to know of an earlier one's controller.
+            self.controller = ControllerProcess(self.settings, self.owner)
         if self.controller is not None:
             self.controller.stop()
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from lading.hooks.files.stage_addresses import scheme_of
 from lading.scheduling.hints.retries import Factors
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.printable import shortened
@@ -50,8 +51,8 @@ class Settings:
     :param job_retention_days: how long ended jobs stay in the store
     :param retry_factors: by how much a retry asks for more of what the try before it had too little
     :param infrastructure_retries: how many tries of one task instance that the infrastructure has ended are given back
-    :param input_roots: the folders, and the beginnings of ``s3://`` addresses, below which the sizes of inputs are
-        looked up; none: everywhere
+    :param input_roots: the folders, and the beginnings of addresses of object stores, below which the sizes of inputs
+        are looked up and from which files are staged; none: everywhere
     """
 
     sites_file: Path | None
@@ -152,12 +153,12 @@ def _expanded(path: Path) -> Path:
 def _roots(text: str) -> tuple[str, ...]:
     roots = tuple(root.strip() for root in text.split(","))
     for root in roots:
-        if not root.startswith(("/", "s3://")) or root == "s3://":
+        if not root.startswith("/") and (scheme_of(root) is None or root.endswith("://")):
             raise ValueError(
                 f"{shortened(root)} is no folder for inputs; valid: absolute paths and addresses such as "
                 "s3://bucket/folder, with commas between them"
             )
-    return roots
+    return tuple(root if root.startswith("/") else f"{scheme_of(root)}://{root.partition('://')[2]}" for root in roots)
 
 
 def _on_shutdown(text: str) -> str:

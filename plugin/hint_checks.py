@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lading.hooks.files.stage_addresses import refusal
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import Job
@@ -109,6 +110,28 @@ def open_to(dag_id: str, known: Mapping[str, Known]) -> dict[str, Known]:
     if known and not found:
         raise HintError(dag_rules.refusal(patterns.items(), dag_id))
     return found
+
+
+def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str) -> None:
+    """Check the addresses of files to be staged that a Dag file says itself against the sites that the task may go to.
+
+    :param sources: where the task's inputs come from, see ``lading.operators.scattering.input_sources``
+    :raises HintError: none of the sites takes files from one of them
+    """
+    from lading.executors.estimation.file_sizes import named_files
+
+    every = {**sources.get("fixed", {}), **sources.get("mapped", {})}
+    literal = [every[name].get("value") for name in hints.stage if name in every]
+    known, _ = known_sites()
+    names = [hints.site] if hints.site is not None else [Target.parse(each).site for each in hints.targets]
+    taking = {name: site for name, site in known.items() if (name in names if names else site.takes_unnamed)}
+    rules = {name: site.stage_schemes for name, site in open_to(dag_id, taking).items()}
+    if not rules:
+        return
+    for address, _ in named_files(literal, schemes=None):
+        faults = {name: None if schemes is None else refusal(address, schemes) for name, schemes in rules.items()}
+        if all(faults.values()):
+            raise HintError("hint stage: " + "; ".join(f"at site {name!r}, {words}" for name, words in faults.items()))
 
 
 def check_script(task: BaseOperator | MappedOperator) -> None:

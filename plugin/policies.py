@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from lading.plugin.gang_checks import of_gang
-from lading.plugin.hint_checks import check, check_script, known_bindings, known_sites
+from lading.plugin.hint_checks import check, check_script, check_stage, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
 from lading.scheduling.hints.gang_words import AFTER
 from lading.scheduling.hints.hints import (
@@ -72,6 +72,8 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
         if hints or inputs:
             give(task, hints, inputs)
         check(parsed, task.dag_id)
+        if parsed.stage:
+            check_stage(parsed, inputs, task.dag_id)
     except HintError as error:
         from airflow.exceptions import AirflowClusterPolicyViolation
 

@@ -86,8 +86,9 @@ def options() -> dict[str, dict[str, str | None]]:
             example="0",
         ),
         "input_roots": _option(
-            "The folders below which the controller looks up the sizes of inputs, for hints like ``2 * input_size``: "
-            "absolute paths and beginnings of ``s3://`` addresses, with commas between them. Links and dots in a path "
+            "The folders below which the controller looks up the sizes of inputs, for hints like ``2 * input_size``, "
+            "and from which it brings files that tasks stage: absolute paths and beginnings of addresses of object "
+            "stores (with the connection where addresses name one), with commas between them. Links and dots in a path "
             "are resolved before it is compared. Without it sizes are looked up everywhere: whoever writes Dags can "
             "find out by a hint whether a file exists and how large it is, with the rights of the controller's user. "
             "That is harmless only where tasks run as that user.",

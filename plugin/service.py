@@ -26,6 +26,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import Change
 from lading.executors.store.db_manager import ensure_tables
 from lading.hooks.files.log_lines import PlainFormatter
+from lading.hooks.files.open_files import raise_limit
 from lading.hooks.files.permissions import make_private, opener
 from lading.plugin.manager import binding_filters, plugin_manager, policies, rules
 from lading.plugin.sites import SitesError, load_sites
@@ -50,6 +51,7 @@ def serve(managed: bool) -> None:
     except OSError as error:
         sys.exit(f"[lading] state_folder cannot be used: {error}")
     log_to(settings, managed)
+    raise_limit()
     ensure_tables()
     try:
         sites = load_sites(settings)
@@ -63,6 +65,8 @@ def serve(managed: bool) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    # Blocked by whoever started it until now, and before anything is started that would inherit that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     # Airflow's modules live for ever: a plan's many small objects must not make the collector look at them again.
     gc.collect()
     gc.freeze()

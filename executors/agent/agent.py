@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lading.executors.agent import descriptors, process_tree
+from lading.executors.agent import process_tree
 from lading.executors.agent.departure.ending import Ending
 from lading.executors.agent.departure.spot_notice import SpotNotice
 from lading.executors.agent.inbox import Inbox
@@ -37,6 +37,7 @@ from lading.executors.agent.running import Running
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Assignment
+from lading.hooks.files import open_files
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable
@@ -101,7 +102,7 @@ class Agent:
     def run(self) -> None:
         """Work until a shutdown is asked for and done."""
         self._receive_signals()
-        descriptors.raise_limit()
+        open_files.raise_limit()
         self.running.adopt(self.inbox)
         pause = 0.0
         while not self._is_done():
@@ -121,7 +122,7 @@ class Agent:
                 self._hold_room()
                 self._start_jobs()
                 self.journal.flush()
-                descriptors.part_log(self.spool)
+                part_log(self.spool)
                 self.trouble.end(TURN)
             except Exception as error:  # an agent that ends helps no job, and the next one would find the same
                 if not self.spool.root.exists():
@@ -319,6 +320,20 @@ class Agent:
             self.running.start(entry, Assignment(token, devices, has_gpus, *scratch))
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
+
+
+def part_log(spool: Spool) -> None:
+    """Go on in a new log when the old one has become large, where the log is what this process writes to."""
+    if not spool.log_is_full():
+        return
+    full = os.stat(spool.log)
+    ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), full)]
+    if ours:
+        spool.part_log()
+        new = os.open(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for output in ours:
+            os.dup2(new, output)
+        os.close(new)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ T = TypeVar("T")
 CLAIM_PATIENCE = 5.0
 # What is larger was not written by an agent or a supervisor.
 MOST_BYTES = 2**24
+# The name of a claim: the pid of who has it, and when that process started.
+_CLAIM = re.compile(r"claimed\.([0-9]{1,9})\.([0-9]{1,18})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +164,15 @@ def owner(folder: JobFolder) -> Supervisor | None:
     """The process, living or dead, that has started to run a job; None when the job has not been started."""
     deadline = time.monotonic() + CLAIM_PATIENCE
     while (found := Supervisor.read(folder)) is None:
-        claimed = next(folder.root.glob("claimed.*.json"), None)
-        if claimed is None:
+        # What a task may have left under another such name is no claim.
+        claims = (
+            (path, match) for path in folder.root.glob("claimed.*.json") if (match := _CLAIM.fullmatch(path.name))
+        )
+        claimed, claim = next(claims, (None, None))
+        if claimed is None or claim is None:
             return Supervisor.read(folder)
-        _, pid, started, _ = claimed.name.split(".")
-        if not process_tree.is_alive(int(pid), int(started)):
+        pid, started = map(int, claim.groups())
+        if not process_tree.is_alive(pid, started):
             # It died between the claim and the start, unless it has written who it is meanwhile.
             if (found := Supervisor.read(folder)) is None:
                 os.rename(claimed, folder.workload)

@@ -21,14 +21,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from lading.executors.agent import descriptors, job_folder, process_tree
+from lading.executors.agent import job_folder, process_tree
 from lading.executors.agent.job_folder import Cause, ExitFile, Supervisor
 from lading.executors.agent.room.scratch import VARIABLE, JobScratch
 from lading.executors.agent.tasks.usage import Usage
 from lading.executors.agent.warm_pool import MOST_JOBS, Assignment, Line
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
-from lading.hooks.files import host
+from lading.hooks.files import host, open_files
 from lading.hooks.files.regular_file import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
 from lading.operators.staged import VARIABLE as INPUTS_VARIABLE
@@ -216,7 +216,7 @@ def _leave_the_agent() -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     process_tree.adopt_orphans()
-    descriptors.restore_limit()
+    open_files.restore_limit()
     _volunteer_for_the_oom_killer()
     # What the agent has made since it froze its heap is not ours to collect either: touching it would copy it.
     gc.freeze()

@@ -106,7 +106,7 @@ class Controller:
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
-        self.staging = Staging(sites, self.ring)
+        self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = Keeper(ways, ahead=ahead, files=self.staging.missing)
         self.requests = Requests(self.threads.release)
 
@@ -331,9 +331,15 @@ class Controller:
         return found
 
     def close(self) -> None:
-        """Let go of the sites, take in their last news, and give up the lease."""
+        """Let go of the sites, take in their last news, and give up the lease.
+
+        One that was told to stop before it has led does so as well, where no other controller acts: it has taken the
+        place of one that was killed, whose agents and jobs go on.
+        """
         self.estimator.close()
         try:
+            if self.managed:
+                self.leadership.lead()
             if self.leadership.may_act():
                 self._let_go()
             self.leadership.give_up()
@@ -344,6 +350,8 @@ class Controller:
     def _let_go(self) -> None:
         """Let go of all sites at the same time, and store what they have to tell; one that hangs is left as it is."""
         how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
+        if how != "hand_over":
+            self.threads.meet(self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.close(how, self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)

@@ -108,6 +108,7 @@ def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, 
         "burst_after": site.config.burst_after,
         "has_sites_file": site.has_sites_file,
         "needs_files": site.config.policy not in BUILT_IN or site.config.policy == DATA_LOCALITY,
+        "stage_schemes": list(site.config.stage_schemes),
         "rules": asdict(SiteRules.of(site.config)),
     }
 

@@ -24,6 +24,7 @@ from lading.executors.estimation.appraisal import Lesson, Unappraised
 from lading.executors.estimation.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
 from lading.executors.store import Change
+from lading.executors.turns import THREADS, THREADS_PER_DAG, Turns
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
 
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# So many threads look at inputs at once, and so many of them for one Dag.
-THREADS = 4
-THREADS_PER_DAG = 2
 # Where so many threads hang, in a mount or a folder, jobs fail at once that would look there.
 MOST_HANGING_THERE = 4
 # Threads that hang do no more work; of so many in all places none is begun that may hang, too.
@@ -151,7 +149,7 @@ class Estimator:
         self.hanging: list[Work] = []
         self.resting: dict[str, Backoff] = {}
         self.behind: dict[str, str] = {}
-        self.served: dict[str, float] = {}
+        self.turns = Turns()
 
     def step(self, session: Session) -> tuple[list[Change], list[Lesson]]:
         """Collect what has been found out, and begin with jobs that are new."""
@@ -207,14 +205,14 @@ class Estimator:
         self.behind = {token: earlier for token, earlier in self.behind.items() if earlier in live}
         busy |= self.behind.keys()
         dags = appraisal.waiting_dags(session)
-        self.served = {dag: at for dag, at in self.served.items() if dag in dags}
+        self.turns.forget(dags)
         waiting: dict[str, list[list[Unappraised]]] = {}
         while dags and len(self.under_way) < THREADS:
             at_work = Counter(work.dag_id for work in self.under_way)
             # A place that nobody looks at any more keeps no Dag from looking elsewhere.
             hung = Counter(work.dag_id for work in self.hanging if work.place not in self.known.hanging)
             taken = at_work + hung
-            dag = min(dags, key=lambda dag: (taken[dag], self.served.get(dag, 0.0)))
+            dag = self.turns.next(dags, taken)
             if at_work[dag] >= THREADS_PER_DAG:
                 dags.remove(dag)
                 continue
@@ -225,7 +223,7 @@ class Estimator:
             if jobs is None:
                 dags.remove(dag)
                 continue
-            self.served[dag] = time.monotonic()
+            self.turns.serve(dag)
             self._start(jobs)
 
     def _start(self, jobs: Sequence[Unappraised]) -> None:

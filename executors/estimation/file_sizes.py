@@ -143,7 +143,7 @@ class KnownSizes:
 class FileSizes:
     """The sizes of the files of one job, each looked up once, within the limits for a job.
 
-    :param roots: the folders and beginnings of ``s3://`` addresses below which sizes are looked up; none: everywhere
+    :param roots: the folders and beginnings of addresses below which sizes are looked up; none: everywhere
     :param known: what other jobs have found out
     """
 
@@ -234,7 +234,7 @@ class FileSizes:
         return real
 
     def _check(self, where: str, address: str) -> None:
-        roots = [root if root.startswith("s3://") else os.path.realpath(root) for root in self.roots]
+        roots = [root if "://" in root else os.path.realpath(root) for root in self.roots]
         if not any(where == root or where.startswith(f"{root.rstrip('/')}/") for root in roots):
             raise ExpressionError(
                 f"{address} is not below [lading] input_roots, where sizes are looked up ({', '.join(self.roots)}); "

@@ -30,7 +30,7 @@ class Keeper:
         ways: Ways | None = None,
         read_roster: ReadRoster = roster.read,
         ahead: Ahead | None = None,
-        files: Files = lambda site, location, text: None,
+        files: Files = lambda site, location, text, dag: None,
     ) -> None:
         self.ways = ways or Ways()
         self.read_roster = read_roster

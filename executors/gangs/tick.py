@@ -30,7 +30,7 @@ SECONDS_UNTIL_ANSWERED = 60.0
 
 # Why the files of a job (by site, location and what is stored of them) are not there, and whether they never will be;
 # None: they are.
-Files: TypeAlias = Callable[[str, str, str], "tuple[str, bool] | None"]
+Files: TypeAlias = Callable[[str, str, str, str], "tuple[str, bool] | None"]
 ReadRoster: TypeAlias = Callable[["Session", Mapping[str, Wanted]], Mapping[str, Roster]]
 
 

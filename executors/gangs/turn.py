@@ -178,7 +178,8 @@ class Turn:
         """All have room; before any of them begins their files are brought to it."""
         stages = {each.token: each.stage for each in self.of_partition(held.partition) if each.stage is not None}
         for row in (row for row in holds if row.job in stages):
-            if (missing := self.tick.files(row.site, row.location, stages[row.job])) is not None:
+            missing = self.tick.files(row.site, row.location, stages[row.job], self.memory.row.dag_id)
+            if missing is not None:
                 self.files_words, never = missing
                 return [passes.Lost(held.partition, self.files_words)] if never else []
         return [passes.Held(held.partition)]

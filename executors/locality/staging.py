@@ -11,6 +11,7 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,9 @@ from lading.executors.controller.dispatch import refused
 from lading.executors.controller.events import clean
 from lading.executors.locality.data import Data
 from lading.executors.store import LIVE, Change, Job, State
+from lading.executors.turns import THREADS, THREADS_PER_DAG, Turns
+from lading.hooks.files.file_names import normal
+from lading.hooks.files.stage_addresses import refusal
 from lading.hooks.site import Depot, Site
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
@@ -32,8 +36,7 @@ from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
-# So many files are brought at once, and so many of them into one depot: its site has other news as well.
-MOST_AT_ONCE = 4
+# So many files are brought into one depot at once: its site has other news as well.
 MOST_PER_DEPOT = 2
 # That a file lies somewhere, as it is, is believed for so long; then it is looked at again, seconds.
 SECONDS_KEPT = 60.0
@@ -53,6 +56,7 @@ class Fetch:
     :param places: by which it can be read, in words, the nearest first
     :param path: where it lies there; None: it does not yet
     :param failure: why it never will, in words
+    :param dag: for which it is on its way
     """
 
     depot: Depot
@@ -62,6 +66,7 @@ class Fetch:
     failure: str | None = None
     backoff: Backoff = field(default_factory=Backoff)
     thread: threading.Thread | None = None
+    dag: str = ""
     known_until: float = 0.0
 
     @property
@@ -86,7 +91,7 @@ class Fetch:
             self.path = self._lies()
             self.known_until = time.monotonic() + SECONDS_KEPT
             self.backoff.succeeded()
-        except FileNotFoundError as error:
+        except (FileNotFoundError, PermissionError) as error:
             self.failure = str(error)
         except Exception as error:  # each object store has its own
             self.backoff.failed(f"{self.address}: {str(error) or type(error).__name__}")
@@ -100,6 +105,7 @@ class Fetch:
         """Where it lies, brought there if need be.
 
         :raises FileNotFoundError: it never will, in words
+        :raises PermissionError: it may not be read from where it is, in words
         :raises Exception: it could not be brought
         """
         why, trouble = [], None
@@ -134,18 +140,21 @@ class Staging:
     """Which jobs wait for their files, and which files are on their way.
 
     :param ring: called when something has come
+    :param roots: ``[lading] input_roots``: from where files may come; none: from everywhere
     """
 
-    def __init__(self, sites: Mapping[str, Site[Any]], ring: Callable[[], None]) -> None:
+    def __init__(self, sites: Mapping[str, Site[Any]], ring: Callable[[], None], roots: Sequence[str] = ()) -> None:
         self.sites = sites
         self.ring = ring
+        self.roots = roots
+        self.turns = Turns()
         self.fetches: dict[tuple[Key, str], Fetch] = {}
         self.waiting: dict[str, dict[str, dict[str, str]]] = {name: {} for name in sites}
         """By site the jobs that wait for files, each with where those lie that have come."""
-        self.wanted: dict[str, set[tuple[Key, str]]] = {name: set() for name in sites}
-        """By site the files that these jobs read."""
-        self.for_gangs: set[tuple[Key, str]] = set()
-        """The files of jobs for which room is held, as they were asked for since the last tick."""
+        self.wanted: dict[str, dict[tuple[Key, str], set[str]]] = {name: {} for name in sites}
+        """By site the files that these jobs read, each with their Dags."""
+        self.for_gangs: dict[tuple[Key, str], set[str]] = {}
+        """The files of jobs for which room is held, as they were asked for since the last tick, likewise."""
         self._sweeps: dict[Key, threading.Thread] = {}
         self._swept: dict[Key, frozenset[str]] = {}
         self._sweep_at = 0.0
@@ -162,8 +171,8 @@ class Staging:
         """
         asked = {token: location for location, tokens in placed.items() for token in tokens}
         kept, changes = dict(asked), []
-        before, self.waiting[site], self.wanted[site] = self.waiting[site], {}, set()
-        columns = Job.token, Job.site, Job.location, Job.state, Job.stage, Job.expires_at, Job.reason
+        before, self.waiting[site], self.wanted[site] = self.waiting[site], {}, {}
+        columns = Job.dag_id, Job.token, Job.site, Job.location, Job.state, Job.stage, Job.expires_at, Job.reason
         for chunk in store.chunks(sorted({*asked, *before})):
             query = select(*columns, Job.placed_because).where(Job.token.in_(chunk), Job.stage.is_not(None))
             for row in session.execute(query):
@@ -186,12 +195,13 @@ class Staging:
             found.setdefault(location, []).append(token)
         return found, changes
 
-    def missing(self, site: str, location: str, text: str) -> tuple[str, bool] | None:
+    def missing(self, site: str, location: str, text: str, dag: str) -> tuple[str, bool] | None:
         """Why the files of a job do not lie where room is held for it, and whether they never will; None: they do.
 
         They are brought there from the next tick on, as long as they are asked for.
 
         :param text: what is stored of them
+        :param dag: the job's
         """
         try:
             depot = self.sites[site].depot(location)
@@ -199,10 +209,12 @@ class Staging:
             return f"location {location!r} of site {site!r} is gone", True
         if depot is None or (addresses := in_store(text)) is None:
             return None  # what is wrong with it is said when it is placed
+        if (why := self._refusal(site, addresses, text)) is not None:
+            return why, True
         words = []
         for address in sorted(addresses):
             wanted = (site, depot.name), address
-            self.for_gangs.add(wanted)
+            self.for_gangs.setdefault(wanted, set()).add(dag)
             fetch = self.fetches.setdefault(wanted, Fetch(depot, address))
             if fetch.failure is not None:
                 del self.fetches[wanted]  # the next try looks anew
@@ -226,12 +238,11 @@ class Staging:
             return refused(job.token, why, time.time())
         where = job.site, depot.name
         words = None
-        if (addresses := in_store(job.stage)) is None:
-            return refused(
-                job.token, f"what is stored of its files cannot be read: {shortened(job.stage)}", time.time()
-            )
-        for address in addresses.difference(paths):
-            self.wanted[job.site].add((where, address))
+        addresses = in_store(job.stage)
+        if (never := self._refusal(job.site, addresses, job.stage)) is not None:  # before any of them is asked for
+            return refused(job.token, never, time.time())
+        for address in addresses.difference(paths) if addresses is not None else ():
+            self.wanted[job.site].setdefault((where, address), set()).add(job.dag_id or "")
             fetch = self.fetches.setdefault((where, address), Fetch(depot, address))
             fetch.depot = depot
             if fetch.failure is not None:
@@ -245,9 +256,17 @@ class Staging:
             return Change(job.token, {"stage": json.dumps(paths), "reason": job.placed_because})
         return Change(job.token, {"reason": words}, report=True) if words != job.reason else None
 
+    def _refusal(self, site: str, addresses: frozenset[str] | None, text: str) -> str | None:
+        """Why the files of a job are not brought to a site, whatever is there; None: they may be."""
+        if addresses is None:
+            return f"what is stored of its files cannot be read: {shortened(text)}"
+        schemes = self.sites[site].config.stage_schemes
+        found = (refusal(address, schemes, self.roots) for address in sorted(addresses))
+        return next((clean(f"hint stage: at site {site!r}, {why}") for why in found if why is not None), None)
+
     def _places(self, session: Session, site: str, address: str) -> list[tuple[str, Source]]:
         """Where a file can be read, in words and as it is read there; those of the same site first."""
-        if not address.startswith("/"):
+        if (path := normal(address)) is None:
             return [("its object store", StoredObject(address))]
         rows = session.execute(select(Data.site, Data.location).where(Data.key == copying.key(address)))
         found: list[tuple[str, Source]] = []
@@ -257,28 +276,44 @@ class Staging:
             except LookupError:  # the site, or the machine, is gone
                 continue
             if there is not None:
-                found.append((f"{holder}/{location}", MachineFile(there.transport, address)))
+                roots = tuple(root for root in self.roots if root.startswith("/"))
+                found.append((f"{holder}/{location}", MachineFile(there.transport, path, roots)))
         return found
 
     def _begin(self, session: Session) -> None:
-        """Look for files that jobs wait for and bring them, as far as there are threads."""
-        wanted = self.for_gangs.union(*self.wanted.values())
+        """Look for files that jobs wait for and bring them, those of the Dags in turn, as far as there are threads."""
         sweeping = {where for where, thread in self._sweeps.items() if thread.is_alive()}
-        busy = [where for (where, _), each in self.fetches.items() if each.thread is not None]
-        for (where, address), each in self.fetches.items():
-            is_free = len(busy) < MOST_AT_ONCE and busy.count(where) < MOST_PER_DEPOT and where not in sweeping
-            if is_free and each.is_due and (where, address) in wanted:
-                busy.append(where)
-                each.places = self._places(session, where[0], address)
-                each.thread = threading.Thread(target=each.run, args=(self.ring,), name="staging", daemon=True)
-                each.thread.start()
+        at_work = [(where, each.dag) for (where, _), each in self.fetches.items() if each.thread is not None]
+        depots, taken = Counter(where for where, _ in at_work), Counter(dag for _, dag in at_work)
+        due: dict[str, list[tuple[Key, str]]] = {}
+        for wanted in (self.for_gangs, *self.wanted.values()):
+            for name, dags in wanted.items():
+                if name[0] not in sweeping and (fetch := self.fetches.get(name)) is not None and fetch.is_due:
+                    for dag in dags:
+                        due.setdefault(dag, []).append(name)
+        self.turns.forget(due)
+        while due and depots.total() < THREADS:
+            dag = self.turns.next(due, taken)
+            free = [name for name in due[dag] if self.fetches[name].is_due and depots[name[0]] < MOST_PER_DEPOT]
+            if not free or taken[dag] >= THREADS_PER_DAG:
+                del due[dag]
+                continue
+            where, address = free[0]
+            due[dag] = free[1:]
+            depots[where] += 1
+            taken[dag] += 1
+            self.turns.serve(dag)
+            fetch = self.fetches[where, address]
+            fetch.dag, fetch.places = dag, self._places(session, where[0], address)
+            fetch.thread = threading.Thread(target=fetch.run, args=(self.ring,), name="staging", daemon=True)
+            fetch.thread.start()
 
     def sweep(self, session: Session) -> None:
         """Bring what gangs wait for, and now and then remove the copies that no run needs any more which has jobs that
         have not ended."""
         if self.for_gangs:
             self._begin(session)
-            self.for_gangs = set()
+            self.for_gangs = {}
         if time.monotonic() < self._sweep_at or (self._is_swept and not self.fetches):
             return
         self._sweep_at = time.monotonic() + SWEEP_INTERVAL

@@ -10,6 +10,7 @@ from sqlalchemy import delete, or_, select
 
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.tables import Job, Request, SiteRow, State
+from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -38,6 +39,8 @@ def ask(session: Session, kind: Kind, target: str, by: str, now: float) -> Reque
     :param target: a site, or site/instance, or the token of a job
     :raises LookupError: there is no such target
     """
+    if not target.isprintable():  # PostgreSQL takes no NUL, and no database half of a surrogate pair
+        raise LookupError(f"{shortened(target)} is no name; valid: characters that can be printed")
     site, _, instance = target.partition("/")
     if kind in OF_SITES and session.get(SiteRow, target) is None:
         raise LookupError(

@@ -12,8 +12,8 @@ what was looked at, however the client has framed it, and nothing can follow it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import socket
 import threading
 import zlib
 from collections.abc import Collection, Iterable
@@ -30,8 +30,19 @@ READ = 65536
 # A request's first line and headers may have so many bytes.
 MOST_HEAD = 65536
 CONNECT_TIMEOUT = 10.0
-# A client that keeps its connection sends its next request within this; uvicorn itself waits for 5 seconds.
+# So many conversations are held at once: each takes two descriptors of the controller, which has other work. Further
+# clients wait in the kernel's queue until one has ended.
+MOST_CONVERSATIONS = 200
+BACKLOG = 1024
+# A request's first line and headers arrive within this, of a new connection also the first byte of them, seconds.
+HEAD_TIMEOUT = 10.0
+# A client that keeps its connection begins its next request within this; uvicorn itself waits for 5 seconds. Within the
+# same time the next part of a body comes, or what was sent is taken.
 IDLE_TIMEOUT = 60.0
+# A body has arrived within this.
+BODY_TIMEOUT = 600.0
+# Where others wait, a conversation in which nothing was asked for so long makes way.
+LEAST_IDLE = 1.0
 # The first of the ports among which a gate has its own, below those that systems give to clients, and how many.
 FIRST_PORT, PORTS = 16384, 16384
 # So often a path may be percent-encoded; one that is encoded more often is meant to confuse.
@@ -77,8 +88,12 @@ class ApiGate:
         self.authority = urlsplit(url).netloc.rpartition("@")[2].encode()
         self._preferred = FIRST_PORT + zlib.crc32(f"{name} {url}".encode()) % PORTS
         # Event loops hold their tasks weakly (Python documentation, asyncio.create_task): one that only waits could go.
-        self._conversations: set[asyncio.Task[None] | None] = set()
-        self._server: asyncio.Server | None = None
+        self._conversations: set[asyncio.Task[None]] = set()
+        self._idle: dict[asyncio.Task[None], float] = {}
+        """The conversations in which no request is under way, the longest idle first, each since when."""
+        self._is_full = False
+        self._accepting: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -87,52 +102,97 @@ class ApiGate:
 
         :raises OSError: this machine has no port
         """
-        if self._server is None:
-            loop = asyncio.new_event_loop()
-            try:
-                self._server = loop.run_until_complete(self._listen())
-            except BaseException:
-                loop.close()
-                raise
-            self._loop = loop
-            self._thread = threading.Thread(target=loop.run_forever, name="lading-api-gate", daemon=True)
+        if self._listener is None:
+            self._listener = self._listen()
+            self._loop = asyncio.new_event_loop()
+            self._accepting = self._loop.create_task(self._accept(self._listener))
+            self._thread = threading.Thread(target=self._loop.run_forever, name="lading-api-gate", daemon=True)
             self._thread.start()
-        return LOOPBACK, self._server.sockets[0].getsockname()[1]
+        return LOOPBACK, self._listener.getsockname()[1]
 
     def close(self) -> None:
         """Listen no more, and cut the connections."""
-        if self._server is None or self._loop is None or self._thread is None:
+        if self._listener is None or self._loop is None or self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._server.close()
         self._loop.run_until_complete(_end(asyncio.all_tasks(self._loop)))
+        self._listener.close()
         self._loop.close()
-        self._server = self._loop = self._thread = None
+        self._listener = self._loop = self._thread = None
 
-    async def _listen(self) -> asyncio.Server:
+    def _listen(self) -> socket.socket:
         try:
-            return await asyncio.start_server(self._serve, LOOPBACK, self._preferred, backlog=1024)
+            listener = socket.create_server((LOOPBACK, self._preferred), backlog=BACKLOG)
         except OSError:
-            return await asyncio.start_server(self._serve, LOOPBACK, 0, backlog=1024)
+            listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG)
+        listener.setblocking(False)
+        return listener
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        near = Side(h11.Connection(h11.SERVER, MOST_HEAD), reader, writer)
-        task = asyncio.current_task()
-        self._conversations.add(task)
+    async def _accept(self, listener: socket.socket) -> None:
+        """Begin conversations, as far as there is room for them."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._make_room()
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:  # this process, or the machine, has no descriptor left
+                log.warning("The tunnel's gate cannot accept a connection: %s", error)
+                await asyncio.sleep(1.0)
+                continue
+            conversation = loop.create_task(self._serve(connection))
+            self._conversations.add(conversation)
+            conversation.add_done_callback(self._conversations.discard)
+
+    async def _make_room(self) -> None:
+        """Wait until another conversation may begin; one in which nothing is asked makes way for it."""
+        while len(self._conversations) >= MOST_CONVERSATIONS:
+            if not self._is_full:  # once, for whoever reaches the login node could fill the log
+                log.warning(
+                    "%d clients talk to Airflow's API through the tunnel at once, the limit; further ones wait until "
+                    "one has ended",
+                    MOST_CONVERSATIONS,
+                )
+                self._is_full = True
+            idle, since = next(iter(self._idle.items()), (None, 0.0))
+            if idle is not None and asyncio.get_running_loop().time() - since >= LEAST_IDLE:
+                del self._idle[idle]
+                idle.cancel()
+            await asyncio.wait(self._conversations, timeout=LEAST_IDLE, return_when=asyncio.FIRST_COMPLETED)
+        if len(self._conversations) < MOST_CONVERSATIONS / 2:
+            self._is_full = False
+
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            near = Side(h11.Connection(h11.SERVER, MOST_HEAD), *await asyncio.open_connection(sock=connection))
+        except OSError:  # it has gone already
+            connection.close()
+            return
         try:
             while await self._answer(near):
-                pass
+                await self._wait_for_more(near)
         except (OSError, EOFError, TimeoutError, asyncio.TimeoutError, h11.ProtocolError):
-            pass  # one of the two sides has gone, or does not speak HTTP
+            pass  # one of the two sides has gone, is too slow, or does not speak HTTP
         finally:
-            self._conversations.discard(task)
-            writer.close()
+            near.writer.close()
+
+    async def _wait_for_more(self, near: Side) -> None:
+        """Wait until the next request begins.
+
+        :raises asyncio.TimeoutError: it does not
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._idle[task] = asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait_for(near.hear(), IDLE_TIMEOUT)
+        finally:
+            self._idle.pop(task, None)
 
     async def _answer(self, near: Side) -> bool:
         """Answer one request; returns whether another may follow it."""
         try:
-            request = await asyncio.wait_for(near.next_event(), IDLE_TIMEOUT)
+            request = await asyncio.wait_for(near.next_event(), HEAD_TIMEOUT)
         except h11.RemoteProtocolError as error:
             return await near.refuse(error.error_status_hint, str(error))
         if not isinstance(request, h11.Request):
@@ -192,13 +252,18 @@ class Side:
             self.http.receive_data(await self.reader.read(READ))
         return event
 
+    async def hear(self) -> None:
+        """Take the next bytes, unless some are there that no event was made of."""
+        if not self.http.trailing_data[0]:
+            self.http.receive_data(await self.reader.read(READ))
+
     async def send(self, event: h11.Event) -> None:
         """Send this, a head with what follows it: each piece is a packet in the tunnel and wakes both ends."""
         self._unsent += self.http.send(event) or b""
         if self._unsent and not isinstance(event, (h11.Request, h11.Response)):
             self.writer.write(self._unsent)
             self._unsent = b""
-            await self.writer.drain()
+            await asyncio.wait_for(self.writer.drain(), IDLE_TIMEOUT)
 
     async def refuse(self, status: int, words: str) -> bool:
         """Answer with an error, after which nothing of this connection is read."""
@@ -221,13 +286,22 @@ class Side:
 
 async def _send(request: h11.Request, near: Side, far: Side) -> None:
     """Pass on a request and its body. A server that has heard enough may answer before all of it is there."""
-    with contextlib.suppress(OSError):
+    loop = asyncio.get_running_loop()
+    until = loop.time() + BODY_TIMEOUT
+    try:
         await far.send(request)
-        while isinstance(event := await near.next_event(), (h11.Data, h11.EndOfMessage)):
+        while True:
+            event = await asyncio.wait_for(near.next_event(), min(IDLE_TIMEOUT, until - loop.time()))
+            if not isinstance(event, (h11.Data, h11.EndOfMessage)):
+                break  # the client has gone
             await far.send(h11.Data(data=event.data) if isinstance(event, h11.Data) else h11.EndOfMessage())
             if isinstance(event, h11.EndOfMessage):
                 return
-        far.writer.close()  # the client has gone
+    except (TimeoutError, asyncio.TimeoutError):
+        pass  # it is too slow
+    except OSError:
+        return
+    far.writer.close()
 
 
 async def _respond(far: Side, near: Side) -> None:

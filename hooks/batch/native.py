@@ -47,7 +47,8 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: Sit
     taken = _taken(system, profile)
     given = {key: value for key, value in native.items() if value is not False}
     for key, value in given.items():
-        for name in map(system.one_name, system.settings(key, value)):
+        attached = system.options(key) - {key}
+        for name in map(system.one_name, [*system.settings(key, value), *attached]):
             if name in taken and name not in ADD_UP:
                 raise Unsupported(
                     f"{key} ({system.native_directive(key, value)}) is what Lading sets itself for its batch jobs, "

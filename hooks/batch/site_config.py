@@ -31,9 +31,31 @@ REFUSED: Mapping[str, str] = {
     "stagein": "the batch system's server copies files with it",  # qsub(1B) of PBS and TORQUE, "-W stagein"
     "stageout": "the batch system's server copies files with it",
     "u": "it names another user",  # qsub(1B), "-u user_list"; bsub, "-u mail_user"
+    "user-list": "it names another user",  # qsub(1B), "-W User_List=...", which is -u
+    "proxy-user": "it names another user",  # qsub(1B) of TORQUE, which is -P
     "E": "it runs a command before the job, outside of it",  # bsub, "-E pre_exec_command"
     "Ep": "it runs a command after the job, outside of it",  # bsub, "-Ep post_exec_command"
     "f": "it copies files between hosts",  # bsub, "-f local_file operator remote_file"; qsub(1B), "-f"
+    "prologue": "it runs a command before the job, outside of it",  # qsub(1B) of TORQUE, "-l prologue="
+    "epilogue": "it runs a command after the job, outside of it",  # qsub(1B) of TORQUE, "-l epilogue="
+}
+# What is refused of one batch system; of another it is something harmless.
+REFUSED_OF: Mapping[str, Mapping[str, str]] = {
+    "torque": {
+        "P": "it names another user",  # qsub(1B), "-P user[:group]": a proxy user
+        "T": "it names a prologue and an epilogue, which root runs",  # qsub(1B), "-T script"
+        "D": "it names another root directory",  # qsub(1B), "-D path"
+    },
+    "lsf": {
+        "stage": "it runs scripts before and after the job, outside of it",  # bsub, "-stage"
+        "data": "the batch system copies files with it",  # bsub, "-data"
+        "hostfile": "it reads hosts from a file",  # bsub, "-hostfile"
+    },
+    "sge": {
+        "xd": "it gives the container of the job options with the rights of root",  # qsub(1), "-xd docker_option"
+        "xdv": "it mounts folders into the container of the job with the rights of root",  # qsub(1), "-xdv"
+        "xd-run-as-image-user": "it runs the job as another user",  # qsub(1), "-xd_run_as_image_user"
+    },
 }
 # Of PBS, LSF and Grid Engine: options whose values have names of their own in them.
 _WITH_NAMES = ("l", "W", "R")
@@ -148,8 +170,8 @@ class SiteRules:
         """
         for written, value in native.items():
             key = written.lstrip("-")
-            if (word := _always_refused(key, value, system)) is not None:
-                raise NotAllowed(f"{key} is taken at no site, for {REFUSED[word]}; leave it out")
+            if (why := _always_refused(key, value, system)) is not None:
+                raise NotAllowed(f"{key} is taken at no site, for {why}; leave it out")
             if _is_refused(self.refused_native, key, value, system):
                 words = f"refused_native = {listed(self.refused_native)}"
                 raise NotAllowed(f"{key} is not taken here: {words}; leave it out")
@@ -171,14 +193,15 @@ class SiteRules:
 
 
 def _always_refused(key: str, value: str | bool, system: BatchSystem) -> str | None:
-    """The word of :data:`REFUSED` that a directive is, or would be taken for; None: it is none."""
-    option = key.replace("_", "-")
-    for word in REFUSED:
-        if option == word or (system.name == "slurm" and _begins(option, word)):
-            return word
+    """Why a directive is refused at every site, as it is one of those, or would be taken for one; None: it is not."""
+    refused = {**REFUSED, **REFUSED_OF.get(system.name, {})}
+    options = {each.replace("_", "-") for each in system.options(key)}
+    for word, why in refused.items():
+        if word in options or (system.name == "slurm" and _begins(key.replace("_", "-"), word)):
+            return why
     # PBS takes the names of attributes in any case (qsub hands them on, and pbs_server compares without it).
-    names = {name.lower() for name in _named(key, value)}
-    return next((word for word in REFUSED if len(word) > 2 and word in names), None)
+    names = {name.lower().replace("_", "-") for name in _named(key, value)}
+    return next((why for word, why in refused.items() if len(word) > 2 and word in names), None)
 
 
 def _begins(option: str, word: str) -> bool:
@@ -197,7 +220,9 @@ def _sets(key: str, value: str | bool, system: BatchSystem) -> list[set[str]]:
     try:
         names = system.settings(key, value)
     except Unsupported:
-        return [{key}]
+        return [{*system.options(key)}]
+    if len(options := system.options(key)) > 1:  # an argument is attached to it
+        return [{*options}]
     found = []
     for name in names:
         option, _, inside = name.rpartition(" ")

@@ -186,6 +186,12 @@ class BatchSystem(ABC):
                 raise
             return [key]  # one that needs a value, whatever that was
 
+    def options(self, key: str) -> frozenset[str]:
+        """The options that the submit command may take a native key for: itself, and where that is none, those of
+        one letter that it is made of, the last of them with its argument attached.
+        """
+        return frozenset((key,))
+
     def one_name(self, setting: str) -> str:
         """The one name of what a directive sets, of those that mean the same or cannot be given together."""
         return self.synonyms.get(setting, setting)

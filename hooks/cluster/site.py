@@ -244,7 +244,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 raise OSError("it does not answer; its jobs go on")
             if isinstance(self._poller, AllocationMode):
                 self._poller.submitter.forget_orders("Airflow was stopped, or another controller goes on")
-            if how != "hand_over" and self._poller.user is not None:
+            if how != "hand_over":
+                if self._poller.user is None:  # it was never reached, and a controller before may have left jobs there
+                    self._poller.round()
                 self._let_go(self._poller, how, deadline)
             if self.is_trial:
                 self._poller.remove()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-from urllib.parse import unquote, urlsplit
+import re
+from urllib.parse import unquote
 
 # What Linux's file systems take (limits.h, NAME_MAX).
 LONGEST = 255
@@ -29,6 +30,8 @@ def fitting_path(path: str) -> str:
 
 def normal(address: str) -> str | None:
     """A file's path on the machine that has it, the same however it is written; None: no machine has it as its own."""
-    if address.startswith("file://"):
-        address = unquote(urlsplit(address).path)
+    if address[:7].lower() == "file://":
+        # Not urlsplit, which refuses some hosts and strips what a path may have.
+        path = re.split("[?#]", address[7:])[0]
+        address = unquote(path[path.find("/") :] if "/" in path else "")
     return posixpath.normpath(address) if address.startswith("/") else None

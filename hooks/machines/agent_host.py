@@ -14,6 +14,7 @@ import psutil
 
 from lading.hooks.files import host, python_command
 from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.open_files import with_first_limit
 from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
@@ -139,8 +140,12 @@ class AgentHost:
         return found if isinstance(found, dict) else {}
 
     def close(self, how: str, timeout: float) -> None:
-        """Let the agent end as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits for that."""
-        if how == "hand_over" or not self.lives():
+        """Let the agent end as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits for that.
+
+        One that is not known to live is asked as well: a controller that was killed may have started one that has yet
+        to say who it is. Whoever starts the next one takes the request away.
+        """
+        if how == "hand_over" or not self.spool.root.is_dir():
             return
         self.spool.ask_to_shut_down("drain" if how == "leave" else "cancel")
         deadline = time.monotonic() + timeout
@@ -154,10 +159,12 @@ class AgentHost:
         stamp = () if self.stamp is None else ("--stamp", self.stamp)
         with os.fdopen(self._open_log(), "ab") as log:
             self.agent = subprocess.Popen(
-                [
-                    *self.scope,
-                    *python_command.command("lading.executors.agent", str(self.spool.root), *self.options, *stamp),
-                ],
+                with_first_limit(
+                    [
+                        *self.scope,
+                        *python_command.command("lading.executors.agent", str(self.spool.root), *self.options, *stamp),
+                    ]
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

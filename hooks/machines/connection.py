@@ -111,8 +111,12 @@ class Connection:
             self.rounds.stop(max(0.0, deadline - time.monotonic()))
             if self.rounds.is_alive:
                 raise OSError("it does not answer; its jobs go on")
-            if how != "hand_over" and machine.is_loaded:
-                self._end_agent(how, deadline)
+            if how != "hand_over":
+                try:
+                    self._end_agent(how, deadline)
+                except OSError:
+                    if machine.is_loaded or not is_trial:
+                        raise  # else no agent was started, and what was brought there goes all the same
             if is_trial:
                 parent, _, name = machine.root.rpartition("/")
                 machine.transport.remove(parent, [name])
@@ -126,10 +130,17 @@ class Connection:
             machine.transport.close()
 
     def _end_agent(self, how: str, deadline: float) -> None:
-        """Let the agent end: with its jobs, or when those that run have ended."""
-        machine = self.machine
-        machine.shut_down("drain" if how == "leave" else "cancel")
+        """Let the agent end: with its jobs, or when those that run have ended.
+
+        Of a machine that has not answered yet it is found out first which jobs it has, those of a controller before.
+        """
+        machine, request = self.machine, "drain" if how == "leave" else "cancel"
+        was_loaded = machine.is_loaded
+        machine.shut_down(request)
         machine.round()
+        if not was_loaded:
+            machine.shut_down(request)
+            machine.round()
         while how == "cancel" and (machine.lives or machine.tracker.is_busy) and time.monotonic() < deadline:
             time.sleep(0.2)
             machine.round()

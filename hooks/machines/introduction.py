@@ -34,6 +34,10 @@ TIMEOUT = 60.0
 SAME_TIME = 2.0
 
 
+# What an answer has unless the machine is refused.
+NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
+
+
 class HostAnswer(Written):
     """What the command answers."""
 
@@ -142,14 +146,17 @@ def read(line: str, asked_at: float, answered_at: float) -> Introduction:
     :raises TransportError: it makes no sense
     """
     try:
-        found: dict[str, Any] = checked(HostAnswer, parsed(line.encode()))
+        found: dict[str, Any] = checked(HostAnswer, parsed(line.encode(errors="replace")))
+        if found.get("refused"):
+            raise Refused(found["refused"])
+        if missing := [name for name in NEEDED if name not in found]:
+            raise ValueError(f"it says no {', '.join(missing)}")
+        capacity = Resources(**found["capacity"].model_dump())
     except ValueError as error:
         raise TransportError(f"what Lading answers there makes no sense: {error}") from error
-    if found.get("refused"):
-        raise Refused(found["refused"])
     ahead = found["now"] - (asked_at + answered_at) / 2
     return Introduction(
-        Facts(found["host"], found["boot_id"], found["arch"], found["os"], Resources(**found["capacity"].model_dump())),
+        Facts(found["host"], found["boot_id"], found["arch"], found["os"], capacity),
         ahead if abs(ahead) > SAME_TIME + (answered_at - asked_at) / 2 else 0.0,
         found.get("lives", False),
         found.get("drains", False),

@@ -9,12 +9,16 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator, StrictBool, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import endpoint
+from lading.hooks.files.stage_addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY
 from lading.scheduling.resources import Resources
 
+# The object stores of the three providers that Airflow reads by itself; what reaches any address, such as http or ftp,
+# would send requests of a Dag's author from the controller's place in the network.
+STAGE_SCHEMES = ("s3", "gs", "abfs")
 # A path that begins with a variable of the machine's environment.
 VARIABLE = re.compile(r"\$(\w+|\{\w+\})(/|$)")
 
@@ -36,6 +40,13 @@ class SiteConfig(TableModel):
     allowed_dags: Texts | None = Field(
         None,
         description="A list of patterns of Dag ids (`*`, `?`, `[...]`): only these may run here; without it every Dag.",
+    )
+
+    stage_schemes: Texts = Field(
+        STAGE_SCHEMES,
+        description="A list of the schemes of object stores from which the controller brings files that tasks "
+        "[stage](placement.md#staging): the same store under another name (`s3a`, `gcs`, `abfss`) counts as well; an "
+        "empty list: none.",
     )
 
     policy: str = Field(
@@ -62,6 +73,11 @@ class SiteConfig(TableModel):
         'when: a number, or `{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`, which is what it is '
         "without it. That of the first site counts to which they may go.",
     )
+
+    @field_validator("stage_schemes")
+    @classmethod
+    def _of_object_stores(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(checked_scheme, value)))
 
     @model_validator(mode="after")
     def _of_its_policy(self) -> SiteConfig:

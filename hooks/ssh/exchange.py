@@ -12,6 +12,7 @@ tar, base64 and, to end a command that hangs, timeout.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 
@@ -21,6 +22,8 @@ from lading.hooks.ssh.steps import Run, Step
 # All shells, csh and fish too, read this alike. The whole script is read before any of it runs; bash would otherwise
 # fetch it byte by byte.
 COMMAND = "exec /bin/sh -c 'eval \"$(cat)\"'"
+# What follows the second mark of a step; anything else is no exit status of a shell.
+_STATUS = re.compile(rb"([0-9]{1,3})\r?\n")
 # What timeout(1) ends with when it had to end the command.
 TIMED_OUT = 124
 # More output than this is a command run wild: the exchange is given up.
@@ -205,9 +208,8 @@ class Exchange:
         text = bytes(stream[begin : end if end >= 0 else None])
         if translated:
             text = text.replace(b"\r\n", b"\n")
-        line_end = stream.find(b"\n", end)
-        whole = end >= 0 and line_end >= 0
-        return int(stream[end + len(mark) + 1 : line_end]) if whole else None, text.decode(errors="replace")
+        status = _STATUS.match(stream, end + len(mark) + 1) if end >= 0 else None
+        return int(status[1]) if status else None, text.decode(errors="replace")
 
 
 def _named(step: Run) -> str:

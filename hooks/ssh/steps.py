@@ -113,6 +113,8 @@ class Get(Step):
         """
         found, contents = _unpacked(self.folder, answer)
         names = [_name(name) for name in self.names]
+        if len(found) != len(names) or not {*found} <= {*"paun"}:
+            raise TransportError(f"what is said of {len(names)} files in {self.folder} makes no sense: {found[:200]!r}")
         for name, state in zip(names, found, strict=True):
             if state in "un" or (state == "p" and name not in contents):
                 why = "is no file" if state == "n" else "cannot be read"

@@ -7,10 +7,11 @@ import binascii
 import errno
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lading.hooks.files.stage_addresses import LOCAL
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import Run, quoted
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 PART = 8 * 2**20
 # Seconds in which one part must have come.
 PART_TIMEOUT = 180.0
+
+# A store that lies in so many others is not looked through.
+MOST_STORES = 8
 
 # By exit status, those of errno(3).
 _ERRORS = {errno.ENOENT: FileNotFoundError, errno.EISDIR: IsADirectoryError}
@@ -47,6 +51,7 @@ class Source(ABC):
 
         :raises FileNotFoundError: it is not there, or neither a file nor a folder
         :raises IsADirectoryError: it is a folder
+        :raises PermissionError: it may not be read from here, in words
         :raises OSError: that could not be found out
         """
 
@@ -64,14 +69,17 @@ class MachineFile(Source):
     """A file of a machine.
 
     :param path: absolute
+    :param roots: the folders below which it has to be when links are followed there; none: anywhere
     """
 
     transport: Transport
     path: str
+    roots: Sequence[str] = ()
 
     def version(self) -> Version:
         path = quoted(self.path)
-        answer = self._ask(f"[ ! -d {path} ] || exit 21; [ -f {path} ] || exit 2; stat -Lc '%s %Y' -- {path}", 60.0)
+        look = f"[ ! -d {path} ] || exit {errno.EISDIR}; [ -f {path} ] || exit {errno.ENOENT}; {self._is_below()}"
+        answer = self._ask(f"{look}stat -Lc '%s %Y' -- {path}", 60.0)
         if not (told := re.fullmatch(r"(\d{1,18}) (-?\d{1,18})\s*", answer)):
             raise TransportError(f"{self.transport}: {answer[:200]!r} is not the size of {self.path}")
         return Version(int(told[1]), told[2])
@@ -88,8 +96,26 @@ class MachineFile(Source):
                 raise OSError(f"{self.path} has changed while it was read: {len(data)} bytes in place of {expected}")
             yield data
 
+    def _is_below(self) -> str:
+        """Shell text that ends where the file is, links followed, below none of the roots."""
+        if not self.roots:
+            return ""
+        roots = " ".join(quoted(root) for root in self.roots)
+        return (
+            f"real=$(readlink -f -- {quoted(self.path)}) || exit {errno.ENOENT}; below=\n"
+            f"for root in {roots}; do\n"
+            'root=$(readlink -f -- "$root") || continue\n'
+            'case "$real" in "$root" | "${root%/}"/*) below=yes;; esac\n'
+            f'done; [ -n "$below" ] || exit {errno.EACCES}\n'
+        )
+
     def _ask(self, text: str, timeout: float) -> str:
         (answer,) = self.transport.exchange([Run(text)], timeout)
+        if answer.status == errno.EACCES:
+            raise PermissionError(
+                f"{self.path} leads out of [lading] input_roots there, from which files are staged "
+                f"({', '.join(self.roots)})"
+            )
         if answer.status in _ERRORS:
             raise _ERRORS[answer.status](self.path)
         if answer.status is None:
@@ -101,7 +127,10 @@ class MachineFile(Source):
 
 @dataclass(frozen=True, slots=True)
 class StoredObject(Source):
-    """What Airflow's ObjectStoragePath reads on this machine, by the connection that its address names."""
+    """What Airflow's ObjectStoragePath reads on this machine, by the connection that its address names.
+
+    Its scheme was one that the site takes; what is found by it is looked at again, as anything may be attached to it.
+    """
 
     address: str
 
@@ -125,4 +154,41 @@ class StoredObject(Source):
     def _path(self) -> Any:
         from airflow.sdk import ObjectStoragePath
 
-        return ObjectStoragePath(self.address)
+        path = ObjectStoragePath(self.address)
+        # Looking up goes by the store of fsspec, reading by that of Airflow.
+        for store in (path.__wrapped__.fs, path.fs):
+            refuse_local(self.address, store)
+        return path
+
+
+def refuse_local(address: str, store: Any) -> None:
+    """Refuse a store that reads the disk of this machine, itself or as the store behind it.
+
+    :raises PermissionError: it does, or that cannot be said
+    """
+    from fsspec.implementations.local import LocalFileSystem
+
+    for each in _stores(address, store):
+        protocols = {each.protocol} if isinstance(each.protocol, str) else {*each.protocol}
+        if isinstance(each, LocalFileSystem) or not LOCAL.isdisjoint(protocols):
+            raise PermissionError(
+                f"{address} is not staged, for its store ({type(each).__name__}) reads the disk of the controller's "
+                "machine; valid: a store of objects"
+            )
+
+
+def _stores(address: str, store: Any) -> Iterator[Any]:
+    """A store of fsspec, and those that it reads from: ``fs`` of a cache or a folder, ``fo`` of an archive, ``fss``."""
+    from fsspec import AbstractFileSystem
+
+    left, seen = [store], 0
+    while left:
+        each = left.pop()
+        if isinstance(each, AbstractFileSystem):
+            if (seen := seen + 1) > MOST_STORES:
+                raise PermissionError(f"{address} is not staged, for its store lies in more than {MOST_STORES} others")
+            yield each
+            inner = object.__getattribute__(each, "__dict__")  # a cache shows that of the store behind it
+            several = inner.get("fss")
+            left += [inner.get("fs"), getattr(inner.get("fo"), "fs", None)]
+            left += several.values() if isinstance(several, dict) else []

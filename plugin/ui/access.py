@@ -14,12 +14,15 @@ from airflow.api_fastapi.core_api.security import (
     requires_access_view,
 )
 from airflow.api_fastapi.logging.decorators import action_logging
-from fastapi import Depends, Request
+from airflow.models.dag import DagModel
+from fastapi import Depends, HTTPException, Request, status
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.text.printable import shortened
 
 # So long what somebody asks is tried to be written down, seconds: SQLite lets one write at a time.
 PATIENCE = 30.0
@@ -58,12 +61,34 @@ def acts(user: GetUserDep) -> bool:
 
 
 def sight(user: GetUserDep, session: SessionDep) -> Sight:
-    """What a user may see.
+    """What a user may see. Of Dags that Airflow does not know (any more) nobody has a right but administrators.
 
     Airflow's dependency for it looks for its auth manager in the application that answers, which is not this one.
     """
-    return Sight(frozenset(get_auth_manager().get_authorized_dag_ids(user=user, session=session)))
+    seen = frozenset(get_auth_manager().get_authorized_dag_ids(user=user, session=session))
+    if acts(user):
+        return Sight(hidden=frozenset(session.scalars(select(DagModel.dag_id))) - seen)
+    return Sight(seen)
 
 
-ActsDep = Annotated[bool, Depends(acts)]
 SightDep = Annotated[Sight, Depends(sight)]
+
+
+def refuse_strange_names(request: Request) -> None:
+    """Refuse names in the path that no database takes, before any of them is asked for one."""
+    if any("\0" in str(value) for value in request.path_params.values()):
+        raise HTTPException(status.HTTP_404_NOT_FOUND, "Not Found: no name has a NUL character")
+
+
+def require_sight(dag_id: str, its_sight: SightDep) -> None:
+    """Refuse a Dag that who asks does not see: by its id alone nobody learns of it.
+
+    Airflow's own check goes by rights, and in some auth managers anybody has them for a Dag that is not there.
+    """
+    if not its_sight.sees(dag_id):
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no Dag {shortened(dag_id)} that you may read")
+
+
+well_named = Depends(refuse_strange_names)
+in_sight = Depends(require_sight)
+ActsDep = Annotated[bool, Depends(acts)]

@@ -6,6 +6,7 @@ asks Airflow whether its user may have it; the page's files hold none.
 
 from __future__ import annotations
 
+import json
 import logging
 import mimetypes
 import time
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response, status
+from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
@@ -23,7 +25,17 @@ from tenacity import Retrying
 
 from lading.executors.store import Job, State, requests
 from lading.plugin.ui import models
-from lading.plugin.ui.access import ActsDep, SightDep, audited, may_act, may_look, may_see_dag, patience
+from lading.plugin.ui.access import (
+    ActsDep,
+    SightDep,
+    audited,
+    in_sight,
+    may_act,
+    may_look,
+    may_see_dag,
+    patience,
+    well_named,
+)
 from lading.plugin.ui.chart_models import Machine, Packing
 from lading.plugin.ui.models import NAME
 from lading.plugin.ui.queries.advice import advice
@@ -58,9 +70,13 @@ NOT_ASKED: dict[int | str, dict[str, Any]] = {
     status.HTTP_404_NOT_FOUND: {"model": models.Refusal, "description": "There is no such site or instance"},
 }
 
+NOT_SEEN: dict[int | str, dict[str, Any]] = {
+    status.HTTP_404_NOT_FOUND: {"model": models.Refusal, "description": "There is no such Dag that who asks may read"},
+}
+
 looks = APIRouter(dependencies=[may_look], responses=REFUSED)
 acts = APIRouter(dependencies=[may_look, may_act, audited], responses=REFUSED)
-of_dags = APIRouter(dependencies=[may_look, may_see_dag], responses=REFUSED)
+of_dags = APIRouter(dependencies=[well_named, may_look, may_see_dag, in_sight], responses={**REFUSED, **NOT_SEEN})
 
 
 @looks.get("/summary")
@@ -196,6 +212,13 @@ def database_is_away(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": words}, status.HTTP_503_SERVICE_UNAVAILABLE)
 
 
+async def say_what_is_wrong(request: Request, error: Exception) -> Response:
+    """Answer as FastAPI does; what was sent may hold halves of surrogate pairs, which no answer can."""
+    assert isinstance(error, RequestValidationError)
+    text = json.dumps({"detail": jsonable_encoder(error.errors())})
+    return Response(text, status.HTTP_422_UNPROCESSABLE_CONTENT, media_type="application/json")
+
+
 def create_app() -> FastAPI:
     """The application, to be mounted at ``/lading``."""
     app = FastAPI(
@@ -207,6 +230,7 @@ def create_app() -> FastAPI:
     app.include_router(of_dags)
     app.include_router(acts)
     app.add_exception_handler(OperationalError, database_is_away)
+    app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     # Some machines' tables of file types do not know it, and a browser runs no module of another type.
     mimetypes.add_type("text/javascript", ".js")
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

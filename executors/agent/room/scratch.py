@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -19,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lading.hooks.files import host, python_command
-from lading.hooks.files.regular_file import NotReadable, open_regular
+from lading.hooks.files.regular_file import NotReadable, open_regular, read_regular
 
 MIB = 2**20
 # Where a job finds its folder, besides TMPDIR.
 VARIABLE = "LADING_SCRATCH"
+# What a mark says, bytes: MiB, at most those of a disk of a million TiB; nothing where the job has not said it.
+MOST_MARK_BYTES = 12
+_AMOUNT = re.compile(rb"[0-9]*")
 # A node agent looks so often for folders whose time is over, seconds.
 INTERVAL = 60.0
 
@@ -163,14 +167,25 @@ def sweep(parent: Path, keep_failed: float, now: float) -> tuple[list[Kept], lis
                 _keep(mark, now + keep_failed)
                 os.close(held)
     for mark in list(parent.glob("*.kept")):
-        with contextlib.suppress(FileNotFoundError):
-            found = Kept(mark, mark.stat().st_mtime, int(mark.read_text() or 0))
+        with contextlib.suppress(OSError):  # it has gone, or is none of ours and stays where it is
+            found = _kept(mark)
             if found.until > now:
                 kept.append(found)
             else:
                 _hide(mark.with_suffix(""))
                 mark.unlink()
     return kept, [path for path in parent.iterdir() if path.name.startswith(".")]
+
+
+def _kept(mark: Path) -> Kept:
+    """What a mark says. Jobs may leave anything beside their folders.
+
+    :raises OSError: it is no file of ours, or not there
+    """
+    content = read_regular(mark, MOST_MARK_BYTES)
+    if not _AMOUNT.fullmatch(content):
+        raise NotReadable(f"{mark} says no amount of MiB")
+    return Kept(mark, mark.lstat().st_mtime, int(content or b"0"))
 
 
 def remove(folder: Path) -> None:

@@ -39,6 +39,8 @@ LONGEST_LINE = 2000
 # import Airflow, on a machine that may be busy.
 SECONDS_UNTIL_HUNG = 30.0
 SECONDS_TO_BEGIN = 180.0
+# So much longer a stop waits for a controller that has yet to begin, seconds; it goes on by itself after that.
+SECONDS_UNTIL_BEGUN = 60.0
 
 
 class ControllerProcess:
@@ -141,32 +143,54 @@ class ControllerProcess:
         Bell(self.settings.controller_bell).ring()
 
     def stop(self) -> None:
-        """Stop the controller of this machine in order; one that acts for another scheduler too is left to that."""
+        """Stop the controller of this machine in order; one that acts for another scheduler too is left to that.
+
+        Where the last one was killed, and none has taken its place, one is started that only lets go of all sites:
+        nothing else would end what was left there.
+        """
         lease = current_lease()
-        here = lease is not None and lease.managed and lease.host == socket.gethostname() and lives(lease)
+        # One whose lease has run out may be slow, and is still to be stopped.
+        here = lease is not None and lease.managed and lease.host == socket.gethostname() and is_controller(lease.pid)
         acting = {lease.pid} if lease is not None and here else set()
         own = {self.child.pid} if self.child is not None and self.child.poll() is None else set()
-        pids = own - acting if another_scheduler_lives(self.settings, self.job_id) else own | acting
+        is_shared = another_scheduler_lives(self.settings, self.job_id)
+        was_killed = lease is not None and lease.managed and not lives(lease) and not here
+        if was_killed and not own and not is_shared:
+            log.info(
+                "The controller with pid %d was killed: another one lets go of its sites", lease.pid if lease else 0
+            )
+            self.child = spawn(self.settings)
+            own = {self.child.pid}
+        pids = own - acting if is_shared else own | acting
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + self.settings.shutdown_seconds + 5
+        begins = pids & own - acting - self.has_led  # it has yet to import Airflow, and lets go of the sites after that
+        deadline = time.monotonic() + self.settings.shutdown_seconds + (SECONDS_UNTIL_BEGUN if begins else 5)
         while any(is_controller(pid) for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.05)
 
 
 def spawn(settings: Settings) -> subprocess.Popen[bytes]:
-    """Start a controller in a session of its own, so that a signal to the scheduler's group spares it."""
+    """Start a controller in a session of its own, so that a signal to the scheduler's group spares it.
+
+    It is born with SIGTERM blocked, and lets it through when it can end in order: else one that is stopped while it
+    imports Airflow would leave what a killed one before it has left.
+    """
     make_private(settings.state_folder)
     part(settings.controller_log)
-    with open(settings.controller_log, "ab", opener=opener) as output:
-        return subprocess.Popen(
-            python_command.command("lading.plugin", "controller", "--managed"),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        with open(settings.controller_log, "ab", opener=opener) as output:
+            return subprocess.Popen(
+                python_command.command("lading.plugin", "controller", "--managed"),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def part(path: Path) -> None:

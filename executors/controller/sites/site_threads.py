@@ -61,6 +61,16 @@ class SiteThreads:
         for thread in self:
             thread.look()
 
+    def meet(self, seconds: float) -> None:
+        """Have sites looked at that were not yet, within so many seconds: only what is known there can be ended."""
+        deadline = time.monotonic() + seconds
+        for thread in self:
+            if not thread.answers_within(0.0):
+                thread.look()
+        for thread in self:
+            while not thread.answers_within(min(1.0, left := deadline - time.monotonic())) and left > 0:
+                self.beat()
+
     def have_news(self) -> bool:
         """Whether one of them has found something that is not stored yet."""
         return any(thread.has_news or thread.has_more for thread in self)

@@ -17,6 +17,17 @@ VARIABLES: Mapping[str, str] = {
     "ARRAY_INDEX": "$LSB_JOBINDEX",
     "NODELIST": "$LSB_HOSTS",
 }
+# The options of more than one letter ("bsub", "Options"; OpenLava's are among them). Any other key is one of a letter
+# with its argument attached, as in -Etouch.
+_OPTIONS = """
+    Ep Full G Ip IS ISp ISs Is IX Jd Lp Ne Sla Ti Wd Wep Wp XF Zs alloc_flags app ar bw clusters cn_cu cn_mem
+    core_isolation csm cwd data datachk datagrp env eo eptl ext extsched fd freq fwd gpu hl hostfile is jobaff jsdl
+    jsdl_strict json jsm ln_mem ln_slots mig nnodes notify oo outdir pack ptl rn rnc sla smt sp spool ss stage
+    step_cgroup ti tty ul un wa wt yaml
+"""
+OPTIONS = frozenset(_OPTIONS.split())
+# Those of one letter that take no argument.
+FLAGS = "BHIKNVhrx"
 # Settings that are the same, or that cannot be given together.
 SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
 EXCLUSION = Exclusion('-R "select[{}]"', "hname!='{}'", " && ")  # "Resource requirement strings", select

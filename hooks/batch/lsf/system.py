@@ -11,7 +11,7 @@ from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import quoted
 from lading.hooks.batch.lsf import history, output
 from lading.hooks.batch.lsf.messages import WORDING
-from lading.hooks.batch.lsf.options import EXCLUSION, SYNONYMS, VARIABLES, jobname, limit, span
+from lading.hooks.batch.lsf.options import EXCLUSION, FLAGS, OPTIONS, SYNONYMS, VARIABLES, jobname, limit, span
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
 from lading.hooks.ssh.answer import Answer
@@ -68,6 +68,12 @@ class LSF(BatchSystem):
         # In what -R, -J and -gpu take, [ and = would be read again without quotes.
         always = re.search(r"[\[\]=]", text) and not re.search(r'["\\]', text)
         return f'-{key} "{text}"' if always else f"-{key} {quoted(text)}"
+
+    def options(self, key: str) -> frozenset[str]:
+        if len(key) == 1 or key in OPTIONS:
+            return frozenset((key,))
+        flags = len(key) - len(key.lstrip(FLAGS))  # which may stand together, before one with an argument
+        return frozenset((key, *key[: flags + 1]))
 
     def submit(self, path: str) -> list[str]:
         # Where too many jobs wait, bsub would try again every minute, for ever.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, or_, true
+from sqlalchemy import ColumnElement, false, not_, or_, true
 
 from lading.executors.store import Job
 from lading.executors.store.jobs import CHUNK
@@ -15,23 +15,25 @@ from lading.executors.store.jobs import CHUNK
 class Sight:
     """What somebody may see. Of other Dags' jobs he sees that they are there, and how large they are.
 
-    :param dags: those that he may read; None: all
+    :param dags: those that he may read; None: all but ``hidden``, also those that Airflow does not know (any more)
     """
 
     dags: frozenset[str] | None = None
+    hidden: frozenset[str] = frozenset()
 
     def sees(self, dag_id: str | None) -> bool:
         """Whether a Dag is one of these; what belongs to no Dag everybody may see."""
-        return not dag_id or self.dags is None or dag_id in self.dags
+        return not dag_id or (dag_id not in self.hidden if self.dags is None else dag_id in self.dags)
 
     def condition(self) -> ColumnElement[bool]:
         """The condition for jobs of these Dags."""
-        if self.dags is None:
+        if self.dags is None and not self.hidden:
             return true()
-        own = sorted(self.dags)
+        named = sorted(self.hidden if self.dags is None else self.dags)
         # Databases limit how many values one list may have.
-        lists: list[Any] = [Job.dag_id.in_(own[start : start + CHUNK]) for start in range(0, len(own), CHUNK)]
-        return or_(Job.dag_id.is_(None), Job.dag_id == "", *lists)
+        lists: list[Any] = [Job.dag_id.in_(named[start : start + CHUNK]) for start in range(0, len(named), CHUNK)]
+        those = not_(or_(*lists)) if self.dags is None else or_(false(), *lists)
+        return or_(Job.dag_id.is_(None), Job.dag_id == "", those)
 
 
 EVERYTHING = Sight()

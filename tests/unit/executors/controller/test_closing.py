@@ -126,6 +126,24 @@ def test_a_controller_that_does_not_act_lets_go_of_nothing(
     assert holders(airflow_database) == ["other"], "that of another one stays"
 
 
+def test_one_that_is_stopped_before_it_has_led_lets_go_of_what_a_killed_one_has_left(
+    make: Make, site: FakeSite, airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has taken the place of one that was killed, and gets SIGTERM before its first tick."""
+    killed = make("cancel", site)
+    finishing(site, monkeypatch)
+    killed.leadership.leads_until = 0.0  # as after SIGKILL: its lease stays
+    monkeypatch.setattr(leadership, "is_dead", lambda lease: lease.holder == killed.leadership.holder)
+    looks = site.looks
+    begins = Controller({"a": site}, lambda subject, seconds: "jwt", killed.settings, True, lambda changes: None)
+    begins.stop()
+    begins.run()
+    assert site.looks > looks, "only what is known there can be ended"
+    assert site.closed == ["cancel"]
+    assert state(airflow_database) == State.CANCELLED
+    assert holders(airflow_database) == []
+
+
 def test_a_site_that_hangs_or_fails_at_the_end_costs_the_others_nothing(
     make: Make, site: FakeSite, airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

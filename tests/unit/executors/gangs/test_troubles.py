@@ -107,7 +107,7 @@ def test_none_begins_before_the_files_of_all_are_there(house: House, lab: Holdin
         for job in session.scalars(select(Job).where(Job.task_id == "worker")):
             job.stage = '{"/data/reads": null}'
         session.commit()
-    asked: list[tuple[str, str, str]] = []
+    asked: list[tuple[str, str, str, str]] = []
     answer: list[tuple[str, bool] | None] = [("waits: /data/reads is brought to where it runs", False)]
 
     def files(*of_job: str) -> tuple[str, bool] | None:
@@ -118,7 +118,7 @@ def test_none_begins_before_the_files_of_all_are_there(house: House, lab: Holdin
     house.tick(4)
     assert set(house.states().values()) == {QUEUED}
     assert len(lab.held) == 2
-    assert {(site, stage) for site, _, stage in asked} == {("lab", '{"/data/reads": null}')}
+    assert {(site, stage) for site, _, stage, _ in asked} == {("lab", '{"/data/reads": null}')}
     words = "waits: /data/reads is brought to where it runs (attempt 1 of 5)"
     assert {job.reason for job in house.jobs().values()} == {words}
     answer[0] = "/data/reads cannot be brought to where the job runs: it is not there any more", True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,8 @@ from lading.executors import store
 from lading.executors.locality import data, staging
 from lading.executors.locality.staging import Staging
 from lading.executors.store import Job, State
-from lading.hooks.site import Depot
+from lading.executors.turns import THREADS_PER_DAG
+from lading.hooks.site import Depot, SiteConfig
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.staging import copying, sources
@@ -45,6 +47,7 @@ class Lab(FakeSite):
 
     def __init__(self, name: str, folder: Path, *machines: str) -> None:
         super().__init__(name, folder)
+        self.config = SiteConfig(kind="fake", stage_schemes=("s3", "memory"))
         self.depots = {each: Depot(each, Machine(), str(folder / name / each)) for each in machines}
 
     def depot(self, location: str) -> Depot:
@@ -65,7 +68,14 @@ class House:
     def job(self, token: str, *files: str, site: str = "lab", location: str = "Y", **columns: Any) -> None:
         amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
         run = columns.pop("run", "r")
-        named = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "dag_id": "d", "run_id": run, "task_id": "t"}
+        named = {
+            "kind": "ExecuteTask",
+            "subject": "s",
+            "workload": "{}",
+            "dag_id": columns.pop("dag", "d"),
+            "run_id": run,
+            "task_id": "t",
+        }
         numbers = {"priority": 1, "queued_at": 1.0, "map_index": -1, "try_number": 1, "news": 0, "unreported": False}
         stage = {"stage": json.dumps(dict.fromkeys(files))} if files else {}
         state = columns.pop("state", State.PLACED)
@@ -180,7 +190,7 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
 
     def missing() -> tuple[str, bool] | None:
         staging.sweep(house.session)
-        return staging.missing("lab", "Y", text)
+        return staging.missing("lab", "Y", text, "d")
 
     assert missing() == (f"waits: {file} is brought to where it runs", False)
     assert house.copies("Y") == []
@@ -189,9 +199,9 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
     house.job("a", str(file))
     assert house.ready(Y=["a"]) == {"Y": ["a"]}, "it need not wait when its gang begins"
     gone = json.dumps({str(tmp_path / "gone"): None})
-    staging.missing("lab", "Y", gone)
+    staging.missing("lab", "Y", gone, "d")
     staging.sweep(house.session)
-    words, never = house.wait(lambda: (found := staging.missing("lab", "Y", gone)) and found[1] and found)
+    words, never = house.wait(lambda: (found := staging.missing("lab", "Y", gone, "d")) and found[1] and found)
     assert ("no task has left it anywhere" in words, never) == (True, True)
 
 
@@ -379,6 +389,147 @@ def test_a_damaged_row_costs_its_own_job_alone(house: House, tmp_path: Path, tex
     assert house.staging.waiting["lab"].keys() == {"well"}
     house.row("well").stage = text
     house.staging.sweep(house.session)  # which raises nothing
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    """A file of the controller's machine, as airflow.cfg is."""
+    path = tmp_path / "airflow.cfg"
+    path.write_text("fernet_key = secret")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("local://{}", "the site takes no files from local://"),
+        ("LOCAL://{}", "the site takes no files from local://"),
+        ("file:{}", "has no scheme"),
+        ("airflow.cfg", "has no scheme"),
+        ("simplecache::file://{}", "has no scheme"),
+        ("memory://x::file://{}", "is an address within another one"),
+        ("zip://a::file://{}", "is an address within another one"),
+        ("http://127.0.0.1:9/x", "the site takes no files from http://"),
+        ("webhdfs://127.0.0.1/x", "the site takes no files from webhdfs://"),
+        ("ftp://127.0.0.1/x", "the site takes no files from ftp://"),
+        ("gs://bucket/x", "valid: absolute paths, memory://, s3://"),
+    ],
+)
+def test_an_address_that_the_site_does_not_list_is_never_opened(
+    house: House, own_file: Path, monkeypatch: pytest.MonkeyPatch, address: str, words: str
+) -> None:
+    monkeypatch.chdir(own_file.parent)
+    opened: list[str] = []
+    monkeypatch.setattr(sources.StoredObject, "version", lambda self: opened.append(self.address))
+    address = address.format(own_file)
+    house.job("a", address)
+    assert house.ready(Y=["a"]) == {}
+    assert house.row("a").state == State.FAILED
+    assert words in str(house.row("a").reason)
+    assert (opened, house.staging.fetches, house.copies("Y")) == ([], {}, [])
+    found, never = house.staging.missing("lab", "Y", json.dumps({address: None}), "d") or ("", False)
+    assert (words in found, never) == (True, True)
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_file_address_is_a_path_of_machines_whatever_its_capitals(house: House, own_file: Path) -> None:
+    house.job("a", f"FILE://{own_file}")
+    house.ready(Y=["a"])
+    house.wait(lambda: house.ready() or house.row("a").state == State.FAILED)
+    assert "no task has left it anywhere" in str(house.row("a").reason)
+    assert house.copies("Y") == []
+
+
+def test_a_store_of_the_list_that_reads_this_disk_is_refused(house: House, own_file: Path) -> None:
+    from airflow.sdk.io.store import attach
+    from fsspec.implementations.local import LocalFileSystem
+
+    attach("memory", conn_id="disk", fs=LocalFileSystem())
+    house.job("a", f"memory://disk@{own_file}")
+    house.ready(Y=["a"])
+    house.wait(lambda: house.ready() or house.row("a").state == State.FAILED)
+    assert "its store (LocalFileSystem) reads the disk of the controller's machine" in str(house.row("a").reason)
+    assert house.copies("Y") == []
+
+
+def test_a_store_is_looked_through(tmp_path: Path) -> None:
+    import zipfile
+
+    from fsspec.implementations.cached import SimpleCacheFileSystem
+    from fsspec.implementations.dirfs import DirFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.memory import MemoryFileSystem
+    from fsspec.implementations.zip import ZipFileSystem
+
+    with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
+        archive.writestr("a", "b")
+    disk = LocalFileSystem()
+    wrapped = [disk, SimpleCacheFileSystem(fs=disk), DirFileSystem("/", fs=DirFileSystem("/", fs=disk))]
+    for each in (*wrapped, ZipFileSystem(str(tmp_path / "z.zip"))):
+        with pytest.raises(PermissionError):
+            sources.refuse_local("s3://x", each)
+    sources.refuse_local("s3://x", DirFileSystem("/", fs=MemoryFileSystem()))
+    deep: Any = MemoryFileSystem()
+    for _ in range(sources.MOST_STORES):
+        deep = DirFileSystem("/", fs=deep)
+    with pytest.raises(PermissionError, match="lies in more than"):
+        sources.refuse_local("s3://x", deep)
+
+
+@pytest.mark.usefixtures("apart")
+def test_input_roots_count_for_staging(house: House, tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in" / "file", tmp_path / "out" / "secret"
+    for path in (inside, outside):
+        path.parent.mkdir()
+        path.write_text(path.name)
+        house.left(path)
+    link = tmp_path / "in" / "link"
+    link.symlink_to(outside)
+    house.left(link)
+    house.staging = Staging(house.sites, lambda: None, (f"{tmp_path}/in", "s3://bucket/in"))
+    house.job("good", str(inside))
+    refused = {
+        "path": str(outside),
+        "beside": f"{tmp_path}/inner",
+        "key": "s3://bucket/other",
+        "dots": "s3://bucket/in/../other",
+        "other": "s3://else@bucket/in/x",
+    }
+    for token, address in refused.items():
+        house.job(token, address)
+    house.job("link", str(link))
+    house.ready(Y=["good", "link", *refused])
+    for token in refused:
+        assert "is not below [lading] input_roots" in str(house.row(token).reason), token
+    assert house.wait(house.ready) == {"Y": ["good"]}
+    house.wait(lambda: house.ready() or house.row("link").state == State.FAILED)
+    assert "leads out of [lading] input_roots" in str(house.row("link").reason)
+    assert house.copies("Y") == ["file"]
+
+
+def test_slow_sources_of_one_dag_leave_threads_to_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, begun = threading.Event(), []
+
+    def version(source: sources.StoredObject) -> sources.Version:
+        begun.append(source.address)
+        assert slow.wait(60)
+        raise FileNotFoundError(source.address)
+
+    monkeypatch.setattr(sources.StoredObject, "version", version)
+    depots = {each: Depot(each, Machine(), house.lab.depots["Y"].root) for each in ("A", "B", "C", "D")}
+    house.lab.depots.update(depots)
+    try:
+        for number, place in enumerate(depots):
+            house.job(f"slow{number}", f"s3://slow/{number}", location=place)
+        house.job("other", "s3://other/0", location="A", dag="e")
+        house.ready(**{place: [f"slow{number}"] for number, place in enumerate(depots)})
+        house.ready(A=["other"])
+        house.wait(lambda: len(begun) == THREADS_PER_DAG + 1)
+        assert "s3://other/0" in begun
+        assert sum(each.thread is not None for each in house.staging.fetches.values()) == THREADS_PER_DAG + 1
+    finally:
+        slow.set()
+        house.wait(lambda: not any(each.thread for each in house.staging.fetches.values()))
 
 
 def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:

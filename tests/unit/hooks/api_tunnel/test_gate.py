@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import posixpath
 import re
 import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
 import httpx
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lading.hooks.api_tunnel import gate as gate_module
 from lading.hooks.api_tunnel.gate import ApiGate, is_below, prefix
 from tests.services.execution_api import ExecutionApi
 
@@ -357,3 +359,97 @@ def test_a_head_travels_with_what_follows_it() -> None:
                     assert client.recv(65536).endswith(b"\r\n\r\nfine")
         finally:
             gate.close()
+
+
+def begin(gate: tuple[str, int], count: int) -> list[socket.socket]:
+    """Conversations that have begun a request and do not end it."""
+    clients = [socket.create_connection(gate, 10) for _ in range(count)]
+    for client in clients:
+        client.sendall(b"GET /execution/health HTTP/1.1\r\n")
+    return clients
+
+
+def wait(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_half_open_conversations_take_no_more_than_their_share(
+    server: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gate_module, "MOST_CONVERSATIONS", 20)
+    before = len(os.listdir("/proc/self/fd"))
+    made = ApiGate(server.url, "crowded")
+    clients = begin(made.open(), 150)
+    try:
+        wait(lambda: made._is_full)
+        assert len(made._conversations) == 20
+        there = len(os.listdir("/proc/self/fd")) - before - len(clients)
+        assert there <= 20 + 8, "a loop, a listener and what the test has"
+        monkeypatch.setattr(gate_module, "HEAD_TIMEOUT", 0.01)
+        for client in clients[20:]:
+            client.close()
+        for client in clients[:20]:
+            client.sendall(b"Host: a\r\n\r\n")
+        assert b"200 OK" in talk(made.open(), GET), "whoever waits has his turn"
+        said = [each.getMessage() for each in caplog.records if "through the tunnel at once" in each.getMessage()]
+        assert len(said) == 1
+    finally:
+        for client in clients:
+            client.close()
+        made.close()
+
+
+def test_a_head_that_does_not_come_ends_its_conversation(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "HEAD_TIMEOUT", 0.2)
+    made = ApiGate(server.url, "slow")
+    try:
+        (client,) = begin(made.open(), 1)
+        with client:
+            assert client.recv(1) == b""
+        with socket.create_connection(made.open(), 10) as client:
+            client.sendall(GET)
+            assert b"200" in client.recv(65536)
+            time.sleep(0.5)
+            client.sendall(GET)  # between two requests it may be silent for longer
+            wait(lambda: b"200" in client.recv(65536))
+    finally:
+        made.close()
+
+
+def test_what_is_idle_makes_way(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "MOST_CONVERSATIONS", 2)
+    monkeypatch.setattr(gate_module, "LEAST_IDLE", 0.05)
+    made = ApiGate(server.url, "idle")
+    idle = []
+    try:
+        for _ in range(6):
+            idle.append(socket.create_connection(made.open(), 30))
+            idle[-1].sendall(GET)
+            wait(lambda: b"200" in idle[-1].recv(65536))
+    finally:
+        for client in idle:
+            client.close()
+        made.close()
+
+
+def test_a_body_that_does_not_come_ends_its_conversation(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "IDLE_TIMEOUT", 0.2)
+
+    class Patient(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline():
+                pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Patient) as api:
+        threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        made = ApiGate(f"http://127.0.0.1:{api.server_address[1]}/execution/", "body")
+        try:
+            with socket.create_connection(made.open(), 30) as client:
+                client.sendall(UP + b"Content-Length: 5\r\n\r\n")
+                assert client.recv(65536) == b""
+        finally:
+            made.close()
+            api.shutdown()

@@ -128,6 +128,7 @@ def test_what_lading_needs_is_not_taken_away(name: str, key: str, kept: str) -> 
         *(("lsf", {key: "1"}) for key in ("J", "W", "n", "o", "oo", "M", "q")),
         ("lsf", {"R": "span[hosts=1]"}),
         ("lsf", {"K": True}),
+        *(("lsf", {key: True}) for key in ("Jname", "qlong", "ofile", "W10", "Kx", "xK", "xqlong")),
         *(("sge", {key: "1"}) for key in ("N", "h_rt", "s_rt", "t", "o", "S", "r", "sync", "w", "jsv")),
         ("sge", {"pe": "mpi 4"}),
     ],

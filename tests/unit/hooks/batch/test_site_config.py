@@ -47,9 +47,34 @@ ALWAYS = {
         {"get-user-env": "10L"},
     ],
     "pbspro": OF_PBS,
-    "torque": OF_PBS,
-    "lsf": [{"E": "id"}, {"-E": "id"}, {"Ep": "id"}, {"-Ep": "id"}, {"f": "a > b"}, {"u": "a@b"}, {"-f": "a < b"}],
-    "sge": [{"stagein": "x"}, {"u": "root"}, {"E": "x"}, {"@": "/f"}, {"-@": "/f"}],
+    "torque": [
+        *OF_PBS,
+        *({key: "root"} for key in ("P", "-P", "T", "D")),
+        *({"W": value} for value in ("proxy_user=root", "Proxy_User=root", "umask=077,User_List=root")),
+        *({"l": value} for value in ("prologue=/p", "nodes=1,Epilogue=/e")),
+    ],
+    "lsf": [
+        *(
+            {key: True}
+            for key in ("Etouch", "-Etouch", "Eptouch", "fx", "f/etc/passwd", "ua@b", "xEtouch", "rxNftouch")
+        ),
+        *({key: "x"} for key in ("stage", "data", "hostfile", "E", "-xE", "Ef")),
+        {"E": "id"},
+        {"-E": "id"},
+        {"Ep": "id"},
+        {"-Ep": "id"},
+        {"f": "a > b"},
+        {"u": "a@b"},
+        {"-f": "a < b"},
+    ],
+    "sge": [
+        {"stagein": "x"},
+        {"u": "root"},
+        {"E": "x"},
+        {"@": "/f"},
+        {"-@": "/f"},
+        *({key: "-v /:/host"} for key in ("xd", "-xd", "xdv", "xd_run_as_image_user")),
+    ],
 }
 
 
@@ -70,7 +95,8 @@ def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
         ("slurm", {"account": "a", "bb": "capacity=1", "exclusive": True, "comment": "f", "nice": "5"}),
         ("pbspro", {"A": "a", "l": "software=f", "W": "umask=077"}),
         ("torque", {"A": "a", "l": "software=f"}),
-        ("lsf", {"P": "a", "R": "select[f]", "app": "E"}),
+        ("lsf", {"P": "a", "R": "select[f]", "app": "E", "freq": "2", "ul": True}),
+        ("pbspro", {"P": "project"}),
         ("sge", {"P": "a", "l": "f=1,u=2"}),
     ],
 )

@@ -159,3 +159,25 @@ def test_what_keeps_a_machine_from_taking_jobs_is_said(site: FixedSite) -> None:
     assert (first.state, first.known, first.note) == (LocationState.UNREACHABLE, frozenset(), machine.no_api)
     machine.no_api, machine.drains = None, True
     assert site.observe().locations[0].state is LocationState.DRAINING
+
+
+def test_the_agent_of_a_machine_that_has_not_answered_yet_is_ended_as_well(
+    site: FixedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller is stopped right after it began; the one before it was killed and has left the agent."""
+    connection = site.connections["lab1"]
+    machine, rounds = connection.machine, []
+    connection.rounds.stopping = True
+
+    def answer() -> None:
+        rounds.append(machine._shutdown)
+        machine.is_loaded, machine.lives = True, len(rounds) < 3
+
+    monkeypatch.setattr(machine, "round", answer)
+    connection.let_go("cancel", time.monotonic() + 60)
+    assert rounds == ["cancel", "cancel", "cancel"], "until it has ended"
+
+
+def test_one_that_is_handed_over_is_asked_nothing(site: FixedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site.connections["lab1"].machine, "round", lambda: 1 / 0)
+    site.connections["lab1"].let_go("hand_over", time.monotonic() + 60)

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,11 @@ from lading.executors.controller.life import process as controller_process
 from lading.executors.controller.life.process import ControllerProcess, last_line
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
+from lading.hooks.machines.agent_host import AgentHost
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.spool import Spool
 from tests.clusters.sites import make_settings, make_store
+from tests.services.agent import NodeAgent
 from tests.services.processes import wait_until
 
 
@@ -396,3 +401,122 @@ def test_a_log_that_is_full_is_parted_before_the_next_controller_writes_into_it(
     os.truncate(log, controller_process.MOST_LOG_BYTES + 1)
     controller_process.part(log)
     assert [path.name for path in tmp_path.glob("controller.log*")] == ["controller.log.1"]
+
+
+# A controller that takes a while to import Airflow, and then lets go of the machine in order.
+BEGINS_SLOWLY = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / "begun").touch()
+while not (folder / "imported").exists():
+    time.sleep(0.01)
+from lading.hooks.machines.agent_host import AgentHost
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.spool import Spool
+spool = Spool(folder / "spool")
+def stop(number, frame):
+    AgentHost(spool, Rejected(spool.rejected)).close("cancel", 30.0)
+    (folder / "let_go").touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def slow_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", BEGINS_SLOWLY, str(tmp_path), "controller"]
+    monkeypatch.setattr(controller_process.python_command, "command", lambda *_: command)
+    monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: False)
+    monkeypatch.setattr(controller_process, "SECONDS_UNTIL_BEGUN", 120.0)
+
+
+@pytest.fixture
+def left_agent(tmp_path: Path) -> Iterator[NodeAgent]:
+    """The agent of a controller that was killed."""
+    agent = NodeAgent(tmp_path)
+    agent.start()
+    assert wait_until(agent.spool.identity.exists, 60)
+    yield agent
+    NodeAgent.clean_up()
+
+
+def killed_controller() -> int:
+    """The pid of a process that is no more."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_no_agent_stays_when_the_controller_was_killed_right_before_an_orderly_stop(
+    engine: Engine, settings: Settings, tmp_path: Path, slow_begin: None, left_agent: NodeAgent
+) -> None:
+    lead(engine, killed_controller(), 20)
+    (tmp_path / "imported").touch()
+    ControllerProcess(settings).stop()
+    assert (tmp_path / "let_go").exists(), "one was started that lets go of what is there"
+    assert left_agent.process is not None
+    assert left_agent.process.wait(60) == 0
+
+
+def test_no_agent_stays_when_the_next_controller_is_stopped_while_it_begins(
+    engine: Engine, settings: Settings, tmp_path: Path, slow_begin: None, left_agent: NodeAgent
+) -> None:
+    lead(engine, killed_controller(), 20)
+    process = ControllerProcess(settings)
+    process.ensure()
+    assert process.child is not None
+    assert wait_until((tmp_path / "begun").exists, 60)
+    stopping = threading.Thread(target=process.stop)
+    stopping.start()
+    # The signal is there before the controller can take it.
+    pending = Path(f"/proc/{process.child.pid}/status")
+    bit = 1 << (signal.SIGTERM - 1)
+    shared = "ShdPnd:"
+    assert wait_until(
+        lambda: any(int(line.split()[1], 16) & bit for line in pending.read_text().splitlines() if shared in line), 60
+    )
+    (tmp_path / "imported").touch()
+    stopping.join(120)
+    assert (tmp_path / "let_go").exists()
+    assert left_agent.process is not None
+    assert left_agent.process.wait(60) == 0
+    assert process.child.poll() == 0
+
+
+def test_after_an_orderly_end_and_beside_another_scheduler_nothing_is_started(
+    engine: Engine, settings: Settings, tmp_path: Path, slow_begin: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ControllerProcess(settings).stop()
+    monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: True)
+    lead(engine, killed_controller(), 20)
+    ControllerProcess(settings).stop()
+    assert not (tmp_path / "begun").exists()
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_controller_whose_lease_has_run_out_is_stopped_as_well(
+    engine: Engine, settings: Settings, living: Callable[..., Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: False)
+    slow = living()
+    assert wait_until(lambda: controller_process.is_controller(slow.pid), 10)
+    lead(engine, slow.pid, -1)
+    ControllerProcess(settings).stop()
+    assert wait_until(lambda: has_ended(slow), 10)
+
+
+def test_an_agent_that_has_yet_to_say_who_it_is_ends_with_its_site(tmp_path: Path) -> None:
+    """A controller was killed right after it had started it."""
+    agent = NodeAgent(tmp_path)
+    began = AgentHost(agent.spool, Rejected(agent.spool.rejected))
+    began.close("cancel", 5.0)  # of the next controller, which sees no agent
+    agent.start()
+    try:
+        assert agent.process is not None
+        assert agent.process.wait(60) == 0
+    finally:
+        NodeAgent.clean_up()
+    AgentHost(Spool(tmp_path / "none"), Rejected(tmp_path / "none")).close("cancel", 5.0)
+    assert not (tmp_path / "none").exists()

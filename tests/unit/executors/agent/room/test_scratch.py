@@ -129,3 +129,31 @@ def test_links_that_a_job_has_left_lead_nowhere(tmp_path: Path) -> None:
     remove(folder)
     assert not folder.exists()
     assert other.stat().st_mode & 0o777 == 0o500
+
+
+@pytest.mark.parametrize("make", ["fifo", "text", "folder", "negative", "huge", "link", "binary"])
+def test_what_a_job_leaves_beside_the_folders_neither_stops_nor_misleads(tmp_path: Path, make: str) -> None:
+    JobScratch(str(tmp_path), "a").end(100.0, disk=5)
+    parent = root(str(tmp_path))
+    for name in ("x.kept", "y.lock"):
+        path = parent / name
+        if make == "fifo":
+            os.mkfifo(path)
+        elif make == "folder":
+            path.mkdir()
+        elif make == "link":
+            path.symlink_to("/dev/zero" if name == "x.kept" else "/etc/passwd")
+        elif make == "huge":
+            with path.open("wb") as stream:
+                stream.truncate(2**40)
+        else:
+            path.write_bytes({"text": b"many", "negative": b"-99999999", "binary": b"\xff\xb2"}[make])
+    found, hidden = sweep(parent, 100.0, time.time())
+    assert {each.mark.name for each in found} <= {"a.kept", "y.kept"}
+    assert sum(each.disk for each in found) == 5
+    assert hidden == []
+    scratch = Scratch(str(tmp_path), 100.0)
+    scratch.tend()
+    assert scratch.counted == 5
+    scratch.make_room()
+    assert scratch.counted == 0
