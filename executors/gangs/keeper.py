@@ -12,6 +12,7 @@ from lading.executors.gangs.outcome import Outcome
 from lading.executors.gangs.tick import Files, ReadRoster, Tick
 from lading.executors.gangs.turn import Turn
 from lading.executors.store.gangs import rows
+from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
@@ -50,9 +51,13 @@ class Keeper:
             if row.state in ("asked", "held"):
                 held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
         tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster, self.ways, self.files)
+        active: set[str] = set()
         for memory, members in tick.gangs():
             Turn(tick, memory, members).take()
+            if memory.gang.stage not in (Stage.ATTEMPTED, Stage.FAILED):
+                active.update(each.token for each in members)
         outcome = tick.outcome
+        outcome.active = frozenset(active)
         outcome.sites = tick.room.with_held()
         if self.ahead is not None:
             outlook = self.ahead.look(session, outcome.sites, now, by_dag=by_dag)

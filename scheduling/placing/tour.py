@@ -15,7 +15,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.party import NAME, Alike, Coming, Party
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, awaited, reason
-from lading.scheduling.provisioning import Provision, decide
+from lading.scheduling.provisioning import Provision, decide, decide_apart
 
 
 @dataclass(slots=True)
@@ -184,10 +184,24 @@ class Tour:
         waiting = [need for need, _ in wanting.values()]
         since = {name: at for name, (_, at) in wanting.items()}
         others = self.wanted.get(site.name, ())
-        waiting += [site.need(job) for job in others]
+        waiting += [site.need(job) for job in others if job.apart is None]
         since |= {job.name: job.queued_at for job in others}
-        limits = self.groups.limits(site.name, site.launched)
-        found = decide(waiting, site.launched, market, since, limits, now=now)
+        limits, launched = self.groups.limits(site.name, site.launched), site.launched
+        spread = [(site.need(job), job.apart) for job in others if job.apart is not None]
+        first, kept = Provision(), frozenset[str]()
+        if spread:
+            first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
+            market = _less(market, len(first.launches))
+        found = decide(waiting, launched, market, since, limits, now=now)
+        if spread:
+            found = replace(
+                found,
+                launches=(*first.launches, *found.launches),
+                releases={name: words for name, words in found.releases.items() if name not in kept},
+                spare=found.spare - kept,
+                waits={**found.waits, **first.waits},
+                refused={**found.refused, **first.refused},
+            )
         before = self.found.provisions.get(site.name, Provision()).waits
         told = {name: words for name, words in before.items() if name not in wanting}
         self.found.provisions[site.name] = replace(found, waits={**told, **found.waits})
@@ -285,3 +299,11 @@ class Tour:
             return awaited(before.asked(job), last) if is_late else None
         words, following = self._words(job, alike, order[:number]), [alike.route[each].site for each in order[number:]]
         return reason(job, words, last, following, len(sites), is_late=is_late)
+
+
+def _less(market: Market | MachineMarket, count: int) -> Market | MachineMarket:
+    """A market of which so many of what it may have are launched already."""
+    if isinstance(market, Market):
+        return replace(market, most=max(market.most - count, 0))
+    most = market.limits.instances
+    return market if most is None else replace(market, limits=replace(market.limits, instances=max(most - count, 0)))
