@@ -51,7 +51,7 @@ class Memory:
             tuple(Try(*each) for each in said["tried"]),
             tuple(Try(*each) for each in said["held"]),
             said["words"],
-            said.get("look_at"),
+            said.get("look_at", 0.0),
             said.get("doubted", False),
         )
         return cls(row, terms, gang, {name: tuple(tokens) for name, tokens in said["members"].items()})

@@ -85,9 +85,9 @@ class Gang:
     :param tried: what this pass has tried in vain of partitions that have no room yet
     :param held: what has found room
     :param words: why the last try has failed
-    :param look_at: epoch seconds from when a gang that sleeps is tried between its attempts, if there is room by
-        then; None: not any more
-    :param doubted: whether the last pass has failed over more than room, so that room alone is no reason for another
+    :param look_at: epoch seconds from when room for all of it is a reason to try a gang that sleeps before its next
+        attempt
+    :param doubted: whether this pass has failed, or the last one, over more than room: what seemed free was not
     """
 
     partitions: tuple[Partition, ...]
@@ -101,7 +101,7 @@ class Gang:
     tried: tuple[Try, ...] = ()
     held: tuple[Try, ...] = ()
     words: str = ""
-    look_at: float | None = None
+    look_at: float = 0.0
     doubted: bool = False
 
     @property
@@ -113,14 +113,9 @@ class Gang:
     def wakes_by_room(self, now: float) -> bool:
         """Whether room for all of it is a reason to try it before its next attempt.
 
-        Where the last pass found room that it did not get in the end, it is no sooner than a minute later: else it
-        would be tried in vain in every tick.
-
         :param now: epoch seconds
         """
-        if self.stage is not Stage.ATTEMPTED:
-            return False
-        return not self.doubted or (self.look_at is not None and now >= self.look_at)
+        return self.stage is Stage.ATTEMPTED and now >= self.look_at
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -225,14 +220,11 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
             wake_at=None,
             until=now + gang.attempts.timeout,
             words="",
-            look_at=None,
             doubted=False,
         )
     elif is_between:
         # It is no attempt of its own: the next one comes when it was to come.
-        look_at = None if gang.doubted else gang.look_at
-        until = now + gang.attempts.timeout
-        gang = replace(gang, stage=Stage.TRYING, until=until, words="", look_at=look_at, doubted=False)
+        gang = replace(gang, stage=Stage.TRYING, until=now + gang.attempts.timeout, words="", doubted=False)
     if gang.stage is not Stage.TRYING:
         return gang, []
     if gang.until is not None and now >= gang.until and gang.pending is not None:
@@ -301,13 +293,14 @@ def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) 
 
 
 def asleep(gang: Gang, now: float, pause: float) -> Gang:
-    """A gang that sleeps until its next attempt; after a pass in between, until the one that was to come anyway."""
-    if gang.wake_at is not None:
-        look_at = now + SECONDS_UNTIL_LOOKED_AGAIN if gang.doubted else gang.look_at
-        return replace(gang, stage=Stage.ATTEMPTED, look_at=look_at)
-    return replace(
-        gang, stage=Stage.ATTEMPTED, wake_at=now + pause, look_at=now + min(pause, SECONDS_UNTIL_LOOKED_AGAIN)
-    )
+    """A gang that sleeps until its next attempt; after a pass in between, until the one that was to come anyway.
+
+    Where it did not get what seemed free, it looks for room again a minute later: else it would be tried in vain in
+    every tick.
+    """
+    look_at = now + SECONDS_UNTIL_LOOKED_AGAIN if gang.doubted else 0.0
+    wake_at = now + pause if gang.wake_at is None else gang.wake_at
+    return replace(gang, stage=Stage.ATTEMPTED, wake_at=wake_at, look_at=look_at)
 
 
 def _in_vain(gang: Gang) -> str:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lading.scheduling.gangs.gang import NO_RULE
-from lading.scheduling.gangs.room import Options, Room, Ways, Where, most_fitting, options
+from lading.scheduling.gangs.room import Options, Room, Ways, Where, options
 from lading.scheduling.job import NOTHING
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.sites import asked as sites_asked
+from lading.scheduling.matching.stops import of_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import Resources
@@ -96,7 +98,7 @@ def _of_all(demands: Sequence[Demand], *, spread: bool) -> str:
 
 def _copies(asked: Resources, supply: Supply, *, spread: bool) -> float:
     """How many jobs that ask for so much a site can hold at most."""
-    counts = [most_fitting(asked, each.capacity) for each in supply.locations.values()]
+    counts = [asked.copies(each.capacity) for each in supply.locations.values()]
     counts = [min(each, 1) for each in counts] if spread else counts
     if supply.most is None:
         return sum(counts)
@@ -162,11 +164,11 @@ def demand(name: str, members: Sequence[Waiting], found: Options, sites: Mapping
     supplies: dict[str, Supply] = {}
     least = {job.name: minimum(job).resources for job in members}
     shapes = {job.shape: job for job in members}.values()
+    if not all(_is_known(job, [*sites.values()]) for job in shapes):
+        return None
     for stops in (each for places in found.stops.values() for each in places):
         for job in shapes:
             site = sites[stops[job.name].site]
-            if site.is_new or site.trouble is not None or not site.possible:
-                return None
             need = replace(resolved(stops[job.name].asked(job), site.arch), resources=least[job.name])
             before = supplies.get(site.name, Supply(site.name, {}, most_launched(site)))
             here = {
@@ -176,6 +178,17 @@ def demand(name: str, members: Sequence[Waiting], found: Options, sites: Mapping
             }
             supplies[site.name] = before._replace(locations={**before.locations, **here})
     return Demand(name, [least[job.name] for job in members], list(supplies.values())) if supplies else None
+
+
+def _is_known(job: Waiting, sites: Sequence[SiteView]) -> bool:
+    """Whether it is known what all sites can ever give to which a job may go, also those that do not take it now."""
+    if job.targets is not None and of_text(job.targets)[1]:
+        return False  # its binding filters may leave other places the next time
+    return not any(
+        site.is_new or site.trouble is not None or site.barred or not site.possible
+        for site in sites_asked(job, sites)
+        if site.holds
+    )
 
 
 def explained(

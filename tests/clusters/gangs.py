@@ -170,8 +170,7 @@ class House:
             for row in session.scalars(select(GangRow)):
                 row.wake_at = None if row.wake_at is None else row.wake_at - seconds
                 memory = json.loads(row.memory)
-                if memory["look_at"] is not None:
-                    row.memory = json.dumps({**memory, "look_at": memory["look_at"] - seconds})
+                row.memory = json.dumps({**memory, "look_at": memory["look_at"] - seconds})
             session.commit()
 
     def drop_jobs(self) -> None:

@@ -245,6 +245,11 @@ def test_a_gang_that_asks_for_more_than_its_sites_can_ever_give_is_an_import_err
     assert words in str(caught.value)
 
 
+def test_what_is_known_when_members_run_counts_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hint_checks, "known_sites", lambda: ({"local": LOCAL}, UNNAMED))
+    parsed(lambda: named("worker", cpus="len(inputs)", memory="2 * input_size").expand(number=[1, 2]))
+
+
 def test_all_members_say_that_they_are_spread() -> None:
     def build() -> None:
         named("head", spread=True)()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from lading.scheduling.gangs.supply import Demand, Supply, demand, shortage
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import as_text
 from lading.scheduling.resources import Resources
 from tests.unit.scheduling.gangs.test_room import members, site
 
@@ -56,6 +58,27 @@ def test_what_is_not_known_is_no_shortage() -> None:
         SiteView(name="a", holds=True),
     ):
         assert demand("t", jobs, options(jobs, [unknown]), {"a": unknown}) is None
+
+
+def test_a_site_that_takes_no_jobs_for_now_may_have_enough_later() -> None:
+    jobs, small, large = members(9), site("a", 4), site("b", 16)
+    closed = replace(large, barred={"": "the account has no budget"})
+    assert options(jobs, [small, closed]).matches == ("a",)
+    assert demand("t", jobs, options(jobs, [small, closed]), {"a": small, "b": closed}) is None
+    known = demand("t", jobs, options(jobs, [small, large]), {"a": small, "b": large})
+    assert known is not None
+    assert shortage([known]) == ""
+
+
+def test_binding_filters_may_leave_other_places_the_next_time() -> None:
+    jobs, there = members(9, targets=as_text(["a"], ["shuffle"])), [site("a", 4)]
+    assert demand("t", jobs, options(jobs, there), {"a": there[0]}) is None
+
+
+def test_jobs_that_ask_for_nothing_have_room_anywhere() -> None:
+    nothing = Demand("t", [Resources()] * 9, [supply(1)])
+    assert shortage([nothing]) == ""
+    assert "can never hold more than 1 of them" in shortage([nothing], spread=True)
 
 
 def test_a_market_says_how_many_it_has() -> None:
