@@ -191,7 +191,6 @@ class Tour:
         first, kept = Provision(), frozenset[str]()
         if spread:
             first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
-            market = _less(market, len(first.launches))
         found = decide(waiting, launched, market, since, limits, now=now)
         if spread:
             found = replace(
@@ -299,11 +298,3 @@ class Tour:
             return awaited(before.asked(job), last) if is_late else None
         words, following = self._words(job, alike, order[:number]), [alike.route[each].site for each in order[number:]]
         return reason(job, words, last, following, len(sites), is_late=is_late)
-
-
-def _less(market: Market | MachineMarket, count: int) -> Market | MachineMarket:
-    """A market of which so many of what it may have are launched already."""
-    if isinstance(market, Market):
-        return replace(market, most=max(market.most - count, 0))
-    most = market.limits.instances
-    return market if most is None else replace(market, limits=replace(market.limits, instances=max(most - count, 0)))

@@ -56,7 +56,8 @@ def decide_apart(
     The planner packs, so each is decided about for itself, as if what others have could take nothing.
 
     :param jobs: those that wait and have no place yet, each with its gang
-    :returns: what is launched; what is there, with those on it that have a place; and the names of that
+    :returns: what is launched; what is there, with those on it that have a place, and what is launched, which takes no
+        others and counts against limits; and the names of all that has one of them
     """
     there, kept, found = list(live), set[str](), Provision()
     taken: dict[str, set[str]] = {}
@@ -88,4 +89,6 @@ def decide_apart(
             made = Location(name, launch.capacity, instance_type=launch.kind, usd_per_hour=price, booting=True)
             there.append(made.kept_for([job], now))
             shut.add(name)
-    return found, there[: len(live)], frozenset(kept & {each.name for each in live})
+            kept.add(name)
+    new = [replace(each, draining=True) for each in there[len(live) :]]
+    return found, [*there[: len(live)], *new], frozenset(kept)

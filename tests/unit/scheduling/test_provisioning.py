@@ -573,6 +573,15 @@ def test_members_of_two_gangs_may_share_what_is_launched() -> None:
     assert len(decide_apart(waiting, [], whole, {}, Limits(), now=NOW)[0].launches) == 2
 
 
+def test_what_is_launched_for_them_counts_against_limits_and_takes_no_others() -> None:
+    waiting = [(job, Apart("g")) for job in jobs(3)]
+    first, there, kept = decide_apart(waiting, [live("a")], MARKET, {}, Limits(), now=NOW)
+    assert (len(first.launches), len(there), len(kept)) == (2, 3, 3)
+    found = decide(jobs(3, cpus=7.5, at=10), there, MARKET, now=NOW)
+    assert len(found.launches) == MARKET.most - 3
+    assert [*found.waits.values()] == ["4 of 4 allocations are busy (max_allocations)"] * 2
+
+
 def test_where_they_are_counts_as_used() -> None:
     waiting = [(job, Apart("g")) for job in jobs(1, cpus=8)]
     _, there, kept = decide_apart(waiting, [live("a"), live("b")], MARKET, {}, Limits(), now=NOW)
