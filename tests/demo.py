@@ -63,7 +63,8 @@ def demonstrate(airflow: Airflow) -> str:
     airflow.wait_for_dag(DAG)
     run_id = airflow.trigger(DAG)
     state = watch(airflow, run_id)
-    jobs = [Job.of(row) for row in json.loads(airflow.cli("lading", "jobs", "--run-id", run_id, "--output", "json"))]
+    rows = json.loads(airflow.cli("lading", "jobs", "--run-id", run_id, "--limit", "1000", "--output", "json"))
+    jobs = [Job.of(row) for row in rows]
     console.print(table(jobs))
     console.print(summary(jobs))
     if state == "success":
