@@ -124,7 +124,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             self.price_rounds.wake()
         shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
-        note = join(*troubles, shortages.held, shortages.paused, fleet.strangers, fleet.refused, fleet.offers.note)
+        note = join(*troubles, shortages.held, shortages.paused, shortages.closed)
+        note = join(note, fleet.strangers, fleet.refused, fleet.offers.note)
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
         return Observation(seen, events, acknowledge, market, note=note)
