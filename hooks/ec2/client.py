@@ -150,6 +150,7 @@ class Instance:
     :param launched_at: seconds since the epoch; None: that is not known
     :param ended_at: when it was ended or stopped; None: it lives, or EC2 does not say when that was
     :param client_token: of the request that launched it, which nothing can change later; empty: that had none
+    :param image: the id of what it has booted from; empty: that is not known
     """
 
     id: str
@@ -165,6 +166,7 @@ class Instance:
     launched_at: float | None = None
     ended_at: float | None = None
     client_token: str = ""
+    image: str = ""
 
     @property
     def lives(self) -> bool:
@@ -529,6 +531,7 @@ def _instance(found: Mapping[str, Any]) -> Instance:
         launched.timestamp() if isinstance(launched := found.get("LaunchTime"), datetime) else None,
         _time(transition),
         str(found.get("ClientToken") or ""),
+        str(found.get("ImageId") or ""),
     )
 
 

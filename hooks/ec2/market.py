@@ -191,7 +191,7 @@ class Offers:
         for arch in self.config.ami:
             try:
                 self._ids[arch] = image = self.ec2.image(arch)
-                self._volumes_of[arch] = self.ec2.volumes(image)
+                self._volumes_of = {**self._volumes_of, arch: self.ec2.volumes(image)}
             except (EC2Error, LookupError) as error:  # nothing is launched with such an image either
                 so = "is that of its last image" if arch in self._volumes_of else "is not counted"
                 self._volumes = f"what volumes cost {so}, the image for {arch} is not known: {error}"

@@ -215,7 +215,8 @@ class Member:
         known = self._location(site)
         its = {name: getattr(known, name) for name in ITS}
         location = replace(there.location, **its)
-        return Seen(location, state, there.known, there.note, native_id=id, node=there.node, billed_since=billed)
+        image = self.instance.image or None if self.instance is not None else None
+        return Seen(location, state, there.known, there.note, id, there.node, billed, image)
 
     def _location(self, site: str) -> Location:
         kind, _, capacity_type = self.offering
