@@ -32,6 +32,7 @@ from lading.executors.controller.sites.lull import Lull
 from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
+from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.gangs.ahead import Ahead
 from lading.executors.gangs.keeper import Keeper
@@ -102,7 +103,7 @@ class Controller:
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
+        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites, self.leadership.holder)
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
@@ -140,6 +141,9 @@ class Controller:
             if self.managed and os.getppid() != self.parent:
                 self.stop()
             return
+        if self.leadership.struck:
+            struck, self.leadership.struck = self.leadership.struck, []
+            self._tell([change for change in struck if "state" in change.values])
         if not self.lull.lasts(self.threads) or self.any_wait():
             with self.metrics.tick():
                 self._work(time.time())
@@ -152,6 +156,7 @@ class Controller:
         seen = self.observe()
         any_wait = self.any_wait()
         if any_wait:
+            self.drop_unwanted()
             self.appraise()
         decision = self.decide(seen, any_wait)
         self.record(decision, any_wait, started)
@@ -217,12 +222,19 @@ class Controller:
             self.staging.sweep(session)
             return store.any_queued(session) or gangs.any_gang(session)
 
+    def drop_unwanted(self) -> None:
+        """End jobs that wait and that Airflow does not want any more, before anything is done for them."""
+        with create_session(scoped=False) as session:
+            changes = housekeeping.drop_unwanted(session, time.time())
+        self._tell(changes)
+
     def appraise(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
         with create_session(scoped=False) as session:
-            changes, lessons = self.estimator.step(session)
-            store.apply(session, changes)
+            found, lessons = self.estimator.step(session)
+            changes = appraisal.stored(session, found)
             session.add_all(lesson.entry() for lesson in lessons)
+        self.estimator.start()
         self._tell([change for change in changes if "state" in change.values])
 
     def decide(self, seen: Sequence[Answer], any_wait: bool) -> Decision:
