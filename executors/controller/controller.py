@@ -338,8 +338,8 @@ class Controller:
             return {}
         with create_session(scoped=False) as session:
             ready, changes = self.staging.ready(session, site.name, placed)
-            found = dispatch.to_send(session, ready, self.mint, site.jwt_seconds)
-        self._tell(changes)
+            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds)
+        self._tell([*changes, *refused])
         return found
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from lading.executors.locality import data
 from lading.executors.locality.allocations import AllocationHistory
 from lading.executors.store import ENDED, Change
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 AssignJobs = Callable[..., Assignment | None]
 # Orders the sites of a job; None: it does not.
 RankMatches = Callable[..., Sequence[Match] | None]
+# A decision that fails over more jobs than these in a tick fails by no fault of theirs.
+MOST_CULPRITS = 10
 UNRANKED = "rank_matches of a plugin has failed, so sites are tried in Lading's order"
 REPLACED = "assign_jobs of a plugin has failed, so Lading decides where jobs go"
 
@@ -135,26 +139,51 @@ class Placing:
         ]
         found = self._replaced(jobs, sites, at_work, now)
         if found is None:
-            choice = Choice(now, self.extensions.policies)
-            if self.needs_files:
-                choice.files = data.read(session, [job.name for job in jobs])
-            if self.history is not None:
-                beneath = {(each.name, name): lower for each in sites for name, lower in stacks(each.locations).items()}
-                choice.allocations = self.history.read(session, beneath)
-            found = placement.assign(
-                jobs,
-                [replace(each, waits=self.waits.read(session)) for each in sites],
-                at_work,
-                now=now,
-                filters=self.extensions.filters,
-                rules=self.extensions.rules,
-                rank=self.ranked,
-                choice=choice,
-                wanted=wanted,
-            )
+
+            def assigned(some: Sequence[Waiting]) -> Assignment:
+                return placement.assign(
+                    some,
+                    [replace(each, waits=self.waits.read(session)) for each in sites],
+                    at_work,
+                    now=now,
+                    filters=self.extensions.filters,
+                    rules=self.extensions.rules,
+                    rank=self.ranked,
+                    choice=self._choice(session, some, sites, now),
+                    wanted=wanted,
+                )
+
+            found = self._without_culprits(jobs, assigned)
         for name, attempts in self.attempts.items():
             attempts.note(found.turned_away.get(name, ()))
         return found
+
+    def _choice(self, session: Session, jobs: Sequence[Waiting], sites: Sequence[SiteView], now: float) -> Choice:
+        """By which locations are chosen, with what policies are told of the store."""
+        choice = Choice(now, self.extensions.policies)
+        if self.needs_files:
+            choice.files = data.read(session, [job.name for job in jobs])
+        if self.history is not None:
+            beneath = {(each.name, name): lower for each in sites for name, lower in stacks(each.locations).items()}
+            choice.allocations = self.history.read(session, beneath)
+        return choice
+
+    def _without_culprits(self, jobs: Sequence[Waiting], assigned: Callable[..., Assignment]) -> Assignment:
+        """Where jobs go; those over which the decision fails are refused, and they alone.
+
+        :raises Exception: it fails without any of them as well, or over too many to be their own fault
+        """
+        try:
+            return assigned(jobs)
+        except SQLAlchemyError:
+            raise
+        except Exception as error:  # what an author or a plugin has said of one of them
+            failures = culprits(jobs, assigned, error)
+            found = assigned([job for job in jobs if job.name not in failures])
+            for name, failure in failures.items():
+                log.error("No place could be sought for job %s, so it fails", name, exc_info=failure)
+                found.refused[name] = f"no place could be sought for it: {type(failure).__name__}: {failure}"
+            return found
 
     def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
         """The order of a plugin; None: it has none."""
@@ -182,6 +211,33 @@ class Placing:
             return None
         self.trouble.end(REPLACED)
         return found
+
+
+def culprits(jobs: Sequence[Waiting], assigned: Callable[..., Assignment], error: Exception) -> dict[str, Exception]:
+    """The jobs over which a decision fails, each with how, found by halving.
+
+    :param error: how it has failed over all of them
+    :raises Exception: it fails without any of them as well, or over more than :data:`MOST_CULPRITS`
+    """
+    assigned([])
+    found: dict[str, Exception] = {}
+    failing = [(jobs, error)]
+    while failing:
+        some, failure = failing.pop()
+        if len(some) == 1:
+            found[some[0].name] = failure
+            if len(found) > MOST_CULPRITS:
+                raise error
+            continue
+        middle = len(some) // 2
+        for half in (some[:middle], some[middle:]):
+            try:
+                assigned(half)
+            except SQLAlchemyError:
+                raise
+            except Exception as its_own:
+                failing.append((half, its_own))
+    return found
 
 
 def check(found: Assignment, jobs: Sequence[Waiting], sites: Sequence[SiteView]) -> None:

@@ -216,7 +216,7 @@ def test_a_layout_goes_from_the_hints_to_the_envelope(session: Session) -> None:
     add(session, "b", cpus=2.0, nodes=2, ppn=2, threads=1)
     assert {job.name: LAYOUT in job.hints for job in queue.waiting(session)} == {"a": False, "b": True}
     store.apply(session, [Change(token, {"state": State.PLACED}) for token in "ab"])
-    sent = dispatch.envelopes(queue.to_send(session, ["a", "b"]), str, 1.0)
+    sent = [dispatch.envelope(job, "", 1.0) for job in queue.to_send(session, ["a", "b"])]
     assert {each.token: each.layout for each in sent} == {"a": None, "b": Layout(2, 2, 1)}
 
 

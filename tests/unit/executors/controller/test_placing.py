@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -19,6 +19,7 @@ from lading.executors.controller.life import process
 from lading.executors.controller.placing import Attempts, Extensions, Placing
 from lading.executors.store import Job, State
 from lading.hooks.site import Seen, SiteConfig
+from lading.scheduling import placement
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
@@ -190,6 +191,56 @@ def test_a_plugin_can_replace_the_whole_choice(
     assert set(here.site.jobs) == {"0", "1", "2", "3", "4", "b"}
     assert [job.name for job in told[-1]["jobs"]] == ["b", "c"]
     assert [site.name for site in told[-1]["sites"]] == ["a"]
+
+
+def test_a_job_over_which_the_decision_fails_is_refused_alone(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = placement.assign
+    bad = {"1", "4"}
+
+    def assign(jobs: Sequence[Planned], *rest: Any, **more: Any) -> Assignment:
+        for job in jobs:
+            if job.name in bad:
+                raise KeyError(job.name)
+        return real(jobs, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(placement, "assign", assign)
+    here = House(engine, tmp_path, Extensions())
+    for number in range(6):
+        here.add(f"{number}")
+    here.tick()
+    assert set(here.site.jobs) == {"0", "2", "3", "5"}
+    with Session(engine) as session:
+        ended = {job.token: job for job in session.scalars(select(Job).where(Job.state == State.FAILED))}
+    assert set(ended) == bad
+    assert ended["4"].reason == "no place could be sought for it: KeyError: '4'"
+    bad |= {f"{number}" for number in range(10, 30)}
+    for name in sorted(bad):
+        here.add(name)
+    with pytest.raises(KeyError):  # so many fail by no fault of theirs: they wait
+        here.tick()
+    monkeypatch.setattr(placement, "assign", lambda *_, **__: {}["site"])
+    with pytest.raises(KeyError, match="site"):
+        here.tick()
+    with Session(engine) as session:
+        assert len(session.scalars(select(Job).where(Job.state == State.FAILED)).all()) == 2
+
+
+@pytest.mark.parametrize("workload", ["", "[]", "5"])
+def test_a_job_that_cannot_be_sent_fails_alone(engine: Engine, tmp_path: Path, workload: str) -> None:
+    here = House(engine, tmp_path, Extensions())
+    for token in ("a", "bad", "c"):
+        here.add(token)
+    with Session(engine) as session:
+        session.execute(update(Job).where(Job.token == "bad").values(workload=workload))
+        session.commit()
+    here.tick()
+    assert set(here.site.jobs) == {"a", "c"}
+    with Session(engine) as session:
+        job = session.get_one(Job, "bad")
+        assert (job.state, job.unreported) == (State.FAILED, True)
+        assert "its row cannot be read, so it was not sent" in (job.reason or "")
 
 
 @pytest.mark.parametrize("answer", [5, [], [Match("elsewhere")]])
