@@ -40,7 +40,7 @@ from lading.executors.gangs.outcome import Outcome
 from lading.executors.locality.staging import Staging
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
-from lading.executors.store import Change, lanes, queue
+from lading.executors.store import Change, lanes, queue, strikes
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
 from lading.hooks.files.bell import Bell
@@ -90,6 +90,9 @@ class Controller:
         self.managed = managed
         self.parent = os.getppid()
         self.leadership = Leadership(sites, managed, self.stop)
+        self.leadership.clock.note_hang = self._note_hang
+        self.hangs_at: str | None = None
+        self.has_noted = False
         self.stopping = False
         self.turn = 0
         self.lull = Lull()
@@ -123,6 +126,23 @@ class Controller:
     def stop(self) -> None:
         """End after the current tick."""
         self.stopping = True
+
+    def _note_hang(self, hangs: bool) -> None:
+        """Note the job for which a plugin hangs that was asked, as two looks in a row have found it; or take it back.
+
+        What else is noted has not brought the controller to a halt. Called by the lease's clock.
+        """
+        at = self.placing.at if hangs else None
+        if at is not None and at == self.hangs_at and not self.has_noted:
+            with create_session(scoped=False) as session:
+                strikes.take_all_back(session, self.leadership.holder)
+                strikes.note(session, self.leadership.holder, [at])
+            self.has_noted = True
+        elif at is None and self.has_noted and self.hangs_at is not None:
+            with create_session(scoped=False) as session:
+                strikes.take_back(session, [self.hangs_at])
+            self.has_noted = False
+        self.hangs_at = at
 
     def _tick_safely(self) -> float:
         """One tick; returns the seconds to wait for the next. Trouble is logged and tried again, never fatal."""

@@ -20,13 +20,13 @@ from lading.scheduling import placement
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match
-from lading.scheduling.matching.rules import RULES, Rule
+from lading.scheduling.matching.rules import RULES, Relax, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
-from lading.scheduling.placing.policies import DATA_LOCALITY, Policy
+from lading.scheduling.placing.policies import DATA_LOCALITY, Context, Policy
 from lading.scheduling.placing.rooms import stacks
 from lading.scheduling.text.printable import shortened
 
@@ -97,18 +97,58 @@ class Attempts:
             self._tried = set(turned_away)
 
 
+class NotedPolicy:
+    """A policy of a third party, during whose calls it is known which job they are for."""
+
+    def __init__(self, policy: Policy, noted: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self.policy = policy
+        self.noted = noted
+
+    def get_location(self, context: Context, job: Job, *rest: Any) -> str | None:
+        answer: str | None = self.noted(job.name, lambda: self.policy.get_location(context, job, *rest))
+        return answer
+
+
 class Placing:
-    """The choice of places for the jobs that wait."""
+    """The choice of places for the jobs that wait.
+
+    :ivar at: the job for which a third party is asked now; None: none is
+    """
 
     def __init__(self, sites: Mapping[str, Site[Any]], extensions: Extensions) -> None:
         self.sites = sites
-        self.extensions = extensions
+        self.at: str | None = None
+        self.extensions = replace(
+            extensions,
+            filters={name: self._filter(each) for name, each in extensions.filters.items()},
+            policies={name: NotedPolicy(each, self._noted) for name, each in extensions.policies.items()},
+            rules=[each if each.relax is None else self._rule(each, each.relax) for each in extensions.rules],
+        )
         self.trouble = Trouble(log)
         self.waits = PastWaits()
         self.attempts = {name: Attempts(site.config.retry_delay) for name, site in sites.items()}
         used = {site.config.policy for site in sites.values()}
         self.history = AllocationHistory() if used & extensions.policies.keys() else None
         self.needs_files = not used.isdisjoint({DATA_LOCALITY, *extensions.policies})
+
+    def _noted(self, token: str, ask: Callable[[], Any]) -> Any:
+        """What a third party answers for a job, which is known while it is asked.
+
+        :raises Exception: whatever it raises; in the place of the end of the process RuntimeError
+        """
+        self.at = token
+        try:
+            return ask()
+        except SystemExit as error:
+            raise RuntimeError(f"it has called sys.exit({error.code!r})") from error
+        finally:
+            self.at = None
+
+    def _filter(self, ask: GetTargets) -> GetTargets:
+        return lambda job, targets: self._noted(job.name, lambda: ask(job, targets))
+
+    def _rule(self, rule: Rule, ask: Relax) -> Rule:
+        return replace(rule, relax=lambda job: self._noted(job.name, lambda: ask(job)))
 
     def heard(self, session: Session, site: str, events: Iterable[dict[str, Any]], changes: Iterable[Change]) -> None:
         """Take note of what has happened at a site, when it has been stored."""
@@ -188,7 +228,8 @@ class Placing:
     def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
         """The order of a plugin; None: it has none."""
         try:
-            found = self.extensions.rank_matches(job=job, matches=tuple(matches))
+            ask = self.extensions.rank_matches
+            found = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
             if found is not None and (len(found) != len(matches) or set(found) != set(matches)):
                 raise ValueError(f"it answers {shortened(found)}; valid: the matches in another order")
         except Exception as error:  # a third party's may raise anything
@@ -206,7 +247,7 @@ class Placing:
             found = self.extensions.assign_jobs(**given, now=now)
             if found is not None:
                 check(found, jobs, sites)
-        except Exception as error:  # a third party's may raise anything
+        except (Exception, SystemExit) as error:  # a third party's may raise anything
             self.trouble.begin(REPLACED, error, traceback=True)
             return None
         self.trouble.end(REPLACED)
