@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, func, select, update
 
@@ -94,7 +94,7 @@ def charge(session: Session, holder: str) -> list[Change]:
     changes = []
     for token, before, appraisal in noted:
         strikes = (before or 0) + 1 if len(noted) == 1 else max(before or 0, 1)
-        values = {"strikes": strikes, "examined_by": None}
+        values: dict[str, Any] = {"strikes": strikes, "examined_by": None}
         if strikes >= MOST_STRIKES:
             doing = PLACED if appraisal is None else EXAMINED
             words = f"{strikes} controllers have died or hung {doing}"

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from lading.hooks.files.trouble import Trouble
 
@@ -65,7 +66,7 @@ class LeaseClock:
             if hung and not self.hung:
                 log.error("The controller hangs, so it gives up its lease. This is what it does:\n%s", stacks())
             if hung or self.hung:
-                self._try(NOTE, lambda hung=hung: self.note_hang(hung))
+                self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung
             if still > SECONDS_UNTIL_HOPELESS:
                 self.give_up()
