@@ -233,13 +233,11 @@ def drop_unwanted(session: Session, now: float) -> list[store.Change]:
         TaskInstance.state.not_in(WANTED),
     )
     tokens = session.scalars(
-        select(Job.token)
-        .where(
+        select(Job.token).where(
             Job.kind == "ExecuteTask",
             Job.state.in_((State.QUEUED, State.ATTEMPTED)),
             select(TaskInstance.id).where(same_task(), is_another).exists(),
         )
-        .limit(CHUNK)
     ).all()
     if not tokens:
         return []

@@ -15,7 +15,7 @@ from airflow.models.log import Log
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.session import create_session
 from sqlalchemy import func, select, update
-from sqlalchemy.exc import DataError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
@@ -290,14 +290,24 @@ def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
     try:
         with session.begin_nested():
             store.apply(session, changes)
-    except (DataError, ValueError, TypeError, OverflowError) as error:
+    except Exception as error:
+        if is_of_database(error):
+            raise
         if len(changes) > 1:
             return [done for change in changes for done in stored(session, [change])]
-        words = str(error.orig if isinstance(error, DataError) else error)
-        end = failed(changes[0].token, f"what it asks for cannot be stored: {type(error).__name__}: {words}")
+        cause = (error.orig if isinstance(error, StatementError) else None) or error  # without the whole statement
+        end = failed(changes[0].token, f"what it asks for cannot be stored: {type(cause).__name__}: {cause}")
         store.apply(session, [end])
         return [end]
     return list(changes)
+
+
+def is_of_database(error: Exception) -> bool:
+    """Whether an error is the database's own, and not one of what is stored there, or is to be."""
+    is_of_data = isinstance(error, DataError) or (
+        isinstance(error, StatementError) and not isinstance(error, DBAPIError)
+    )
+    return isinstance(error, SQLAlchemyError) and not is_of_data
 
 
 def failed(token: str, why: str) -> Change:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy.exc import DataError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
@@ -134,7 +134,7 @@ class Work:
         try:
             read = appraisal.read(jobs)
         except Exception as error:
-            if is_of_database(error):
+            if appraisal.is_of_database(error):
                 raise
             if len(jobs) > 1:
                 return [question for job in jobs for question in self._questions([job])]
@@ -307,11 +307,6 @@ def first(waiting: list[list[Unappraised]], may_hang: bool) -> list[Unappraised]
         if may_hang or not any(job.has_expressions for job in jobs):
             return waiting.pop(number)
     return None
-
-
-def is_of_database(error: Exception) -> bool:
-    """Whether an error is the database's own, and not one of what is stored there."""
-    return isinstance(error, SQLAlchemyError) and not isinstance(error, DataError)
 
 
 def by_task(jobs: Iterable[Unappraised]) -> list[list[Unappraised]]:
