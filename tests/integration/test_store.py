@@ -21,7 +21,7 @@ from lading.executors.controller import dispatch
 from lading.executors.estimation import appraisal
 from lading.executors.locality import data
 from lading.executors.locality.staging import Staging
-from lading.executors.store import Change, Job, Location, State, groups, instances, queue
+from lading.executors.store import Change, Job, Location, State, groups, instances, queue, strikes
 from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import Instance, InstanceState
@@ -216,7 +216,7 @@ def test_a_layout_goes_from_the_hints_to_the_envelope(session: Session) -> None:
     add(session, "b", cpus=2.0, nodes=2, ppn=2, threads=1)
     assert {job.name: LAYOUT in job.hints for job in queue.waiting(session)} == {"a": False, "b": True}
     store.apply(session, [Change(token, {"state": State.PLACED}) for token in "ab"])
-    sent = dispatch.envelopes(queue.to_send(session, ["a", "b"]), str, 1.0)
+    sent = [dispatch.envelope(job, "", 1.0) for job in queue.to_send(session, ["a", "b"])]
     assert {each.token: each.layout for each in sent} == {"a": None, "b": Layout(2, 2, 1)}
 
 
@@ -545,3 +545,33 @@ def test_files_are_staged_and_copies_removed(session: Session, tmp_path: Path) -
     ready, changes = staging.ready(session, "lab", {"here": ["a", "b"]})
     assert ready == {"here": ["b"]}
     assert [change.values["state"] for change in changes] == [State.FAILED]
+
+
+def test_jobs_that_were_noted_are_struck_and_have_failed_the_second_time(session: Session) -> None:
+    asks = {"appraisal": "{}", "dag_id": "d", "run_id": "r", "task_id": "t"}
+    for index, token in enumerate("abc"):
+        add(session, token, map_index=index, **asks)
+    strikes.note(session, "first", "ab")
+    assert strikes.charge(session, "first") == []
+    assert {change.token for change in strikes.charge(session, "second")} == {"a", "b"}
+    assert appraisal.waiting_dags(session) == {"d": True}
+    assert [job.token for job in appraisal.unappraised(session, [], are_struck=True)] == ["a", "b"]
+    assert [job.token for job in appraisal.unappraised(session, [])] == ["c"]
+    strikes.note(session, "second", "b")
+    strikes.passed(session, "b")
+    strikes.note(session, "second", "ac")
+    strikes.take_all_back(session, "second")
+    strikes.note(session, "second", "a")
+    [change] = strikes.charge(session, "third")
+    assert (change.token, change.values["state"]) == ("a", State.FAILED)
+    assert strikes.repeated(session, ("d", "r", "t")) == {"{}": [0]}
+    assert [job.token for job in appraisal.unappraised(session, [])] == ["b", "c"]
+
+
+def test_a_change_that_no_column_takes_is_the_end_of_its_job_alone(session: Session) -> None:
+    for token in "abc":
+        add(session, token)
+    found = appraisal.stored(session, [Change(each, {"input_size": 10**30 if each == "b" else 5}) for each in "abc"])
+    assert [change.values.get("input_size") for change in found] == [5, None, 5]
+    states = {job.token: (job.state, job.input_size) for job in session.scalars(select(Job))}
+    assert states == {"a": (State.QUEUED, 5), "b": (State.FAILED, None), "c": (State.QUEUED, 5)}
