@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from airflow.sdk import NEVER_EXPIRE
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout, TaskDeferred
 
+from lading.hooks.batch import canceller
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.job_scripts.local_script import NearScriptError
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
@@ -91,6 +94,31 @@ def test_what_a_dead_worker_has_left_is_cancelled_first(cluster: ToyCluster) -> 
     assert (Path(caught.value.trigger.record["folder"]) / "cancelled").exists()
     assert int((cluster.folder / "jobs" / "1" / "pid").read_text()) not in processes.living()
     assert again.store == {}, "nothing is left to be cancelled by another try"
+
+
+def test_what_a_dead_worker_has_left_is_cancelled_until_it_is_gone(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
+    died, killed = Try(), cluster.folder / "killed"
+    with pytest.raises(TaskDeferred):
+        operator("sleep 60", deferrable=True).execute(died.context)
+    cluster.set("deaf")
+    with monkeypatch.context() as patch:
+        patch.setattr(job_script, "REACH_TIMEOUT", 1.0)
+        with pytest.raises(CancelError, match="toy shows job 1 still"):
+            operator("echo anew").execute(Try(store=died.store).context)
+    assert cluster.jobs == 1
+    again = threading.Thread(target=unset_when, args=(cluster, "deaf", lambda: len(killed.read_text().split()) > 4))
+    again.start()
+    assert operator("echo anew").execute(Try(store=died.store).context) == "anew"
+    again.join()
+
+
+def unset_when(cluster: ToyCluster, name: str, reached: Callable[[], bool]) -> None:
+    while not reached():
+        time.sleep(0.05)
+    cluster.unset(name)
 
 
 @pytest.mark.parametrize("left", ["toy", "gone"])
