@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from lading.executors.controller.events import of_event
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.cluster import job_mode, poller, submitter
+from lading.hooks.cluster import end_event, job_mode, poller, submitter
 from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.polling import task_logs
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.steps import Run, Step
 from tests.clusters.paper import Paper, envelope, only
+from tests.recordings import FOLDER
 
 
 @pytest.fixture
@@ -304,6 +305,42 @@ def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monk
     event = only(paper.go(), "finished")
     assert (event["cause"], event["exit_code"]) == ("error", 127)
     assert event["message"].endswith("its last words: python: not found")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "own", "cause"),
+    [
+        ("0:9", True, False, "out_of_memory"),
+        ("0:9", False, False, "error"),
+        ("1:0", True, False, "error"),
+        ("0:9", True, True, "time_limit"),
+    ],
+)
+def test_a_job_whose_output_says_that_it_was_killed_for_its_memory(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch, code: str, words: bool, own: bool, cause: str
+) -> None:
+    """As slurmstepd writes it without cgroups, where accounting knows nothing of memory."""
+    monkeypatch.setattr(end_event, "patience", lambda *_: 0.0)
+    paper.give("a")
+    paper.go()
+    [submission] = paper.poller.tracker.submissions
+    log = (FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text().partition("batch.log of the job:\n")[2]
+    assert "Exceeded job memory limit" in log
+    (paper.root / "submissions" / submission / "output.1").write_text(log if words else "Killed\n")
+    paper.begin("a")
+    paper.go()
+    if own:
+        paper.finish("a", "time_limit", None, "it ran for longer than it may")
+    paper.write("queue", "")
+    paper.write("accounts", f"1|FAILED|{code}|{datetime.now().isoformat()}|n1|{submission}\n")
+    found: list[dict[str, Any]] = []
+    while not any(event["event"] == "finished" for event in found):
+        found += paper.go()
+    event = only(found, "finished")
+    assert event["cause"] == cause
+    if cause == "out_of_memory":
+        assert event["exit_code"] == 137
+        assert "it used more memory than it had asked for" in event["message"]
 
 
 def test_another_job_of_the_same_id_is_not_this_one(paper: Paper) -> None:
