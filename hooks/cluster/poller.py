@@ -24,6 +24,7 @@ from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.look import Look
 from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.files.owner import Owner
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.polling.task_logs import TaskLogs
 from lading.hooks.spool import hold
@@ -69,7 +70,7 @@ class Poller(ClusterPart, ABC):
         super().__init__(Context(config, system, nodes or ExcludedNodes(0)))
         self.transport = transport
         self.user: str | None = None
-        self.owner: remote_steps.Owner | None = None
+        self.owner: Owner | None = None
         """Whose the cluster's folder is to be; None: anybody's."""
         self.note: str | None = None
         self.no_api: str | None = None
