@@ -21,7 +21,7 @@ from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.allocations.script import AllocationWriter
 from lading.hooks.cluster.checks import checks as cluster_checks
-from lading.hooks.cluster.checks import nodes
+from lading.hooks.cluster.checks import memory_unit, nodes
 from lading.hooks.cluster.checks.diagnosis import Sighting, explain
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
@@ -284,6 +284,13 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             for (job, _), said in zip(jobs, found, strict=True)
         ]
         return explain(self.config, seen, words, timeout)
+
+    def misunderstanding(self, event: Mapping[str, Any], envelope: Envelope) -> str | None:
+        unit, id, script = self.system.memory_unit, event.get("native_id"), self.script(envelope)
+        if unit is None or id is None or script is None:
+            return None
+        (answer,) = self.poller.transport.run([unit.job(str(id))])
+        return memory_unit.misunderstanding(self.name, self.config, self.system, unit, script, answer)
 
     def checks(self) -> Iterator[Check]:
         transport = self.connect()

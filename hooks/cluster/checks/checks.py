@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from lading.hooks.api_tunnel import address
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk
-from lading.hooks.cluster.checks import nodes
+from lading.hooks.cluster.checks import memory_unit, nodes
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.job_script import SHELL, api_environment
 from lading.hooks.cluster.layout import ClusterFolder
@@ -56,11 +56,15 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
     name = user.stdout.strip()
     yield Check("connection", True, f"{transport}, as {name}")
     query = StatusQuery(system, name, by_name=True)
-    survey = [Run(system.survey.command)] if system.survey is not None else []
-    status, *surveyed = transport.exchange([Run(query.command), *survey])
-    yield _tools(query, status)
-    for answer in surveyed:
-        yield from nodes.checks(config, system, answer)
+    survey, memory = system.survey, system.memory_unit
+    steps = {"status": query.command} | ({"nodes": survey.command} if survey is not None else {})
+    steps |= {"memory": memory.command} if memory is not None else {}
+    answers = dict(zip(steps, transport.exchange([Run(each) for each in steps.values()]), strict=True))
+    yield _tools(query, answers["status"])
+    if survey is not None:
+        yield from nodes.checks(config, system, answers["nodes"])
+    if memory is not None:
+        yield from memory_unit.checks(config, system, memory, answers["memory"])
     if owned.status != 0:
         yield Check("work_dir", False, f"{config.work_dir} cannot be used: {owned.words}")
     elif folder.status == 0:
