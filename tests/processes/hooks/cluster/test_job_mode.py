@@ -343,6 +343,28 @@ def test_a_job_whose_output_says_that_it_was_killed_for_its_memory(
         assert "it used more memory than it had asked for" in event["message"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "deadline", "ends"),
+    [("DependencyNeverSatisfied", 900, True), ("PartitionTimeLimit", 900, False), ("PartitionTimeLimit", 1, True)],
+)
+def test_what_can_never_start_is_cancelled(tmp_path: Path, reason: str, deadline: int, ends: bool) -> None:
+    paper = Paper(tmp_path, never_deadline=deadline)
+    paper.give("a")
+    paper.go()
+    paper.write("queue", paper.read("queue").replace("|Priority|", f"|{reason}|"))
+    found: list[dict[str, Any]] = []
+    for _ in range(3):
+        found += paper.go()
+    while ends and not any(event["event"] == "finished" for event in found):
+        found += paper.go()
+    assert paper.read("cancelled") == ("1\n" if ends else "")
+    if ends:
+        event = only(found, "finished")
+        assert (event["cause"], reason in event["message"]) == ("error", True)
+    else:
+        assert [event["event"] for event in found] == []
+
+
 def test_another_job_of_the_same_id_is_not_this_one(paper: Paper) -> None:
     paper.give("a")
     paper.go()
