@@ -157,7 +157,8 @@ class JobScriptOperator(BaseOperator):
     def on_kill(self) -> None:
         """Cancel the batch job; called when the task is ended while it runs in a worker.
 
-        That worker is killed a few seconds later, so the job is not looked at: the next try ends what is left of it.
+        That worker is killed a few seconds later, so the job is not looked at here: :meth:`RunSite.cancel` leaves word
+        of it to a controller of Lading's, and the next try ends what is left.
         """
         if self._token is None:
             return

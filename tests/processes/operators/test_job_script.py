@@ -15,6 +15,7 @@ from airflow.sdk import NEVER_EXPIRE
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout, TaskDeferred
 
 from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.job_scripts.local_script import NearScriptError
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
@@ -184,6 +185,22 @@ def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:
     threading.Timer(1.5, task.on_kill).start()
     with pytest.raises(JobFailed, match=r"cancelled|lost"):
         task.execute(Try().context)
+
+
+def test_a_worker_that_is_killed_leaves_word_of_the_job_that_it_has_cancelled(cluster: ToyCluster) -> None:
+    attempt, task = Try(), operator("sleep 60", deferrable=True)
+    with pytest.raises(TaskDeferred):
+        task.execute(attempt.context)
+    cluster.set("deaf")
+    task.on_kill()
+    site = job_script.site_of("toy")
+    [answer] = site.transport.exchange([canceller.read_notes(site._work_dir)])
+    [(name, noted)] = canceller.parse_notes(answer).items()
+    assert (name, noted) == (job_script.token(attempt.ti), Cancellation("1"))
+    assert noted.is_shown(Toy().statuses(cluster.run([["toy-list"]])[0]))
+    cluster.unset("deaf")
+    job_script.end_run(site, name)
+    assert canceller.parse_notes(*site.transport.exchange([canceller.read_notes(site._work_dir)])) == {}
 
 
 def test_a_rejected_script_is_not_tried_again(cluster: ToyCluster) -> None:

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.executors.controller.events import of_event
+from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster import end_event, job_mode, poller, submitter
 from lading.hooks.cluster.job_mode import JobMode
@@ -363,6 +365,41 @@ def test_what_can_never_start_is_cancelled(tmp_path: Path, reason: str, deadline
         assert (event["cause"], reason in event["message"]) == ("error", True)
     else:
         assert [event["event"] for event in found] == []
+
+
+def test_a_job_script_that_was_cancelled_in_vain_is_cancelled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has cancelled it, a worker that was killed for instance, asks no more."""
+    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
+    monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
+    paper, notes = Paper(tmp_path), tmp_path / "work/scripts/.cancelled"
+    paper.go()
+    paper.write(
+        "queue", "50|RUNNING|n1|None|mine\n51_2|RUNNING|n1|None|x\n51_3|RUNNING|n1|None|x\n52|RUNNING|n1|None|x\n"
+    )
+    cancelled = {
+        "a": Cancellation("50", None, "mine"),
+        "b/2": Cancellation("51", 2),
+        "c": Cancellation("52", None, "another"),
+        "d": Cancellation("53"),
+    }
+    [answer] = paper.poller.transport.exchange([canceller.note(str(paper.root), cancelled)])
+    assert answer.status == 0
+    (notes / "odd").write_text("no note\n")
+    for _ in range(4):
+        paper.go()
+    asked = [set(line.split()) for line in paper.read("cancelled").splitlines()]
+    assert len(asked) > 1
+    assert asked == [{"50", "51_2"}] * len(asked), "again and again, each that is shown and no other"
+    assert sorted(path.name for path in notes.iterdir()) == ["a", "b.2", "odd"]
+    paper.write("queue", "51_3|RUNNING|n1|None|x\n52|RUNNING|n1|None|x\n")
+    for _ in range(3):
+        paper.go()
+    assert [path.name for path in notes.iterdir()] == ["odd"]
+    before = paper.read("cancelled")
+    paper.go()
+    assert paper.read("cancelled") == before
 
 
 def test_another_job_of_the_same_id_is_not_this_one(paper: Paper) -> None:
