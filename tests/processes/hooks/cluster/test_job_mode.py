@@ -373,7 +373,7 @@ def test_a_job_script_that_was_cancelled_in_vain_is_cancelled_again(
     """Whoever has cancelled it, a worker that was killed for instance, asks no more."""
     monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
     monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
-    paper, notes = Paper(tmp_path), tmp_path / "work/scripts/.cancelled"
+    paper, notes = Paper(tmp_path), tmp_path / "work/cancelled_scripts"
     paper.go()
     paper.write(
         "queue", "50|RUNNING|n1|None|mine\n51_2|RUNNING|n1|None|x\n51_3|RUNNING|n1|None|x\n52|RUNNING|n1|None|x\n"
