@@ -19,6 +19,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lading.hooks.batch.canceller import NOTES
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import Answer, TransportError
@@ -62,7 +63,10 @@ class Sort:
         return f"{'lading_needed && ' if self.needed else ''}lading_clean {shlex.join(words)} {patterns}"
 
 
-RUNS = (Sort("runs", "scripts", [_TOKEN]),)
+RUNS = (
+    Sort("runs", "scripts", [_TOKEN]),
+    Sort("notes of cancelled runs", NOTES, [_TOKEN, f"{_TOKEN}.*"], files=True),
+)
 # The last ones, so that what names them has gone before.
 BUNDLES = (Sort("bundles", "bundles", ["*"], needed=True),)
 JOBS = (

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
+from lading.hooks.files.owner import Owner
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.machines.facts import Facts
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
@@ -76,18 +77,25 @@ class Introduction:
 
 
 def introduce(
-    spool: SpoolConnection, config: MachinesConfig, host: HostConfig, api: str, *, look: bool = False
+    spool: SpoolConnection,
+    config: MachinesConfig,
+    host: HostConfig,
+    api: str,
+    owner: Owner | None,
+    *,
+    look: bool = False,
 ) -> Introduction:
     """Ask a machine what it has, have its node agent started, and go on talking to what serves its spool.
 
     :param api: URL of Airflow's execution API
+    :param owner: the deployment to which Lading's folder there is to belong; None: it is not marked
     :param look: whether no agent is to be started, and nothing else asked
     :raises Refused: it cannot be used; with what it said
     :raises TransportError: it has not answered
     """
     asked_at = time.time()
     options = ["-m", MODULE, f"{config.root(host)}/spool"]
-    asked = wanted(config, host, api, look=look)
+    asked = wanted(config, host, api, owner, look=look)
     try:
         line = spool.begin(options, json.dumps(asked), asked["mark"], TIMEOUT)
         return read(line, asked_at, time.time())
@@ -95,7 +103,7 @@ def introduce(
         raise Refused(f"Lading does not answer there: {' '.join(str(error).split())}") from error
 
 
-def wanted(config: MachinesConfig, host: HostConfig, api: str, *, look: bool) -> dict[str, Any]:
+def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | None, *, look: bool) -> dict[str, Any]:
     """What is asked; the parameters are those of :func:`introduce`."""
     root = config.root(host)
     return {
@@ -112,6 +120,7 @@ def wanted(config: MachinesConfig, host: HostConfig, api: str, *, look: bool) ->
         "is_spot": config.reads_notices and host.capacity_type == SPOT,
         "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",
+        "owner": None if owner is None else owner.to_json(),
         "look": look,
     }
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
+from lading.hooks.files.owner import Owner
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.machines import facts, introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
@@ -55,6 +56,7 @@ class Machine:
 
     :param api: URL at which its jobs reach Airflow's execution API
     :param folder: for what is known of it, here; ``logs``: Airflow's folder of logs
+    :param owner: the deployment to which Lading's folder there is to belong; None: it is not marked
     """
 
     def __init__(
@@ -66,11 +68,13 @@ class Machine:
         api: str,
         folder: Path,
         logs: Path,
+        owner: Owner | None = None,
     ) -> None:
         self.config = config
         self.host = host
         self.transport = transport
         self.api = api
+        self.owner = owner
         self.root = config.root(host)
         self.place = f"{host.ssh_conn_id!r} of site {site!r}"
         self.folder = folder
@@ -183,7 +187,7 @@ class Machine:
         :raises OSError: it has not answered
         """
         try:
-            found = introduction.introduce(self.spool, self.config, self.host, self.api)
+            found = introduction.introduce(self.spool, self.config, self.host, self.api, self.owner)
         except Refused as error:
             self._fault = str(error)
             return error
@@ -258,6 +262,8 @@ class Machine:
             "found": not self.is_loaded,
             "probe": self._writing.is_in_doubt,
         }
+        if self.owner is not None:
+            request["owner"] = self.owner.to_json()
         if self._shutdown is not None or self.is_closing:
             return request | ({"close": True} if self._shutdown is None else {"shutdown": self._shutdown})
         return request | {"recall": self.tracker.to_recall()}

@@ -46,6 +46,12 @@ LARGEST = MOST_BYTES  # what is larger is no file of events
 TORN_AGE = 3600.0
 # In a job's folder of logs, what says which of the logs there is its own.
 LOG_PATH = ".log_path"
+# The file that says to which Airflow deployment a folder belongs: an id, a blank, a name.
+OWNER = "owner"
+FOREIGN = (
+    "it belongs to another Airflow deployment, {theirs}, and this one is {mine}: give each {key} of its own; if that "
+    "one is gone for good, remove {file}"
+)
 # What of a request is for the agent.
 FOR_AGENT = "give", "renew", "cancel", "hold", "drops", "shutdown", "recall", "close"
 READ = 1 << 20
@@ -60,6 +66,51 @@ def exchange(root: str, request: Message, steps: Sequence[Callable[[str, Message
     except OSError as error:
         answer["failed"] = str(error)
     return answer
+
+
+def own(root: str, request: Message, _: Message) -> None:
+    """Mark the folder as that of the deployment which asks, where it has no mark; nothing is done at another one's."""
+    if owner := request.get("owner"):
+        claim(root, owner["ids"], owner["name"])
+
+
+def claim(root: str, ids: Sequence[str], name: str, key: str = "a work_dir", *, look: bool = False) -> None:
+    """Mark a folder as a deployment's own, where it has no mark.
+
+    The mark is made whole or not at all, whoever comes at the same time. Later controllers of the deployment, and those
+    that run beside this one, find it as theirs.
+
+    :param ids: of the deployment, that which is written first, then those that it had before
+    :param name: by which people know it
+    :param key: the setting by which each deployment gets a folder of its own
+    :param look: whether no mark is made
+    :raises OSError: it is another deployment's; or that cannot be found out
+    """
+    path, mine = f"{root}/{OWNER}", " ".join(f"{ids[0]} {name}".split())
+    try:
+        found = _read(path, 2**16)
+    except FileNotFoundError:
+        if look:
+            return
+        hidden = f"{root}/.{OWNER}.{os.getpid()}"
+        _write(hidden, f"{mine}\n")
+        try:
+            os.link(hidden, path)
+        except OSError:  # another controller was faster, or the file system has no links
+            if not os.path.lexists(path):
+                os.rename(hidden, path)
+        finally:
+            _remove(hidden)
+        found = _read(path, 2**16)
+    theirs = found.decode(errors="replace").partition("\n")[0]
+    if theirs.partition(" ")[0] not in ids:
+        raise OSError(FOREIGN.format(theirs=_owner(theirs), mine=_owner(mine), key=key, file=path))
+
+
+def _owner(mark: str) -> str:
+    """A deployment as people read it, from its mark."""
+    id, _, name = mark.partition(" ")
+    return f"{name} ({id})"
 
 
 def remove(root: str, request: Message, answer: Message) -> None:
@@ -214,7 +265,7 @@ def read_logs(root: str, request: Message, answer: Message) -> None:
                 continue  # it has none, or is no folder of a job
 
 
-STEPS = (remove, write, recall, close_inbox, pulse, known, ring, read_events, read_logs)
+STEPS = (own, remove, write, recall, close_inbox, pulse, known, ring, read_events, read_logs)
 
 
 def _has_begun(root: str, token: str) -> bool:
