@@ -176,12 +176,15 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
     if (strange := sorted({*hints.stage} - known)) and not input_sources.takes_rows(task):
         valid = ", ".join(sorted(known)) or "none"
         raise HintError(f"hint stage: {strange[0]!r} is no input of the task; its inputs: {valid}")
-    if not is_bound and (strange := sorted(matched.keys() - known)) and not input_sources.takes_rows(task):
-        valid = ", ".join(sorted(known)) or "none"
-        raise HintError(
-            f"hint matching: {shortened(strange[0])}, which has a pattern for target {matched[strange[0]]!r}, is no "
-            f"input of the task; its inputs: {valid}"
-        )
+    if not is_bound and matched.keys() - known and not input_sources.takes_rows(task):
+        # One that this task leaves out is an input all the same, in which no pattern is found.
+        could_be = input_sources.declared(task)
+        if strange := sorted(matched.keys() - could_be):
+            valid = ", ".join(sorted(could_be)) or "none"
+            raise HintError(
+                f"hint matching: {shortened(strange[0])}, which has a pattern for target {matched[strange[0]]!r}, is "
+                f"no input of the task; its inputs: {valid}"
+            )
     for name, expression in hints.expressions.items():
         unknown = sorted(expression.inputs - known)
         if unknown and not input_sources.takes_rows(task):

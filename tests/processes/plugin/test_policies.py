@@ -127,6 +127,18 @@ with DAG("plain"):
     BashOperator(task_id="list", bash_command="true", executor_config=["a"])
 """
 
+# Patterns of a Dag are for inputs that each task can be given, also where one of them leaves some out.
+OPTIONAL = """
+from airflow.sdk import DAG, task
+from lading.operators import resources
+of_dag = resources(targets=["small", "wide"], matching={"small": [{"sample": "^big_"}, {"reference": "^hg"}]})
+with DAG("optional", default_args={"executor_config": of_dag}):
+    @task
+    def align(sample, reference=None): ...
+    align("big_1")
+    align.override(task_id="mapped").expand(sample=["big_1", "big_2"])
+"""
+
 # To another executor nothing is added: some pass every key on, and what stands there is not ours to judge.
 ELSEWHERE = """
 from airflow.sdk import DAG
@@ -288,7 +300,7 @@ SITES = {
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory, parse: Parser) -> Parsed:
-    dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE, "native": NATIVE}
+    dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE, "native": NATIVE, "optional": OPTIONAL}
     dags |= {name: wrong(hints) for name, (hints, _) in WRONG.items()}
     dags["list"] = wrong('["a"]', defaults='{"executor_config": resources(cpus=1)}')
     return parse(tmp_path_factory.mktemp("home"), dags, json.dumps({"sites": SITES}))
