@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
 # For so many seconds a waiting job may be overtaken by smaller ones.
 PATIENCE = 60.0
+# So often it says how much of its time is left, seconds: a controller that begins may be late by so much.
+INTERVAL = 60.0
 
 
 class AllocationAgent(Agent):
@@ -72,6 +74,7 @@ class AllocationAgent(Agent):
         self.ending = Ending(began + terms.seconds, Cause("time_limit", self._over()), terms.kill_grace)
         self.ending.tell(self.spool)
         self.busy_at = time.monotonic()
+        self._tell_at = 0.0
 
     def run(self) -> None:
         super().run()
@@ -108,6 +111,21 @@ class AllocationAgent(Agent):
             return False
         log.info("nothing has run for %s", format_time(self.terms.idle))
         return True
+
+    def tell_left(self) -> None:
+        """Say where it is, and how much of its time is left: the clock of whoever reads it may be another one.
+
+        :raises OSError: that cannot be written
+        """
+        self._tell_at = time.monotonic() + INTERVAL
+        said = {"host": socket.gethostname(), "left": round(max(self.left, 0.0))}
+        write_atomically(Path(self.folder.up), f"{json.dumps(said)}\n")
+
+    def _obey_end(self) -> None:
+        super()._obey_end()
+        if time.monotonic() >= self._tell_at:
+            with contextlib.suppress(OSError):  # limits are to be enforced all the same, and it is tried again
+                self.tell_left()
 
     def _read_config(self) -> None:
         """The terms of an allocation do not change."""
@@ -200,9 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     gc.collect()
     gc.freeze()
     agent = AllocationAgent(folder, terms, runner, began=began, close=(watched,))
-    write_atomically(
-        Path(folder.up), json.dumps({"host": socket.gethostname(), "ends_at": round(time.time() + agent.left)}) + "\n"
-    )
+    agent.tell_left()
     agent.run()
     watchdog.revoke(watched)
     return 0

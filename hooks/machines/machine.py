@@ -22,6 +22,7 @@ from lading.hooks.machines.introduction import Refused
 from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
 from lading.hooks.machines.writing import Writing
 from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.outside_clock import by_our_clock
 from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
 from lading.hooks.spool.connection import Reply
@@ -340,8 +341,4 @@ class Machine:
         for event, last in self.event_buffer.new({EVENTS + file: files[file] for file in files}, self.rejected):
             self.interval.changed()
             self.tracker.read(event)
-            self.event_buffer.tell(self._by_our_clock(event), last)
-
-    def _by_our_clock(self, event: dict[str, Any]) -> dict[str, Any]:
-        there = {name: event[name] for name in ("at", "started_at") if event.get(name) is not None}
-        return {**event, **{name: max(0.0, at - self._clock_ahead) for name, at in there.items()}}
+            self.event_buffer.tell(by_our_clock(event, self._clock_ahead), last)

@@ -47,20 +47,17 @@ class AllocationStates(ClusterPart):
         """The question whether agents have begun."""
         return Parts([Part(each.folder.up) for each in allocations])
 
-    def read_ups(self, allocations: Sequence[Allocation], clock: Answer, answer: Answer) -> None:
-        """Take in which agents have begun.
+    def read_ups(self, allocations: Sequence[Allocation], answer: Answer) -> None:
+        """Take in which agents have begun, and how long they say that they go on.
 
-        :param clock: the cluster's time, epoch seconds
         :param answer: to :meth:`ups`
         """
-        if clock.status != 0:
-            return
         contents = self.ups(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):
             up = remote_steps.read_up(content)
             if up is not None:
                 log.info("allocation %s runs on %s", allocation.name, up["host"])
-                allocation.ends_at = time.monotonic() + up["ends_at"] - float(clock.stdout.split()[-1])
+                allocation.ends_at = time.monotonic() + up["left"]
                 self.nodes.seen(allocation.batch.node)
                 self.interval.changed()
 
