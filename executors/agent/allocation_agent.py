@@ -29,7 +29,13 @@ from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.tasks.container import MayBeContained
-from lading.hooks.cluster.allocations.layout import MOST_TERMS_BYTES, AllocationFolder, Claim, Terms
+from lading.hooks.cluster.allocations.layout import (
+    MOST_TERMS_BYTES,
+    SECONDS_BETWEEN_WORDS,
+    AllocationFolder,
+    Claim,
+    Terms,
+)
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible, write_atomically
@@ -45,8 +51,6 @@ log = logging.getLogger(__name__)
 RUNNER = "lading.executors.agent.tasks.airflow_runner"
 # For so many seconds a waiting job may be overtaken by smaller ones.
 PATIENCE = 60.0
-# So often it says how much of its time is left, seconds: a controller that begins may be late by so much.
-INTERVAL = 60.0
 
 
 class AllocationAgent(Agent):
@@ -117,8 +121,8 @@ class AllocationAgent(Agent):
 
         :raises OSError: that cannot be written
         """
-        self._tell_at = time.monotonic() + INTERVAL
-        said = {"host": socket.gethostname(), "left": round(max(self.left, 0.0))}
+        self._tell_at = time.monotonic() + SECONDS_BETWEEN_WORDS
+        said = {"host": socket.gethostname(), "now": time.time(), "left": round(max(self.left, 0.0))}
         write_atomically(Path(self.folder.up), f"{json.dumps(said)}\n")
 
     def _obey_end(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -286,9 +285,7 @@ class Machine:
         return ready
 
     def _parcel(self, job: Tracked, envelope: Envelope, bound: Envelope) -> Parcel:
-        ahead = self._clock_ahead
-        sent = replace(bound, queued_at=bound.queued_at + ahead, expires_at=bound.expires_at + ahead)
-        return Parcel(job, envelope, sent, job.is_renewed)
+        return Parcel(job, envelope, bound.by_clock(self._clock_ahead), job.is_renewed)
 
     # -- what the answers say
 

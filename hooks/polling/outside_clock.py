@@ -30,6 +30,11 @@ def seconds_ahead(said: float, asked_at: float, answered_at: float, known: float
     return ahead if abs(ahead - known) > SAME_TIME + (answered_at - asked_at) / 2 else known
 
 
+def least_ahead(said: float, earliest: float, latest: float) -> float:
+    """By how many seconds another clock is before ours, at least, that has said this between two times of ours."""
+    return said - min(max(said, earliest), latest)
+
+
 def by_our_clock(event: Mapping[str, Any], ahead: float) -> dict[str, Any]:
     """An event that was dated by a clock which is so far before ours."""
     there = {name: event[name] for name in TIMES if event.get(name) is not None}
@@ -49,4 +54,4 @@ def between(event: Mapping[str, Any], earliest: float, latest: float) -> dict[st
     at = event.get("at")
     if at is None:
         return dict(event)
-    return by_our_clock(event, at - min(max(at, earliest), latest))
+    return by_our_clock(event, least_ahead(at, earliest, latest))

@@ -210,10 +210,11 @@ class CauseFile(Written):
 
 
 class UpFile(Written):
-    """Where an allocation's agent is and for how long it takes jobs from now on, as it writes now and then into
-    ``up.json``: whoever reads that has another clock."""
+    """Where an allocation's agent is, what its clock says, and for how long it takes jobs from now on, as it writes now
+    and then into ``up.json``: whoever reads that has another clock."""
 
     host: Annotated[str, Field(max_length=255)]
+    now: Date
     left: Seconds
 
 

@@ -124,7 +124,7 @@ class Fleet(Paper):
                 for each in ("inbox", "cancel", "events", "jobs"):
                     (self.spool(name) / each).mkdir(parents=True)
                 left = self.terms(name).seconds
-                Path(self.of(name).up).write_text(json.dumps({"host": "n1", "left": left}))
+                Path(self.of(name).up).write_text(json.dumps({"host": "n1", "now": time.time(), "left": left}))
         return self.names
 
     def inbox(self, name: str) -> list[str]:

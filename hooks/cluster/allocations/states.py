@@ -10,12 +10,17 @@ from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
+from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_WORDS
 from lading.hooks.cluster.context import ClusterPart, Context
 from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
+from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
 
 log = logging.getLogger(__name__)
+
+# So long ago may have been said what is read of an agent's time, seconds.
+LONGEST_TOLD_AGO = SECONDS_BETWEEN_WORDS + SECONDS_UNTIL_SEEN
 
 
 class AllocationStates(ClusterPart):
@@ -57,7 +62,8 @@ class AllocationStates(ClusterPart):
             up = remote_steps.read_up(content)
             if up is not None:
                 log.info("allocation %s runs on %s", allocation.name, up["host"])
-                allocation.ends_at = time.monotonic() + up["left"]
+                now, allocation.ends_at = time.time(), time.monotonic() + up["left"]
+                allocation.clock_ahead = least_ahead(up["now"], now - LONGEST_TOLD_AGO, now)
                 self.nodes.seen(allocation.batch.node)
                 self.interval.changed()
 
