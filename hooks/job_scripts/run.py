@@ -158,11 +158,13 @@ class RunRecord:
             first = self.state == "running" and self.started_at is None
             return replace(self, started_at=now) if first else self
         if (times := layout.times(sentinel)) is not None:
-            # In whole seconds, and by another clock: it ended after it was first seen to run, and before now.
-            earliest = self.started_at or self.submitted_at or 0.0
-            ahead = least_ahead(float(times[1]), earliest, now)
-            started = max(float(times[0]) - ahead, self.submitted_at or 0.0)
-            return replace(self, started_at=started, ended_at=max(float(times[1]) - ahead, started))
+            # In whole seconds, and by another clock: it began after it was submitted, and ended after it was first seen
+            # to run, and before now.
+            began, ended = map(float, times)
+            submitted = self.submitted_at or 0.0
+            ahead = least_ahead(ended, max(submitted + ended - began, self.started_at or 0.0), now)
+            started = max(began - ahead, submitted)
+            return replace(self, started_at=started, ended_at=max(ended - ahead, started))
         return self if self.ended_at is not None else replace(self, ended_at=now)
 
     def by_itself(self) -> RunRecord:
