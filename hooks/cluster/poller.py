@@ -28,6 +28,7 @@ from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.trouble import Trouble
+from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
 from lading.hooks.polling.task_logs import TaskLogs
 from lading.hooks.spool import hold
 from lading.hooks.spool.log_mirror import LogCopies
@@ -81,6 +82,7 @@ class Poller(ClusterPart, ABC):
         """The nodes and queues as the batch system has told them last; None: it has not, or cannot."""
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
         self._cancelled_scripts: dict[str, Cancellation] = {}
+        self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
         self.rejected = rejected or Rejected(None)
         self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, str] = {}
@@ -353,7 +355,9 @@ class Poller(ClusterPart, ABC):
             self.submitter.bundles.swept(look.answers["sweep"])
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
-        for event, last in self.event_buffer.new(files, self.rejected):
+        earliest, latest = moment(self._events_read_at) - SECONDS_UNTIL_SEEN, time.time()
+        for told, last in self.event_buffer.new(files, self.rejected):
+            event = between(told, earliest, latest)  # it is dated by the clock of a node
             token = event["token"]
             if event["event"] in hold.EVENTS:
                 self.event_buffer.tell(event, last)

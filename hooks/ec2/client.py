@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import mktime_tz, parsedate_tz
 from enum import Enum
 from functools import cached_property, wraps
 from typing import Any, TypeVar
 
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
 
 # Seconds. An answer to RunInstances may take long, and the Price List has much to say; the rest is asked for again, by
@@ -147,7 +149,7 @@ class Instance:
     :param state: pending, running, shutting-down, terminated, stopping or stopped
     :param index: its place in its launch
     :param reason: why it is in its state, as AWS says, with the code first where it has one; empty: nothing was said
-    :param launched_at: seconds since the epoch; None: that is not known
+    :param launched_at: seconds since the epoch by AWS's clock, as ``ended_at``; None: that is not known
     :param ended_at: when it was ended or stopped; None: it lives, or EC2 does not say when that was
     :param client_token: of the request that launched it, which nothing can change later; empty: that had none
     :param image: the id of what it has booted from; empty: that is not known
@@ -209,6 +211,8 @@ class EC2:
         self._pictures: dict[str, Picture] = {}
         self._zones: Mapping[str, tuple[str, ...]] | None = None
         self._read_at = time.monotonic()
+        self.clock_ahead = 0.0
+        """Seconds by which AWS's clock is before ours, as far as it was asked; 0: they agree."""
 
     def read_again(self, older_than: float = 0.0) -> None:
         """Read the credentials, the parameters of images and the subnets again at the next question.
@@ -268,7 +272,19 @@ class EC2:
         """
         asked = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
         options = {"Filters": asked, "PaginationConfig": {"PageSize": 1000}}
-        return list(read(listed(self.reader, "describe_instances", "Reservations", **options)))
+        found: list[Instance] = []
+        asked_at = time.time()
+        for page in self.reader.get_paginator("describe_instances").paginate(**options):
+            self._compare_clocks(page, asked_at)
+            found += read(page.get("Reservations", ()))
+            asked_at = time.time()
+        return found
+
+    def _compare_clocks(self, page: Mapping[str, Any], asked_at: float) -> None:
+        """Know by how much AWS's clock is before ours: each answer says the time."""
+        said = parsedate_tz(str(page.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")))
+        if said is not None:
+            self.clock_ahead = seconds_ahead(mktime_tz(said), asked_at, time.time(), self.clock_ahead)
 
     def terminate(self, ids: Sequence[str]) -> dict[str, EC2Error]:
         """End instances, whatever runs on them; one that is gone already is none the worse for it.

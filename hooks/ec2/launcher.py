@@ -196,7 +196,7 @@ class Launcher:
             if member is None or member.instance is not None:
                 continue
             if instance is not None:
-                member.describe(instance)
+                member.describe(instance, self.ec2.clock_ahead)
                 member.enter(Phase.PENDING)
             else:
                 words = f"EC2 had capacity for {len(found)} of {len(batch.orders)} that were asked for together"

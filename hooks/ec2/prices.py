@@ -210,7 +210,7 @@ class Prices:
     def _ask_spot(self, now: float) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
         """The last spot price of each type in each zone, and since when it holds."""
         names = sorted(chosen(self._base(), self.config).types)
-        asked: dict[str, Any] = {"StartTime": now, "ProductDescriptions": ["Linux/UNIX"]}
+        asked: dict[str, Any] = {"StartTime": now + self.ec2.clock_ahead, "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
         found = listed(self.ec2.reader, "describe_spot_price_history", "SpotPriceHistory", **asked)
         for each in sorted(sound(found, spot_price), key=lambda each: each.since):

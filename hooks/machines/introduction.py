@@ -18,6 +18,7 @@ from lading.hooks.files.owner import Owner
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.machines.facts import Facts
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
+from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.events import Amounts, Date, Name
 from lading.hooks.ssh.answer import TransportError
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 MODULE = "lading.executors.host"
 # The command that starts the agent answers within this, Python on a slow file server included, seconds.
 TIMEOUT = 60.0
-# Clocks that differ by less are taken to agree: so much may be the way of the answer, seconds.
-SAME_TIME = 2.0
-
 
 # What an answer has unless the machine is refused.
 NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
@@ -163,10 +161,9 @@ def read(line: str, asked_at: float, answered_at: float) -> Introduction:
         capacity = Resources(**found["capacity"].model_dump())
     except ValueError as error:
         raise TransportError(f"what Lading answers there makes no sense: {error}") from error
-    ahead = found["now"] - (asked_at + answered_at) / 2
     return Introduction(
         Facts(found["host"], found["boot_id"], found["arch"], found["os"], capacity),
-        ahead if abs(ahead) > SAME_TIME + (answered_at - asked_at) / 2 else 0.0,
+        seconds_ahead(found["now"], asked_at, answered_at),
         found.get("lives", False),
         found.get("drains", False),
         found.get("note"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from lading.hooks.machines.introduction import Refused
 from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
 from lading.hooks.machines.writing import Writing
 from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.outside_clock import by_our_clock
 from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
 from lading.hooks.spool.connection import Reply
@@ -291,9 +291,7 @@ class Machine:
         return ready
 
     def _parcel(self, job: Tracked, envelope: Envelope, bound: Envelope) -> Parcel:
-        ahead = self._clock_ahead
-        sent = replace(bound, queued_at=bound.queued_at + ahead, expires_at=bound.expires_at + ahead)
-        return Parcel(job, envelope, sent, job.is_renewed)
+        return Parcel(job, envelope, bound.by_clock(self._clock_ahead), job.is_renewed)
 
     # -- what the answers say
 
@@ -346,8 +344,4 @@ class Machine:
         for event, last in self.event_buffer.new({EVENTS + file: files[file] for file in files}, self.rejected):
             self.interval.changed()
             self.tracker.read(event)
-            self.event_buffer.tell(self._by_our_clock(event), last)
-
-    def _by_our_clock(self, event: dict[str, Any]) -> dict[str, Any]:
-        there = {name: event[name] for name in ("at", "started_at") if event.get(name) is not None}
-        return {**event, **{name: max(0.0, at - self._clock_ahead) for name, at in there.items()}}
+            self.event_buffer.tell(by_our_clock(event, self._clock_ahead), last)

@@ -52,8 +52,8 @@ class Seen:
     :param note: what is wrong with it, or worth knowing, in words; None: nothing
     :param native_id: of an allocation: that of its batch job; None: there is none, or it is not known yet
     :param node: of an allocation: where it runs, as the batch system calls it
-    :param billed_since: epoch seconds since when it is paid for, by the clock of whoever bills it: for bills alone,
-        never compared with now; None: that is not known
+    :param billed_since: epoch seconds since when it is paid for, as whoever bills it says, by our own clock; None: that
+        is not known
     :param image: what it has booted from, as the images of a market are called; None: that of its architecture there
     """
 

@@ -322,19 +322,24 @@ def test_more_jobs_than_one_statement_takes(session: Session) -> None:
 
 
 def test_one_controller_holds_the_lease(session: Session) -> None:
-    def take(holder: str, now: float, dead: str | None = None) -> bool:
-        return store.take_lease(session, holder, "host", 1, True, now, 10.0, dead)
+    def take(holder: str, dead: str | None = None, seconds: float = 3600.0) -> bool:
+        return store.take_lease(session, holder, "host", 1, True, seconds, dead)
 
-    assert take("a", 100.0)
-    assert not take("b", 105.0)
-    assert take("a", 109.0), "the holder renews it"
-    assert not take("b", 118.0)
-    assert take("b", 120.0), "it has run out"
-    assert take("c", 121.0, dead="b"), "its holder is known to be dead"
+    assert take("a")
+    assert not take("b")
+    assert take("a", seconds=7200.0), "the holder renews it"
+    held = store.lease(session)
+    assert held is not None
+    assert 3600.0 < held.left <= 7200.0
+    assert abs(held.expires_at - held.left - time.time()) < 600.0, "the database's clock, in seconds since the epoch"
+    assert not take("b")
+    assert take("a", seconds=-1.0)
+    assert take("b"), "it has run out"
+    assert take("c", dead="b"), "its holder is known to be dead"
     store.drop_lease(session, "b")
     assert store.lease(session) is not None, "only the holder gives it up"
     store.drop_lease(session, "c")
-    assert take("d", 122.0)
+    assert take("d")
 
 
 def test_old_jobs_are_forgotten_when_airflow_has_been_told(session: Session) -> None:

@@ -41,7 +41,7 @@ def summary(session: Session, now: float) -> Summary:
     prices = [site.usd_per_hour for site in sites]
     return Summary(
         now=now,
-        controller_lives=lease is not None and lease.expires_at > now,
+        controller_lives=lease is not None and lease.left > 0,
         running=sum(each.jobs for each in live if each.state == State.RUNNING),
         waiting=sum(each.jobs for each in live if each.state != State.RUNNING),
         machines=len(up),

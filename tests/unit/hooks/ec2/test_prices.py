@@ -30,6 +30,7 @@ class Aws:
     """What AWS answers, on paper, in the place of both of its clients."""
 
     region = "us-east-1"
+    clock_ahead = 0.0
 
     def __init__(self) -> None:
         self.usd: dict[str, object] = {"m5.large": "0.0900000000", "c5.large": "0.0800000000"}
