@@ -7,6 +7,7 @@ import argparse
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
+    ARG_YES,
     ActionCommand,
     Arg,
     GroupCommand,
@@ -213,6 +214,14 @@ def get_commands() -> list[GroupCommand]:
                     (),
                     "Executors start one by themselves where none lives; run it as a service to have it "
                     "looked after by something else. Of several, one acts.",
+                ),
+                command(
+                    "uninstall",
+                    "Drop Lading's tables and remove its state folder",
+                    (ARG_YES,),
+                    "Asks first. Refuses while a scheduler runs with Lading, a controller or a node agent runs, jobs "
+                    "are at work, or something that was launched has not ended. Then uninstall the package: with it "
+                    "`airflow db migrate` makes the tables anew.",
                 ),
                 *(
                     ActionCommand(

@@ -64,7 +64,12 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
             hints = beside_the_sites_file(hints)
         parsed = Hints.parse(hints)
         if parsed.gang is not None:
-            hints |= of_gang(task, parsed.gang, lambda each: merged(each).get("gang"))
+            hints |= of_gang(
+                task,
+                parsed.gang,
+                lambda each: merged(each).get("gang"),
+                lambda each: with_binding(merged(each), each),
+            )
             parsed = Hints.parse(hints)
         if any(level.get("ahead") for level in levels(task)):
             hints[AFTER] = sorted(task.upstream_task_ids)

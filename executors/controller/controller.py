@@ -270,8 +270,12 @@ class Controller:
                 found = self.placing.assign(session, waiting, together.sites, at_work, now, wanted=together.wanted)
             for name, absence in self.turned_away.items():
                 absence.look(found.turned_away.get(name, ()))
-            decision = together.added_to(dispatch.decided(waiting, found, now))
             by_name = {site.name: site for site in together.sites}
+            for name, provision in found.provisions.items():
+                found.provisions[name] = self.launched[name].without_abandoned(
+                    provision, by_name[name], together.wanted.get(name, ()), together.active
+                )
+            decision = together.added_to(dispatch.decided(waiting, found, now))
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -99,9 +100,11 @@ def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, 
 
     :param locations: all that it has and could have; empty: that is not known
     """
-    alike = {json.dumps(described(each), sort_keys=True) for each in locations}
+    alike = Counter(json.dumps(described(each), sort_keys=True) for each in locations)
     return {
-        "locations": [json.loads(each) for each in sorted(alike)],
+        "locations": [{**json.loads(each), "count": count} for each, count in sorted(alike.items())],
+        "holds": site.holds,
+        "launches": site.launches,
         "arch": site.arch,
         "dialect": dialect,
         "takes_unnamed": bool(site.config.takes_unnamed),

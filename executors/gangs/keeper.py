@@ -15,6 +15,7 @@ from lading.executors.gangs.tick import Files, ReadRoster, Tick
 from lading.executors.gangs.turn import Turn
 from lading.executors.store.gangs import rows
 from lading.hooks.files.trouble import Trouble
+from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
@@ -57,6 +58,7 @@ class Keeper:
                 held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
         tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster, self.ways, self.files)
         outcome = tick.outcome
+        active: set[str] = set()
         for memory, members in tick.gangs():
             try:
                 Turn(tick, memory, members).take()
@@ -67,6 +69,10 @@ class Keeper:
                 outcome.forget(memory.row.token, members, known.holds)
                 words = f"no room could be sought for {memory.called}: {type(error).__name__}: {error}"
                 outcome.fail([each for each in members if each.is_ready], words, now)
+                continue
+            if memory.gang.stage not in (Stage.ATTEMPTED, Stage.FAILED):
+                active.update(each.token for each in members)
+        outcome.active = frozenset(active)
         outcome.sites = tick.room.with_held()
         if self.ahead is not None:
             outlook = self.ahead.look(session, outcome.sites, now, by_dag=by_dag)

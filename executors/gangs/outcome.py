@@ -33,6 +33,7 @@ class Outcome:
     :param asked: by site and location, the holds that are asked for, or again
     :param dropped: by site and location, the tokens of holds that are given back
     :param saved: gangs as they are now; ``gone``: those that are over
+    :param active: the members of gangs that look for room, are to, or have started: for which what is launched is kept
     :param notes: what event logs of tasks say
     :param new_holds: those that are asked for first; ``gone_holds``: those that are over; ``again``: asked for again
     """
@@ -51,6 +52,7 @@ class Outcome:
     gone_holds: set[str] = field(default_factory=set)
     again: list[str] = field(default_factory=list)
     notes: list[Log] = field(default_factory=list)
+    active: frozenset[str] = frozenset()
 
     def record(self, session: Session, now: float) -> None:
         """Store what was decided, before any site hears of it; jobs are changed with those of the decision."""

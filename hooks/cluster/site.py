@@ -173,7 +173,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self.config.capacity,
                 hints=hints,
                 site=self.name,
-                max_jobs=self.config.max_jobs,
+                # Allocations take as many as they have room for; it is them of which there are so many.
+                max_jobs=self.config.max_jobs if self.config.mode == "job" else None,
                 nodes=there,
                 idle_nodes=idle,
             )

@@ -41,8 +41,12 @@ def explained(
     filters: Mapping[str, GetTargets] = FILTERS,
     rules: Sequence[Rule] = RULES,
     rank: Rank = by_probability,
+    is_of_gang: bool = False,
 ) -> Iterator[Step]:
-    """The steps by which it is decided where a job goes, up to the site."""
+    """The steps by which it is decided where a job goes, up to the site.
+
+    :param is_of_gang: whether it starts with others, so that room for it alone is not enough
+    """
     yield Step("bindings", [_named(job, sites)])
     try:
         its_route = route(job, sites, rules, rank)
@@ -62,7 +66,7 @@ def explained(
     is_asked = len(order) > 1 and job.site is None and job.targets is None and job.instance_type is None
     unasked = "nothing is asked: its places are named, or there is only one"
     yield Step("ranking", [", ".join(map(_likely, order)) if is_asked else unasked])
-    yield Step("rules × matches", list(_tried(job, its_route, sites)))
+    yield Step("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
 
 
 def _named(job: Waiting, sites: Sequence[SiteView]) -> str:
@@ -99,17 +103,18 @@ def _likely(match: Match) -> str:
     return f"{match.site} (as the sites file has it)"
 
 
-def _tried(job: Waiting, its_route: Route, sites: Sequence[SiteView]) -> Iterator[str]:
+def _tried(job: Waiting, its_route: Route, sites: Sequence[SiteView], *, is_of_gang: bool) -> Iterator[str]:
+    now = "for this job alone" if is_of_gang else "now"
     by_name = {site.name: site for site in sites}
     for rule, relaxed in dict.fromkeys((stop.rule, stop.relaxed) for stop in its_route):
         stops = [stop for stop in its_route if (stop.rule, stop.relaxed) == (rule, relaxed)]
         asks = f"{NOTHING_LESS}, {format_resources(job.resources)}"
         if rule is not None:
             asks = f"rule {rule!r}, {in_words(job, relaxed)}"
-        yield f"{asks}: " + "; ".join(f"{each.target or each.site} {_room(job, each, by_name)}" for each in stops)
+        yield f"{asks}: " + "; ".join(f"{each.target or each.site} {_room(job, each, by_name, now)}" for each in stops)
 
 
-def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView]) -> str:
+def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView], now: str) -> str:
     """Whether a stop has room now, in words."""
     site = sites[stop.site]
     need = resolved(stop.asked(job), site.arch)
@@ -119,7 +124,7 @@ def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView]) -> str:
         for each in site.locations
     )
     if has_room:
-        return "has room now"
+        return f"has room {now}"
     return f"has none ({site.why_not(stop.asked(job))})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lading.scheduling.job import LAYOUT, NATIVE, Job
 
@@ -17,6 +17,17 @@ HINTS = {
     for native in (False, True)
     for layout in (False, True)
 }
+
+
+class Apart(NamedTuple):
+    """A gang that is spread over locations.
+
+    :param gang: its token
+    :param taken: the locations at the site in question that members have already, by their names
+    """
+
+    gang: str
+    taken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,7 @@ class Waiting(Job):
     :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
     :param max_instances: on how many machines jobs of its ``task`` may be at once; None: any number
     :param run_max_instances: on how many those of its ``run`` may
+    :param apart: the gang no two members of which share a location; None: its members may, or it has none
     """
 
     site: str | None = None
@@ -49,6 +61,7 @@ class Waiting(Job):
     hidden: int = 0
     max_instances: int | None = None
     run_max_instances: int | None = None
+    apart: Apart | None = None
 
     @property
     def shape(self) -> tuple[Hashable, ...]:

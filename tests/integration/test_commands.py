@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lading.hooks.files.host import usable_cpus
+from lading.scheduling.resources import cpus_of_one
 from tests.services import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +71,8 @@ def test_demo_shows_what_ran_where_and_leaves_nothing_behind(demo: Callable[...,
     assert process.returncode == 0, printed
     rows = re.findall(r"^ ?(\w+(?:\[\d+\])?) +local \S+ +ok +([\d.]+) +([\d.]+) +([\d,]+)", printed, re.MULTILINE)
     asked = {task.partition("[")[0]: (cpus, memory) for task, cpus, _, memory in rows}
-    assert {"duplicated": ("1", "1,024"), "small": ("0.25", "256")}.items() <= asked.items(), printed
+    small = f"{cpus_of_one(usable_cpus(), 32, 0.25):g}"  # by default, which follows the machine
+    assert {"duplicated": ("1", "1,024"), "small": (small, "256")}.items() <= asked.items(), printed
     assert len(rows) > 30
     assert "functions of ten lines and more occur more than once" in printed
     assert re.search(r"UI: http://127\.0\.0\.1:\d+", printed)

@@ -170,7 +170,8 @@ def test_a_failure_counts_whatever_the_clock_of_its_site_says(house: House, lab:
 
 
 def test_members_that_wait_for_others_again_do_not_say_that_they_sleep(house: House, lab: HoldingSite) -> None:
-    house.queue("head", "workers.0", "workers.1", cpus=4)
+    lab.lies = "refused"
+    house.queue("head", "workers.0", "workers.1")
     house.tick(4)
     assert set(house.states().values()) == {ATTEMPTED}
     with Session(house.engine) as session:
