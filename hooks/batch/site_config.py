@@ -50,6 +50,9 @@ REFUSED_OF: Mapping[str, Mapping[str, str]] = {
         "stage": "it runs scripts before and after the job, outside of it",  # bsub, "-stage"
         "data": "the batch system copies files with it",  # bsub, "-data"
         "hostfile": "it reads hosts from a file",  # bsub, "-hostfile"
+        # bsub, "-i input_file": copied from where it is submitted, unless the node has it; "-is" always
+        "i": "it copies a file of the submitting machine",
+        "is": "it copies a file of the submitting machine",
     },
     "sge": {
         "xd": "it gives the container of the job options with the rights of root",  # qsub(1), "-xd docker_option"

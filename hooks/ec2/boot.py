@@ -169,6 +169,11 @@ def _interface(config: EC2Config, subnet: str) -> dict[str, Any]:
     return found
 
 
+def subnet_of(request: Mapping[str, Any]) -> str:
+    """In which subnet a request of :func:`request` launches machines."""
+    return str(request["NetworkInterfaces"][0]["SubnetId"])
+
+
 def mark(config: EC2Config, image: str) -> str:
     """An image, and after a space what in the table of the site decides, too, what machines of it have."""
     told = [config.boot, config.setup, config.scratch]

@@ -63,7 +63,7 @@ class BatchHook:
     :param work_dir: a folder that login node and compute nodes share; absolute, or below the home as ``~/...``
     :param profile: what is special at the site
     :param options: further keys of a site's table: ``login_setup``, ``setup``, ``accounting``, ``poll_shortest``,
-        ``poll_longest``, ``absence_deadline``, ``control_master``
+        ``poll_longest``, ``absence_deadline``, ``never_deadline``, ``control_master``
     :param transport: in place of a connection of its own
     :param runs_folder: where runs are saved on this machine; None: nowhere, so each call of :meth:`submit` submits, and
         no other process finds the run again

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from lading.hooks.batch.native import over
+from lading.hooks.batch.native import once, over
 from lading.hooks.batch.outcome import Sentinel
 from lading.hooks.batch.system import BatchSystem, Profile, Request
 from lading.hooks.job_scripts.local_script import interpreter
@@ -235,7 +235,7 @@ def _wrapper(
     chooses = FOLDER_DIRECTIVES.get(system.name, set()) & {key for key, value in request.native.items() if value}
     # A node that fails would have the script begin a second time, beside what its first run has left.
     given = {key: value for key, value in request.native.items() if value is not None}
-    request = replace(request, native=over(given, system.no_requeue, system))
+    request = replace(request, native=over(given, once(system, array=request.array is not None), system))
     text = _WRAPPER.format(
         script=shlex.quote(script.filename),
         folder=shlex.quote(folder),

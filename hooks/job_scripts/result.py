@@ -344,8 +344,7 @@ class JobRun(futures.Future[int]):
         """What is known of it: ``submitted``, ``started`` and ``completed`` as times of UTC, None where it has not
         come to that, and ``status``, ``job_id``, ``cause``, ``reason``, ``exit_code``, ``nodes`` and ``folder``.
 
-        When the script began and ended is said by the site's own clock; see
-        :class:`lading.hooks.job_scripts.run.RunRecord`.
+        When the script began and ended it has noted itself; see :class:`lading.hooks.job_scripts.run.RunRecord`.
         """
         record = self.record
         times = {"submitted": record.submitted_at, "started": record.started_at, "completed": record.ended_at}

@@ -210,10 +210,12 @@ class CauseFile(Written):
 
 
 class UpFile(Written):
-    """Where an allocation's agent is and when it takes no jobs any more, as it has written into ``up.json``."""
+    """Where an allocation's agent is, what its clock says, and for how long it takes jobs from now on, as it writes now
+    and then into ``up.json``: whoever reads that has another clock."""
 
     host: Annotated[str, Field(max_length=255)]
-    ends_at: Date
+    now: Date
+    left: Seconds
 
 
 class TermsFile(Written):

@@ -22,6 +22,7 @@ from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.runs import run, runs
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import costs, summary
+from lading.plugin.ui.queries.tries import tries
 from tests.conftest import DATABASES
 
 NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0
@@ -130,6 +131,33 @@ def test_today_has_the_usd_of_what_runs_as_of_what_ended(session: Session) -> No
     assert found["free"].usd is None, "what has no price costs no 0 USD"
 
 
+def test_a_run_and_its_jobs_have_cost_until_now_what_runs_of_them(session: Session) -> None:
+    add_sites(session)
+    add_work(session)
+    ended = {"state": State.SUCCEEDED, "started_at": NOW - HOUR, "ended_at": NOW - 60}
+    add(session, "ended", site="local", location="host", usd=2.0, **ended)
+    add(session, "waits", state=State.QUEUED)
+    session.flush()
+    running = {"here": 4 * 0.1 / 6, "allocated": 8 * 0.25 / 6, "queued": 1800 * 0.5 / 6, "nodes": 24 * 0.25 / 6}
+    found = run(session, "d", "r", NOW)
+    assert found.totals.usd == pytest.approx(2.0 + sum(running.values()))
+    assert found.totals.cpu_hours == pytest.approx((3540 + (4 + 8 + 1800 + 24) * 600) / HOUR)
+    of_jobs = {each.id: each.usd for each in tries(session, EVERYTHING, NOW, [], 10).jobs}
+    assert of_jobs == pytest.approx({**running, "ended": 2.0, "waits": None})
+    assert {each.id: each.usd for each in found.waits} == of_jobs
+
+
+def test_a_run_takes_until_its_last_job_has_ended(session: Session) -> None:
+    ended = {"state": State.SUCCEEDED, "queued_at": NOW - HOUR, "started_at": NOW - HOUR, "ended_at": NOW - 3500}
+    add(session, "ended", **ended)
+    add(session, "over", run_id="r2", **ended)
+    add(session, "waits", state=State.QUEUED, queued_at=NOW - 3000)
+    session.flush()
+    found = {each.run_id: (each.live, each.began_at, each.ended_at) for each in runs(session, "d", NOW, 10).runs}
+    assert found == {"r": (1, NOW - HOUR, NOW - 3500), "r2": (0, NOW - HOUR, NOW - 3500)}
+    assert (run(session, "d", "r", NOW).seconds, run(session, "d", "r2", NOW).seconds) == (HOUR, 100)
+
+
 def test_the_share_of_what_was_used_is_of_those_of_which_it_is_known(session: Session) -> None:
     ran = {"started_at": NOW - HOUR, "cpus": 2.0}
     add(session, "ended", state=State.SUCCEEDED, ended_at=NOW, cpu_seconds=HOUR, **ran)
@@ -139,7 +167,7 @@ def test_the_share_of_what_was_used_is_of_those_of_which_it_is_known(session: Se
     [found] = costs(session, EVERYTHING, NOW - DAY, NOW).dags
     assert (found.cpu_hours, found.cpu_hours_measured, found.cpu_hours_used) == pytest.approx((84, 2, 1))
     totals = run(session, "d", "r", NOW).totals
-    assert (totals.cpu_hours, totals.cpu_hours_measured, totals.cpu_hours_used) == pytest.approx((4, 2, 1))
+    assert (totals.cpu_hours, totals.cpu_hours_measured, totals.cpu_hours_used) == pytest.approx((84, 2, 1))
 
 
 def test_the_window_of_an_old_run_has_its_jobs(session: Session) -> None:

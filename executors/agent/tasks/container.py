@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -149,12 +150,20 @@ def _out_of_memory(exit_code: int) -> JobFailed:
 
 
 def _docker(*arguments: str) -> str:
-    """What Docker answers; nothing where it does not."""
-    try:
-        found = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return found.stdout
+    """What Docker answers; nothing where it does not.
+
+    A command that was killed is given again: the agent kills what is below the job's process, and may have begun to
+    before it could see that the task has ended.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            found = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=left, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        if found.returncode != -signal.SIGKILL:
+            return found.stdout
+    return ""
 
 
 def path_of(folder: Path) -> Path:

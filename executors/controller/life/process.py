@@ -94,7 +94,7 @@ class ControllerProcess:
         except Exception:
             self.without_lease.clear()  # it may be the database that keeps a controller from renewing
             raise
-        held = lease is not None and lease.expires_at >= time.time()
+        held = lease is not None and lease.left >= 0
         holder = lease.pid if lease is not None and lease.host == socket.gethostname() else None
         known = [*self.has_led, holder, self.child.pid if self.child is not None else None]
         alive = {pid for pid in known if pid is not None and self._is_alive(pid)}
@@ -220,7 +220,7 @@ def current_lease() -> store.Lease | None:
 
 def lives(lease: store.Lease | None) -> bool:
     """Whether the holder of the lease lives, as far as can be seen from here."""
-    if lease is None or lease.expires_at < time.time():
+    if lease is None or lease.left < 0:
         return False
     return lease.host != socket.gethostname() or is_controller(lease.pid)
 

@@ -116,7 +116,7 @@ def test_a_controller_that_does_not_act_lets_go_of_nothing(
     controller = make("cancel", site)
     with Session(airflow_database) as session:
         session.query(Lease).delete()
-        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     controller.leadership.renew_at = 0.0
     assert not controller.leadership.lead()

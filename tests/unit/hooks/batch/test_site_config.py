@@ -58,7 +58,8 @@ ALWAYS = {
             {key: True}
             for key in ("Etouch", "-Etouch", "Eptouch", "fx", "f/etc/passwd", "ua@b", "xEtouch", "rxNftouch")
         ),
-        *({key: "x"} for key in ("stage", "data", "hostfile", "E", "-xE", "Ef")),
+        *({key: "x"} for key in ("stage", "data", "hostfile", "E", "-xE", "Ef", "i", "-is")),
+        *({key: True} for key in ("i/etc/passwd", "xi/etc/passwd", "is/etc/passwd")),
         {"E": "id"},
         {"-E": "id"},
         {"Ep": "id"},

@@ -232,7 +232,7 @@ def test_only_a_service_asks_for_the_place(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch, managed: bool
 ) -> None:
     with Session(engine) as session:
-        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     asked: list[str] = []
     monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
@@ -251,7 +251,7 @@ def test_a_controller_that_has_lost_the_lease_ends(
     assert acting.lead()
     with Session(engine) as session:
         store.drop_lease(session, acting.holder)
-        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     acting.renew_at = 0.0
     assert not acting.lead()
