@@ -50,6 +50,10 @@ REFUSED_OF: Mapping[str, Mapping[str, str]] = {
         "stage": "it runs scripts before and after the job, outside of it",  # bsub, "-stage"
         "data": "the batch system copies files with it",  # bsub, "-data"
         "hostfile": "it reads hosts from a file",  # bsub, "-hostfile"
+        "i": "the batch system copies a file of the submitting side with it",  # bsub, "-i input_file"
+        "is": "the batch system copies a file of the submitting side with it",  # bsub, "-is input_file"
+        "L": "it runs a login shell for the job, outside of it",  # bsub, "-L login_shell"
+        "rnc": "it runs a command beside the job, outside of it",  # bsub, "-rnc resize_notification_cmd"
     },
     "sge": {
         "xd": "it gives the container of the job options with the rights of root",  # qsub(1), "-xd docker_option"
