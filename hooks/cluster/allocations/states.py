@@ -12,7 +12,7 @@ from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
 from lading.hooks.cluster.context import ClusterPart, Context
 from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import Answer, whole_number
 from lading.hooks.ssh.tails import Part, Parts
 
 log = logging.getLogger(__name__)
@@ -53,14 +53,15 @@ class AllocationStates(ClusterPart):
         :param clock: the cluster's time, epoch seconds
         :param answer: to :meth:`ups`
         """
-        if clock.status != 0:
+        now = whole_number(clock.stdout.strip())
+        if clock.status != 0 or now is None:
             return
         contents = self.ups(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):
             up = remote_steps.read_up(content)
             if up is not None:
                 log.info("allocation %s runs on %s", allocation.name, up["host"])
-                allocation.ends_at = time.monotonic() + up["ends_at"] - float(clock.stdout.split()[-1])
+                allocation.ends_at = time.monotonic() + up["ends_at"] - now
                 self.nodes.seen(allocation.batch.node)
                 self.interval.changed()
 
