@@ -112,6 +112,11 @@ class Settings:
         return self.state_folder / "controller.bell"
 
     @property
+    def stopped(self) -> Path:
+        """There from when the last scheduler of this machine was stopped in order until one starts."""
+        return self.state_folder / "stopped"
+
+    @property
     def schedulers_folder(self) -> Path:
         """The files by which schedulers tell each other that they live."""
         return self.state_folder / "schedulers"

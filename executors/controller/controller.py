@@ -24,7 +24,7 @@ from lading.executors.controller.comparison import Comparison
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
-from lading.executors.controller.life.process import another_scheduler_lives
+from lading.executors.controller.life.process import another_scheduler_lives, was_stopped
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.site_thread import SiteThread
@@ -164,6 +164,9 @@ class Controller:
         if self.leadership.struck:
             struck, self.leadership.struck = self.leadership.struck, []
             self._tell([change for change in struck if "state" in change.values])
+        if self.managed and was_stopped(self.settings):
+            self.stop()
+            return
         if not self.lull.lasts(self.threads) or self.any_wait():
             with self.metrics.tick():
                 self._work(time.time())

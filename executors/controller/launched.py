@@ -153,9 +153,9 @@ class Launched:
 def end(event: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an instance that its end changes."""
     reason = clean(event.get("message", "")) or None
-    known = {name: event[name] for name in ("native_id", "launched_at") if event.get(name) is not None}
+    known = {"native_id": as_name(event.get("native_id")), "launched_at": event.get("launched_at")}
     values = {"state": InstanceState.ENDED, "ended_at": event["at"], "cause": event.get("cause"), "reason": reason}
-    return values | known
+    return values | {name: value for name, value in known.items() if value is not None}
 
 
 def refusal(token: str, event: Mapping[str, Any]) -> Change:

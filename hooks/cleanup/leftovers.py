@@ -234,7 +234,10 @@ def swept(answer: Answer) -> list[Cleaned]:
     if answer.status != 0 or lines[-1:] != ["."]:
         raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.words}")
     told = " / ".join(answer.stderr.strip().splitlines()[:3])
-    return [_cleaned(*line.split("\t"), told=told) for line in lines[:-1]]
+    try:
+        return [_cleaned(*line.split("\t"), told=told) for line in lines[:-1]]
+    except (TypeError, ValueError) as error:
+        raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.words}") from error
 
 
 def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, told: str) -> Cleaned:

@@ -20,6 +20,7 @@ from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.written import parsed
 from lading.hooks.site import join
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
@@ -214,8 +215,8 @@ def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> Non
 
 def kept_roots(folder: Path, config: EC2Config) -> dict[str, int]:
     """What was kept of the images of a site; empty: nothing."""
-    with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError):
-        found = json.loads(read_regular(folder / ROOTS, MOST_BYTES))
+    with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        found: Any = parsed(read_regular(folder / ROOTS, MOST_BYTES))
         if found["ami"] == config.ami:
             return {str(arch): int(mib) for arch, mib in found["roots"].items() if int(mib) > 0}
     return {}

@@ -13,7 +13,7 @@ from lading.hooks.batch.status_query import plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.job_scripts import layout
 from lading.hooks.polling.outside_clock import least_ahead
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import Answer, whole_number
 from lading.hooks.ssh.backoff import pause
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
@@ -234,8 +234,8 @@ def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now
     record = replace(record, submitted_at=record.submitted_at or now)
     first, _, rest = answer.stdout.partition("\n")
     told, *element = first.split() or [""]
-    if told == "newer" and answer.status == 0:
-        return replace(record, attempt=int(element[0]), not_before=0.0, doubtful_since=None)
+    if told == "newer" and answer.status == 0 and (attempt := whole_number("".join(element))) is not None:
+        return replace(record, attempt=attempt, not_before=0.0, doubtful_since=None)
     if told in ("answered", "pending"):
         record = _as_element(record, element)
     if answer.status is None or told not in ("answered", "claimed", "cancelled"):
@@ -343,9 +343,9 @@ def _living(record: RunRecord, native: NativeJob, now: float, never_deadline: fl
 
 def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
     """The run whose attempt is this element of an array: its number, and the name of the array's batch job."""
-    if len(element) != 2 or not element[0].isdecimal():
+    if len(element) != 2 or (index := whole_number(element[0])) is None:
         return replace(record, index=None, array_name=None)
-    return replace(record, index=int(element[0]), array_name=None if element[1] == "-" else element[1])
+    return replace(record, index=index, array_name=None if element[1] == "-" else element[1])
 
 
 def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:

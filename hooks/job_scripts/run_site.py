@@ -29,7 +29,7 @@ from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.site import Cleaned
-from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.steps import Put, Remove, Run
 from lading.hooks.ssh.tails import Part, Parts
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
@@ -309,9 +309,9 @@ class RunSite:
     def _end(self, path: str, offset: int) -> bytes:
         """The end of a file from an offset on, after a line that tells how much of it is left out."""
         (answer,) = self.transport.run([f"wc -c <{shlex.quote(path)}"])
-        if answer.status != 0 or not answer.stdout.strip().isdecimal():
+        if answer.status != 0 or (size := whole_number(answer.stdout.strip())) is None:
             raise TransportError(f"site {self.name}: {answer.words}")
-        begin = max(offset, int(answer.stdout) - LAST)
+        begin = max(offset, size - LAST)
         words = f"\n({begin - offset} bytes are left out here; all is in {path})\n" if begin > offset else ""
         return words.encode(errors="surrogateescape") + self._read(path, begin, LAST)
 

@@ -177,6 +177,19 @@ class Amounts(Written):
     gpus: Amount = 0
 
 
+class InsideFile(Written):
+    """What came of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
+
+    exit_code: ExitCode
+    error: Text | None
+    cause: Cause
+    outputs: Outputs
+    cpu_seconds: Seconds
+    peak: Memory
+    touched: Memory
+    is_out_of_memory: bool = False
+
+
 class HoldFile(Written):
     """What room is to be held for, as a controller has left it in a spool."""
 

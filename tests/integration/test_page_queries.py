@@ -6,21 +6,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import metrics
-from lading.executors.store import Capacity, Location, SiteRow, State, usage
+from lading.executors.store import Capacity, Job, Location, SiteRow, State, usage
 from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.jobs import CHUNK
 from lading.plugin.subcommands.jobs import youngest
 from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.models import Waits
 from lading.plugin.ui.queries.advice import advice
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.runs import run, runs
-from lading.plugin.ui.queries.sight import EVERYTHING
+from lading.plugin.ui.queries.sight import EVERYTHING, Sight
 from lading.plugin.ui.queries.summary import costs, summary
 from lading.plugin.ui.queries.tries import tries
 from tests.conftest import DATABASES
@@ -78,6 +79,24 @@ def add_work(session: Session) -> None:
     add(session, "queued", site="sge", location="sge", node="n1", cpus=1800.0, **since)
     add(session, "nodes", site="hpc", location="hpc", node="n2", cpus=8.0, nodes=3, **since)
     session.flush()
+
+
+def test_what_somebody_sees_is_asked_of_the_database(session: Session) -> None:
+    for dag in ("mine", "other", "gone", ""):
+        add(session, f"of {dag}", dag_id=dag or None, run_id=None if not dag else "r", started_at=NOW - 5)
+    session.flush()
+    many = frozenset(f"dag {number}" for number in range(3 * CHUNK))  # more than one list may have
+    for sight, seen in (
+        (EVERYTHING, {"of mine", "of other", "of gone", "of "}),
+        (Sight(frozenset({"mine"})), {"of mine", "of "}),
+        (Sight(frozenset()), {"of "}),
+        (Sight(many | {"mine"}), {"of mine", "of "}),
+        (Sight(hidden=frozenset({"other"})), {"of mine", "of gone", "of "}),
+        (Sight(hidden=many | {"other"}), {"of mine", "of gone", "of "}),
+    ):
+        assert set(session.scalars(select(Job.token).where(sight.condition()))) == seen, sight
+        for dag in ("mine", "other", "gone", None):
+            assert sight.sees(dag) == (f"of {dag or ''}" in seen)
 
 
 def test_cpus_in_use_are_those_of_what_is_up_and_batch_jobs_are_apart(session: Session) -> None:

@@ -58,8 +58,8 @@ ALWAYS = {
             {key: True}
             for key in ("Etouch", "-Etouch", "Eptouch", "fx", "f/etc/passwd", "ua@b", "xEtouch", "rxNftouch")
         ),
-        *({key: "x"} for key in ("stage", "data", "hostfile", "E", "-xE", "Ef", "i", "-is")),
-        *({key: True} for key in ("i/etc/passwd", "xi/etc/passwd", "is/etc/passwd")),
+        *({key: "x"} for key in ("stage", "data", "hostfile", "E", "-xE", "Ef", "i", "-is", "L", "rnc")),
+        *({key: True} for key in ("i/etc/passwd", "xi/etc/passwd", "is/etc/passwd", "L/bin/sh", "-xi/f")),
         {"E": "id"},
         {"-E": "id"},
         {"Ep": "id"},
@@ -96,7 +96,7 @@ def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
         ("slurm", {"account": "a", "bb": "capacity=1", "exclusive": True, "comment": "f", "nice": "5"}),
         ("pbspro", {"A": "a", "l": "software=f", "W": "umask=077"}),
         ("torque", {"A": "a", "l": "software=f"}),
-        ("lsf", {"P": "a", "R": "select[f]", "app": "E", "freq": "2", "ul": True}),
+        ("lsf", {"P": "a", "R": "select[f]", "app": "E", "freq": "2", "ul": True, "Lp": "x"}),
         ("pbspro", {"P": "project"}),
         ("sge", {"P": "a", "l": "f=1,u=2"}),
     ],

@@ -157,6 +157,8 @@ def test_a_later_submission_is_gone_to_at_once() -> None:
     record = submitted(0, "newer 7\n", record=replace(NEW, not_before=NOW + 60, doubtful_since=NOW))
     assert (record.attempt, record.not_before, record.doubtful_since) == (7, 0.0, None)
     assert submitted(None, "newer 7\n").attempt == 1, "the answer was cut"
+    for odd in ("newer\n", "newer x\n", f"newer {'9' * 5000}\n", "newer \u00b2\n"):
+        assert submitted(0, odd).attempt == 1
 
 
 def test_the_accounting_is_waited_for() -> None:
