@@ -41,43 +41,80 @@ EXECUTOR_CLASS = "LadingExecutor"
 WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
 
 
+# How many wrong tasks of a Dag the words of its import error name.
+MOST_WRONG_TASKS = 20
+
+
 @hookimpl
 def task_policy(task: BaseOperator | MappedOperator) -> None:
     """Merge the hints of Dag, task groups, operator and task into the task's ``executor_config``, and check them.
 
+    Airflow asks for one task of a Dag after the other, and for none after the first that it may not have. So the tasks
+    behind a wrong one are checked with it, that its author may mend them all at once. Not before, by a policy of the
+    Dag: by then other policies have had no task yet, and may still give some the hints that they need.
+
     :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same words
+    """
+    try:
+        give_checked_hints(task)
+    except HintError as error:
+        from airflow.exceptions import AirflowClusterPolicyViolation
+
+        faults = [in_task(task, error), *faults_behind(task)]
+        more = len(faults) - MOST_WRONG_TASKS
+        shown = faults[:MOST_WRONG_TASKS] + ([f"+ {more} more tasks with wrong hints"] if more > 0 else [])
+        raise AirflowClusterPolicyViolation("\n".join(shown)) from error
+
+
+def faults_behind(task: BaseOperator | MappedOperator) -> list[str]:
+    """What is wrong with the hints of the tasks that stand behind a task in its Dag."""
+    dag: DAG | None = task.get_dag()
+    tasks = [] if dag is None else list(dag.tasks)
+    position = next((number for number, each in enumerate(tasks, 1) if each is task), len(tasks))
+    faults = []
+    for each in tasks[position:]:
+        try:
+            give_checked_hints(each)
+        except HintError as error:
+            faults.append(in_task(each, error))
+    return faults
+
+
+def in_task(task: BaseOperator | MappedOperator, error: HintError) -> str:
+    return f"Dag {task.dag_id!r}, task {task.task_id!r}: {error}"
+
+
+def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
+    """Make the merged hints of all levels those of the task, where it is Lading's.
+
+    :raises HintError: a hint is wrong
     """
     ours, is_script = goes_to_lading(task.executor), needs_sites_file(task)
     if not (ours or is_script) or runs_a_task():
         return
-    try:
-        if is_script:
-            check_script(task)
-        if not ours:
-            return
-        if not getattr(task, "takes_hints", True):
-            check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
-            return
-        authored = merged(task)
-        hints = with_binding(authored, task)
-        if is_script and not WHERE & merge(*levels(task)[-2:]).keys():
-            hints = beside_the_sites_file(hints)
+    if is_script:
+        check_script(task)
+    if not ours:
+        return
+    if not getattr(task, "takes_hints", True):
+        check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
+        return
+    authored = merged(task)
+    hints = with_binding(authored, task)
+    if is_script and not WHERE & merge(*levels(task)[-2:]).keys():
+        hints = beside_the_sites_file(hints)
+    parsed = Hints.parse(hints)
+    if parsed.gang is not None:
+        hints |= of_gang(task, parsed.gang, lambda each: merged(each).get("gang"))
         parsed = Hints.parse(hints)
-        if parsed.gang is not None:
-            hints |= of_gang(task, parsed.gang, lambda each: merged(each).get("gang"))
-            parsed = Hints.parse(hints)
-        if any(level.get("ahead") for level in levels(task)):
-            hints[AFTER] = sorted(task.upstream_task_ids)
-        inputs = sources(task, parsed, is_bound="matching" not in authored)
-        if hints or inputs:
-            give(task, hints, inputs)
-        check(parsed, task.dag_id)
-        if parsed.stage:
-            check_stage(parsed, inputs, task.dag_id)
-    except HintError as error:
-        from airflow.exceptions import AirflowClusterPolicyViolation
-
-        raise AirflowClusterPolicyViolation(f"Dag {task.dag_id!r}, task {task.task_id!r}: {error}") from error
+    if any(level.get("ahead") for level in levels(task)):
+        hints[AFTER] = sorted(task.upstream_task_ids)
+    inputs = sources(task, parsed, is_bound="matching" not in authored)
+    if hints or inputs:
+        give(task, hints, inputs)
+    check(parsed, task.dag_id)
+    if parsed.stage:
+        check_stage(parsed, inputs, task.dag_id)
 
 
 def levels(task: BaseOperator | MappedOperator) -> list[Mapping[str, object]]:

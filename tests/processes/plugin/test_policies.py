@@ -222,6 +222,20 @@ WRONG = {
 }
 
 
+# Two wrong ones with a right one between them, and so many more that not all are named.
+SEVERAL = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
+with DAG("several"):
+    BashOperator(task_id="first", bash_command="true", executor_config=resources(mem=1))
+    BashOperator(task_id="right", bash_command="true", executor_config=resources(cpus=1))
+    BashOperator.partial(task_id="second", executor_config=resources(cpus=-1)).expand(bash_command=["true"])
+    for number in range(20):
+        BashOperator(task_id=f"more_{number}", bash_command="true", executor_config=resources(site="moon"))
+"""
+
+
 @dataclass(frozen=True)
 class Parsed:
     errors: dict[str, str]
@@ -290,12 +304,13 @@ SITES = {
 def parsed(tmp_path_factory: pytest.TempPathFactory, parse: Parser) -> Parsed:
     dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE, "native": NATIVE}
     dags |= {name: wrong(hints) for name, (hints, _) in WRONG.items()}
+    dags["several"] = SEVERAL
     dags["list"] = wrong('["a"]', defaults='{"executor_config": resources(cpus=1)}')
     return parse(tmp_path_factory.mktemp("home"), dags, json.dumps({"sites": SITES}))
 
 
 def test_right_hints_are_no_import_errors(parsed: Parsed) -> None:
-    assert set(parsed.errors) == {*(f"{name}.py" for name in WRONG), "list.py"}
+    assert set(parsed.errors) == {*(f"{name}.py" for name in WRONG), "list.py", "several.py"}
 
 
 @pytest.mark.parametrize("task", LEVELS_MERGED)
@@ -332,6 +347,15 @@ def test_wrong_hints_are_an_import_error(parsed: Parsed, name: str) -> None:
     error = parsed.errors[f"{name}.py"]
     for words in ("AirflowClusterPolicyViolation", "Dag 'd', task 't': ", *WRONG[name][1]):
         assert words in error
+
+
+def test_all_wrong_tasks_of_a_dag_are_told_at_once(parsed: Parsed) -> None:
+    first, second, *others, last = parsed.errors["several.py"].splitlines()
+    assert "Dag 'several', task 'first': hint mem: there is no such hint" in first
+    assert second.startswith("Dag 'several', task 'second': hint cpus: -1 must be more than 0")
+    named = [line.partition(": ")[0] for line in others]
+    assert named == [f"Dag 'several', task 'more_{number}'" for number in range(18)]
+    assert last == "+ 2 more tasks with wrong hints"
 
 
 def test_an_executor_config_that_cannot_carry_hints(parsed: Parsed) -> None:
