@@ -52,6 +52,7 @@ class Work:
 
     :param largest: the most of everything that a location has which they can ever get; None: that is not known
     :param most_preemptions: after how many of them a job goes on demand, by site
+    :param keeps_inputs: whether plugins ask for the values of inputs
     :ivar behind: the jobs that wait for the end of an earlier try, each with its token
     :ivar left: the jobs that nobody has looked at, as the time was up
     :ivar place: where it hangs
@@ -62,6 +63,7 @@ class Work:
     known: KnownSizes
     largest: Resources | None
     most_preemptions: Mapping[str, int]
+    keeps_inputs: bool = False
     changes: list[Change] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     behind: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +117,9 @@ class Work:
                 return
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
-            change, lessons = appraisal.answer(question, sizes, self.settings, self.largest)
+            change, lessons = appraisal.answer(
+                question, sizes, self.settings, self.largest, keeps_inputs=self.keeps_inputs
+            )
             change, more = preemptions.heeded(question, change, self.most_preemptions)
             self._at = None
             if self.is_given_up:
@@ -130,6 +134,7 @@ class Estimator:
     :param ring: called when something has been found out
     :param largest: the most of everything that a location can ever have at a site, or at any (None)
     :param sites: by name
+    :param keeps_inputs: whether plugins ask for the values of inputs
     """
 
     def __init__(
@@ -138,8 +143,11 @@ class Estimator:
         ring: Callable[[], None],
         largest: Callable[[str | None], Resources | None],
         sites: Mapping[str, Site[Any]],
+        *,
+        keeps_inputs: bool = False,
     ) -> None:
         self.settings = settings
+        self.keeps_inputs = keeps_inputs
         self.largest = largest
         limits = {name: site.config.most_preemptions for name, site in sites.items()}
         self.most_preemptions = {name: most for name, most in limits.items() if most is not None}
@@ -227,7 +235,8 @@ class Estimator:
             self._start(jobs)
 
     def _start(self, jobs: Sequence[Unappraised]) -> None:
-        work = Work(jobs, self.settings, self.known, self.largest(jobs[0].site_hint), self.most_preemptions)
+        largest = self.largest(jobs[0].site_hint)
+        work = Work(jobs, self.settings, self.known, largest, self.most_preemptions, self.keeps_inputs)
         self.under_way.append(work)
         threading.Thread(target=work.run, args=(self.ring,), name="appraisal", daemon=True).start()
 

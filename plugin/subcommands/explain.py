@@ -18,16 +18,14 @@ from lading.executors.settings import Settings
 from lading.executors.store import Job, Location, SiteRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.hooks.site import LocationState, Site
-from lading.plugin.manager import binding_filters, plugin_manager
+from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, readable
 from lading.plugin.subcommands.database import reading_store
 from lading.scheduling.hints.machine_words import DEFAULT_OS
-from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location as Place
 from lading.scheduling.matching.explanation import Step, explained, wishes
-from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
@@ -60,14 +58,12 @@ def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Se
     :param sites: by name, in the order of the sites file
     """
     views = [view(session, site, job.token) for site in sites.values()]
-    waits, hook = as_it_asked(job), plugin_manager().hook
+    waits = as_it_asked(job)
     complain_of_silence(views)
     yield f"{job.dag_id}.{job.task_id}, try {job.try_number}, asks for {wishes(waits)}"
 
-    def rank(job: Planned, matches: Sequence[Match]) -> Sequence[Match] | None:
-        found: Sequence[Match] | None = hook.rank_matches(job=job, matches=matches)
-        return found
-
+    hook = implemented("rank_matches")
+    rank = None if hook is None else lambda job, matches: hook(job=job, matches=matches)
     steps = list(explained(waits, views, filters=binding_filters(), rules=rules, rank=rank))
     if job.site is not None and (site := sites.get(job.site)) is not None:
         steps.append(Step("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
