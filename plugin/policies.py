@@ -39,8 +39,6 @@ hookimpl = pluggy.HookimplMarker("airflow.policy")
 EXECUTOR_CLASS = "LadingExecutor"
 # The hints that say where a task runs.
 WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
-
-
 # How many wrong tasks of a Dag the words of its import error name.
 MOST_WRONG_TASKS = 20
 
