@@ -25,7 +25,7 @@ from lading.scheduling.hints.hints import (
 )
 from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
 from lading.scheduling.hints.patterns import input_names
-from lading.scheduling.matching.bindings import binding
+from lading.scheduling.matching.bindings import FILTERS, binding
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
@@ -200,15 +200,18 @@ def beside_the_sites_file(hints: Mapping[str, object]) -> dict[str, object]:
 
 
 def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool = False) -> dict[str, Any]:
-    """Where the inputs come from on which the hints, or a site's policy, depend, for the controller; ``{}``: none do.
+    """Where the inputs come from on which the hints, or plugins and policies of sites, may depend, for the controller;
+    ``{}``: none do.
 
     :param is_bound: whether its patterns are those of the sites file, which are for many tasks, whatever their inputs
     :raises HintError: a hint uses an input that the task does not have
     """
     matched = dict(input_names(hints.matching))
     patterns = matched.keys() | {*hints.stage}
-    needs_files = any(site.needs_files for site in known_sites()[0].values())
-    if not (hints.expressions or patterns or needs_files):
+    sites = known_sites()[0].values()
+    needs_files = any(site.needs_files for site in sites)
+    needs_values = any(site.needs_inputs for site in sites) or not set(hints.filters) <= FILTERS.keys()
+    if not (hints.expressions or patterns or needs_files or needs_values):
         return {}
     from lading.operators.scattering import input_sources
 
@@ -233,7 +236,9 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
                 f"hint {name}: {expression.text!r} uses {unknown[0]}, which is no input of the task; "
                 f"its inputs: {valid}; other names: {', '.join(NAMES)}"
             )
-    every = needs_files or any(expression.uses("input_size") for expression in hints.expressions.values())
+    every = (
+        needs_files or needs_values or any(expression.uses("input_size") for expression in hints.expressions.values())
+    )
     used = {name for expression in hints.expressions.values() for name in expression.inputs} | patterns & known
     if hints.expressions or patterns:
         return input_sources.of_task(task, None if every else used)
@@ -241,7 +246,8 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
         found = input_sources.of_task(task, None)
     except (TypeError, ValueError):  # its function does not say what it takes
         return {}
-    return found if may_name_files(found) else {}
+    has_inputs = any(found.get(each) for each in ("fixed", "mapped", "rows"))
+    return found if (needs_values and has_inputs) or may_name_files(found) else {}
 
 
 def may_name_files(sources: Mapping[str, Any]) -> bool:

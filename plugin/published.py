@@ -31,6 +31,7 @@ class Known:
     :param has_sites_file: whether its jobs can read the sites file
     :param arch: the architecture of tasks that name none; None: any of its machines will do for them
     :param needs_files: whether its policy asks which files its jobs read
+    :param needs_inputs: whether plugins ask for the values of the inputs of its jobs
     :param stage_schemes: of the object stores from which it takes files that tasks stage; None: that is not known
     :param rules: the parameters of :class:`lading.hooks.batch.site_config.SiteRules`
     """
@@ -43,6 +44,7 @@ class Known:
     rules: Mapping[str, Any] = field(default_factory=dict, compare=False)
     arch: str | None = None
     needs_files: bool = field(default=False, compare=False)
+    needs_inputs: bool = field(default=False, compare=False)
     stage_schemes: tuple[str, ...] | None = field(default=None, compare=False)
     holds: bool | None = field(default=None, compare=False)
     launches: bool = field(default=False, compare=False)
@@ -146,6 +148,7 @@ def known(site: Mapping[str, Any]) -> Known:
         site["rules"],
         default_arch(site["arch"], locations),
         site.get("needs_files", False),
+        site.get("needs_inputs", False),
         None if (schemes := site.get("stage_schemes")) is None else tuple(schemes),
         site.get("holds"),
         site.get("launches", False),

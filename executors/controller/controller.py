@@ -98,7 +98,9 @@ class Controller:
         self.lull = Lull()
         self.metrics = Metrics()
         self.durations = Durations()
-        self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
+        self.housekeeping = housekeeping.Housekeeping(
+            settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
+        )
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
         self.troubled = Absence()
@@ -106,9 +108,16 @@ class Controller:
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites, self.leadership.holder)
+        self.estimator = Estimator(
+            settings,
+            self.ring,
+            self.housekeeping.largest,
+            sites,
+            self.leadership.holder,
+            keeps_inputs=self.placing.needs_inputs,
+        )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
-        ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
+        ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = Keeper(ways, ahead=ahead, files=self.staging.missing)

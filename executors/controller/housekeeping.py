@@ -57,10 +57,14 @@ class Housekeeping:
 
     :param managed: whether the controller belongs to an executor, and may end when there is none any more
     :param sites: all sites by name
+    :param needs_inputs: whether plugins ask for the values of the inputs of all jobs
     """
 
-    def __init__(self, settings: Settings, managed: bool, sites: Mapping[str, Site[Any]]) -> None:
+    def __init__(
+        self, settings: Settings, managed: bool, sites: Mapping[str, Site[Any]], *, needs_inputs: bool = False
+    ) -> None:
         self.settings = settings
+        self.needs_inputs = needs_inputs
         self.managed = managed
         self.sites = sites
         self.edition = edition_now(settings.sites_file)
@@ -198,7 +202,7 @@ class Housekeeping:
         """What is published of a site, also of one that could not be asked yet or has no location now."""
         dialect = self.dialects.get(site.name) if seen else site.dialect()
         locations = possible(self.potential[site.name], lasting(site, seen))
-        return about(site, locations, dialect)
+        return about(site, locations, dialect, needs_inputs=self.needs_inputs)
 
 
 def lasting(site: Site[Any], seen: Sequence[Seen]) -> list[Location]:

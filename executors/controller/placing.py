@@ -19,7 +19,7 @@ from lading.hooks.site import Site
 from lading.scheduling import placement
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
-from lading.scheduling.matching.ranking import Match
+from lading.scheduling.matching.ranking import Match, Rank
 from lading.scheduling.matching.rules import RULES, Relax, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
@@ -52,15 +52,20 @@ class Extensions:
     :param filters: the binding filters by name, with Lading's own
     :param policies: by name, without Lading's own
     :param rules: by which jobs do without what they only wish, those of the sites file or Lading's own
-    :param rank_matches: called with ``job`` and ``matches``
-    :param assign_jobs: called with ``jobs``, ``sites``, ``at_work`` and ``now`` before Lading decides
+    :param rank_matches: called with ``job`` and ``matches`` for each job; None: no plugin has it
+    :param assign_jobs: called with ``jobs``, ``sites``, ``at_work`` and ``now`` before Lading decides; None: likewise
     """
 
     filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
     policies: Mapping[str, Policy] = field(default_factory=dict)
     rules: Sequence[Rule] = RULES
-    rank_matches: RankMatches = lambda **_: None
-    assign_jobs: AssignJobs = lambda **_: None
+    rank_matches: RankMatches | None = None
+    assign_jobs: AssignJobs | None = None
+
+    @property
+    def ask_of_all(self) -> bool:
+        """Whether they decide about jobs at every site, by whatever they know of these."""
+        return self.rank_matches is not None or self.assign_jobs is not None
 
 
 class Attempts:
@@ -129,6 +134,9 @@ class Placing:
         self.attempts = {name: Attempts(site.config.retry_delay) for name, site in sites.items()}
         used = {site.config.policy for site in sites.values()}
         self.history = AllocationHistory() if used & extensions.policies.keys() else None
+        third_party = extensions.filters.keys() - FILTERS.keys() or used & extensions.policies.keys()
+        self.needs_inputs = extensions.ask_of_all or bool(third_party)
+        self.unranked = 0
         self.needs_files = not used.isdisjoint({DATA_LOCALITY, *extensions.policies})
 
     def _noted(self, token: str, ask: Callable[[], Any]) -> Any:
@@ -188,7 +196,7 @@ class Placing:
                     now=now,
                     filters=self.extensions.filters,
                     rules=self.extensions.rules,
-                    rank=self.ranked,
+                    rank=self.rank,
                     choice=self._choice(session, some, sites, now),
                     wanted=wanted,
                 )
@@ -196,6 +204,9 @@ class Placing:
             found = self._without_culprits(jobs, assigned)
         for name, attempts in self.attempts.items():
             attempts.note(found.turned_away.get(name, ()))
+        if not self.unranked:
+            self.trouble.end(UNRANKED)
+        self.unranked = 0
         return found
 
     def _choice(self, session: Session, jobs: Sequence[Waiting], sites: Sequence[SiteView], now: float) -> Choice:
@@ -225,23 +236,31 @@ class Placing:
                 found.refused[name] = f"no place could be sought for it: {type(failure).__name__}: {failure}"
             return found
 
+    @property
+    def rank(self) -> Rank | None:
+        """The order of a plugin for each job; None: no plugin ranks."""
+        return None if self.extensions.rank_matches is None else self.ranked
+
     def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
-        """The order of a plugin; None: it has none."""
+        """The order of a plugin for a job; None: it has none."""
+        assert self.extensions.rank_matches is not None
         try:
             ask = self.extensions.rank_matches
             found = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
             if found is not None and (len(found) != len(matches) or set(found) != set(matches)):
                 raise ValueError(f"it answers {shortened(found)}; valid: the matches in another order")
         except Exception as error:  # a third party's may raise anything
+            self.unranked += 1
             self.trouble.begin(UNRANKED, error, traceback=True)
             return None
-        self.trouble.end(UNRANKED)
         return found
 
     def _replaced(
         self, jobs: Sequence[Waiting], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
     ) -> Assignment | None:
         """What a plugin decides in Lading's place; None: nothing."""
+        if self.extensions.assign_jobs is None:
+            return None
         try:
             given = {"jobs": tuple(jobs), "sites": tuple(sites), "at_work": tuple(at_work)}
             found = self.extensions.assign_jobs(**given, now=now)

@@ -95,10 +95,13 @@ def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[L
     return (*seen, *(each for each in potential if each.name not in names))
 
 
-def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, Any] | None) -> dict[str, Any]:
+def about(
+    site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, Any] | None, *, needs_inputs: bool = False
+) -> dict[str, Any]:
     """What is published of a site.
 
     :param locations: all that it has and could have; empty: that is not known
+    :param needs_inputs: whether plugins ask for the values of the inputs of all jobs
     """
     alike = Counter(json.dumps(described(each), sort_keys=True) for each in locations)
     return {
@@ -111,6 +114,7 @@ def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, 
         "burst_after": site.config.burst_after,
         "has_sites_file": site.has_sites_file,
         "needs_files": site.config.policy not in BUILT_IN or site.config.policy == DATA_LOCALITY,
+        "needs_inputs": needs_inputs or site.config.policy not in BUILT_IN,
         "stage_schemes": list(site.config.stage_schemes),
         "rules": asdict(SiteRules.of(site.config)),
     }

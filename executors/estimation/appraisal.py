@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.events import clean
 from lading.executors.estimation.file_sizes import FileSizes, addresses
-from lading.executors.estimation.inputs import Inputs
+from lading.executors.estimation.inputs import Inputs, kept
 from lading.executors.estimation.matched_targets import matched
 from lading.executors.estimation.staged_inputs import staged
 from lading.executors.estimation.xcom_json import Unknown
@@ -123,7 +123,7 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
     """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
 
     :param config: its hints as they were written
-    :param sources: where its inputs come from, if a hint or a policy needs them
+    :param sources: where its inputs come from, if a hint, a policy or a plugin needs them
     """
     if not (hints.expressions or hints.auto or hints.matching or hints.stage or sources or try_number > 1):
         return {}
@@ -259,9 +259,12 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
 
 
 def answer(
-    question: Question, sizes: FileSizes, settings: Settings, largest: Resources | None
+    question: Question, sizes: FileSizes, settings: Settings, largest: Resources | None, *, keeps_inputs: bool = False
 ) -> tuple[Change, list[Lesson]]:
-    """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone."""
+    """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone.
+
+    :param keeps_inputs: whether plugins ask for the values of its inputs
+    """
     job = question.job
     try:
         if isinstance(question.inputs, Exception):
@@ -274,7 +277,8 @@ def answer(
     except Exception as error:  # the data is whatever tasks have written
         why = f"what it asks for cannot be found out from its inputs: {type(error).__name__}: {error}"
         return failed(job.token, why), []
-    change = Change(job.token, {**values, "appraisal": None, "reason": None})
+    seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
+    change = Change(job.token, {**values, **seen, "appraisal": None, "reason": None})
     said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
     return change, [Lesson(job, event, "; ".join(words)) for event, words in said.items() if words]
 

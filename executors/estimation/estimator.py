@@ -55,6 +55,7 @@ class Work:
 
     :param largest: the most of everything that a location has which they can ever get; None: that is not known
     :param most_preemptions: after how many of them a job goes on demand, by site
+    :param keeps_inputs: whether plugins ask for the values of inputs
     :ivar behind: the jobs that wait for the end of an earlier try, each with its token
     :param is_alone: whether it is one job beside which no other is looked at
     :ivar left: the jobs that nobody has looked at, as the time was up
@@ -67,6 +68,7 @@ class Work:
     largest: Resources | None
     most_preemptions: Mapping[str, int]
     is_alone: bool = False
+    keeps_inputs: bool = False
     changes: list[Change] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     behind: dict[str, str] = field(default_factory=dict)
@@ -116,7 +118,9 @@ class Work:
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
             try:
-                change, lessons = appraisal.answer(question, sizes, self.settings, self.largest)
+                change, lessons = appraisal.answer(
+                    question, sizes, self.settings, self.largest, keeps_inputs=self.keeps_inputs
+                )
                 change, more = preemptions.heeded(question, change, self.most_preemptions)
             except Exception as error:
                 change, lessons, more = self._failed(question.job, error), [], []
@@ -156,6 +160,7 @@ class Estimator:
     :param largest: the most of everything that a location can ever have at a site, or at any (None)
     :param sites: by name
     :param holder: by which the controller holds its lease
+    :param keeps_inputs: whether plugins ask for the values of inputs
     """
 
     def __init__(
@@ -165,9 +170,12 @@ class Estimator:
         largest: Callable[[str | None], Resources | None],
         sites: Mapping[str, Site[Any]],
         holder: str,
+        *,
+        keeps_inputs: bool = False,
     ) -> None:
         self.settings = settings
         self.holder = holder
+        self.keeps_inputs = keeps_inputs
         self.largest = largest
         limits = {name: site.config.most_preemptions for name, site in sites.items()}
         self.most_preemptions = {name: most for name, most in limits.items() if most is not None}
@@ -294,7 +302,9 @@ class Estimator:
             self._start(jobs)
 
     def _start(self, jobs: Sequence[Unappraised], *, is_alone: bool = False) -> None:
-        work = Work(jobs, self.settings, self.known, self.largest(jobs[0].site_hint), self.most_preemptions, is_alone)
+        largest = self.largest(jobs[0].site_hint)
+        most = self.most_preemptions
+        work = Work(jobs, self.settings, self.known, largest, most, is_alone, self.keeps_inputs)
         self.under_way.append(work)
         self.beginning.append(work)
 

@@ -30,7 +30,8 @@ COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
     Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.memory_limit, Job.time_limit,
     Job.arch, Job.os, Job.features, Job.capacity_type, Job.run_id, Job.task_id, Job.max_instances,
-    Job.run_max_instances, Job.targets, Job.queue, Job.soft, Job.max_usd,
+    Job.run_max_instances, Job.targets, Job.queue, Job.soft, Job.max_usd, Job.map_index,
+    Job.input_values,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (Job.priority.desc(), Job.queued_at, Job.token)

@@ -96,6 +96,8 @@ class Job(Base):
     # Its input files, as JSON, each address with its bytes (0: not known), where a policy asks for them; its container.
     inputs: Mapped[str | None] = mapped_column(Text)
     container: Mapped[str | None] = mapped_column(Text)
+    # The values of its inputs, as JSON, where a plugin asks for them (see lading.executors.estimation.inputs).
+    input_values: Mapped[str | None] = mapped_column(Text)
     # The files that are brought to where it runs, as JSON, each address with where it lies there (null: not yet).
     stage: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.

@@ -21,7 +21,7 @@ from lading.executors.store import Job, Location, SiteRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.hooks.site import LocationState, Site
-from lading.plugin.manager import binding_filters, plugin_manager
+from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, readable
@@ -29,10 +29,8 @@ from lading.plugin.subcommands.database import reading_store
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.hints.machine_words import DEFAULT_OS
-from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location as Place
 from lading.scheduling.matching.explanation import Step, explained, wishes
-from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
@@ -66,14 +64,12 @@ def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Se
     :param sites: by name, in the order of the sites file
     """
     views = [view(session, site, job.token) for site in sites.values()]
-    waits, hook = as_it_asked(job), plugin_manager().hook
+    waits = as_it_asked(job)
     complain_of_silence(views)
     yield f"{job.dag_id}.{job.task_id}, try {job.try_number}, asks for {wishes(waits)}"
 
-    def rank(job: Planned, matches: Sequence[Match]) -> Sequence[Match] | None:
-        found: Sequence[Match] | None = hook.rank_matches(job=job, matches=matches)
-        return found
-
+    hook = implemented("rank_matches")
+    rank = None if hook is None else lambda job, matches: hook(job=job, matches=matches)
     filters = binding_filters()
     of_gang = job.gang is not None and job.state in (State.QUEUED, State.ATTEMPTED)
     steps = list(explained(waits, views, filters=filters, rules=rules, rank=rank, is_of_gang=of_gang))

@@ -12,12 +12,12 @@ from lading.scheduling.gangs.gang import NO_RULE
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
-from lading.scheduling.matching.ranking import Rank, by_probability
-from lading.scheduling.matching.routes import reordered, route, through_filters
+from lading.scheduling.matching.ranking import Rank
+from lading.scheduling.matching.routes import reordered, router, through_filters
 from lading.scheduling.matching.rules import RULES, Rule, minimum
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Changes, Stop
-from lading.scheduling.matching.waiting import Waiting, once_per_shape
+from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.resources import Resources
 
 # A location, by its site and its name.
@@ -61,12 +61,12 @@ class Ways:
     """How places are found and put in order.
 
     :param rules: by which members ask for less where no place has room for all that they wish, in their order
-    :param rank: puts the sites of a job in order
+    :param rank: a plugin's, which puts the sites of each job in order; None: there is none
     :param filters: the binding filters by name
     """
 
     rules: Sequence[Rule] = RULES
-    rank: Rank = by_probability
+    rank: Rank | None = None
     filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
 
 
@@ -76,7 +76,7 @@ def options(members: Sequence[Waiting], sites: Sequence[SiteView], ways: Ways = 
     :raises ValueError: a plugin's rule has failed, or a binding filter, or filters leave no place
     """
     able = [site for site in sites if site.holds]
-    route_of = once_per_shape(lambda job: route(job, able, ways.rules, ways.rank))
+    route_of = router(able, ways.rules, ways.rank)
     steps = {}
     for job in members:
         its_own = route_of(job)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
-from lading.scheduling.matching.routes import as_match, matches, nowhere, ranked, reordered, route, through_filters
+from lading.scheduling.matching.routes import matches, nowhere, rankable, reordered, router, through_filters
 from lading.scheduling.matching.rules import RULES, Rule, in_words, minimum, soft
 from lading.scheduling.matching.sites import SiteView, asked, why_no_target
 from lading.scheduling.matching.stops import Route, Stop, of_text
@@ -40,7 +40,7 @@ def explained(
     *,
     filters: Mapping[str, GetTargets] = FILTERS,
     rules: Sequence[Rule] = RULES,
-    rank: Rank = by_probability,
+    rank: Rank | None = None,
     is_of_gang: bool = False,
 ) -> Iterator[Step]:
     """The steps by which it is decided where a job goes, up to the site.
@@ -49,7 +49,7 @@ def explained(
     """
     yield Step("bindings", [_named(job, sites)])
     try:
-        its_route = route(job, sites, rules, rank)
+        its_route = router(sites, rules, rank)(job)
         left = through_filters(job, its_route, filters) if its_route else None
     except ValueError as error:
         yield Step("filters", [f"it fails: {error}"])
@@ -62,10 +62,10 @@ def explained(
     if not its_route:
         yield Step("refused", [nowhere(job, sites)])
         return
-    order = [as_match(job, site) for _, site in ranked(job, places, rank)]
-    is_asked = len(order) > 1 and job.site is None and job.targets is None and job.instance_type is None
+    found = rankable(job, places)
+    order = (None if rank is None or not found else rank(job, found)) or by_probability(job, found)
     unasked = "nothing is asked: its places are named, or there is only one"
-    yield Step("ranking", [", ".join(map(_likely, order)) if is_asked else unasked])
+    yield Step("ranking", [", ".join(map(_likely, order)) if order else unasked])
     yield Step("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
 
 

@@ -41,7 +41,7 @@ class Waiting(Job):
     :param native: its native directives, as JSON
     :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
     :param soft: what it asks for and can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing
-    :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
+    :param dag_of_shape: its Dag, where some site does not take every one; None: each does, or it belongs to none
     :param is_ahead: whether jobs that should start before it may not have been looked at
     :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
     :param max_instances: on how many machines jobs of its ``task`` may be at once; None: any number
@@ -56,7 +56,7 @@ class Waiting(Job):
     native: str | None = None
     targets: str | None = None
     soft: str | None = None
-    dag_id: str | None = None
+    dag_of_shape: str | None = None
     is_ahead: bool = False
     hidden: int = 0
     max_instances: int | None = None
@@ -68,7 +68,7 @@ class Waiting(Job):
         """What jobs have in common that are decided about in the same way, as ``executors.store.shapes`` has it."""
         asked = self.resources
         return (
-            self.dag_id,
+            self.dag_of_shape,
             asked.cpus,
             asked.memory,
             asked.disk,
@@ -97,7 +97,7 @@ class Waiting(Job):
 # What makes the shape of a job, as a key that is made in half the time.
 key = attrgetter(
     *(
-        "dag_id",
+        "dag_of_shape",
         "resources.cpus",
         "resources.memory",
         "resources.disk",

@@ -528,6 +528,17 @@ def test_expressions_bring_along_where_the_inputs_come_from(tmp_path: Path, pars
     assert parsed.tasks["expressions.plan_use"] == parsed.tasks["expressions.gather_use"] == {}
 
 
+def test_where_plugins_ask_for_inputs_all_tasks_that_have_some_bring_them_along(tmp_path: Path, parse: Parser) -> None:
+    sites = {"small": {**SITES["small"], "needs_inputs": True}, "wide": SITES["wide"]}
+    parsed = parse(tmp_path, {"levels": LEVELS, "expressions": EXPRESSIONS}, json.dumps({"sites": sites}))
+    assert parsed.errors == {}
+    assert parsed.tasks["levels.inherits"]["lading_inputs"]["fixed"]["bash_command"] == {"value": "true"}
+    assert parsed.tasks["expressions.use"]["lading_inputs"]["mapped"] == {
+        "path": {"value": ["/a"]}, "number": {"value": [1]},
+    }  # fmt: skip
+    assert "lading_inputs" not in parsed.tasks["expressions.found"], "it has none"
+
+
 def test_trouble_of_ours_breaks_no_dag(tmp_path: Path, parse: Parser) -> None:
     dags = {"much": wrong("resources(cpus=9)"), "unit": wrong("resources(cpus=-1)")}
     parsed = parse(tmp_path, dags, published="{")

@@ -41,11 +41,13 @@ class Asked:
         self.jobs: Mapping[str, JobAllocation] = {}
         self.there: dict[str, dict[str, list[str]]] = {}
         self.takes: set[str] = set()
+        self.asked: list[Planned] = []
 
     def get_location(
         self, context: object, job: Planned, requirement: Resources, available: Any, jobs: Any, locations: Any
     ) -> str | None:
         self.calls.append(job.name)
+        self.asked.append(job)
         self.jobs = dict(jobs)
         self.there = {site: {name: list(each.jobs) for name, each in of.items()} for site, of in locations.items()}
         return "here" if job.name in self.takes else None
@@ -63,13 +65,14 @@ class House:
         sites = {"a": self.site}
         self.controller = Controller(sites, lambda *_: "", settings, True, lambda _: None, extensions)
 
-    def add(self, token: str, state: State = State.QUEUED, location: str | None = None) -> None:
+    def add(self, token: str, state: State = State.QUEUED, location: str | None = None, **columns: object) -> None:
         amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
         placed = {"site": "a", "location": location, "placed_at": 1.0} if location else {}
         with Session(self.engine) as session:
             store.add_job(
                 session, token=token, kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0,
-                map_index=-1, try_number=1, unreported=False, news=0, state=state, **amounts, **placed,
+                try_number=1, unreported=False, news=0, state=state, **amounts, **placed,
+                **{"map_index": -1, **columns},
             )  # fmt: skip
             session.commit()
 
@@ -159,6 +162,21 @@ def test_a_policy_is_told_of_all_jobs_that_have_or_had_a_location(
     assert policy.jobs["runs"] == JobAllocation("a/long", ("here",), "failed", ONE)
     assert policy.jobs["a"].state == "running"
     assert policy.there == {"a": {"gone": ["old"], "here": ["runs", "a"]}}
+
+
+def test_a_policy_sees_whose_job_it_is_and_its_inputs(engine: Engine, tmp_path: Path, policy: Asked) -> None:
+    here = house(engine, tmp_path, policy)
+    assert here.controller.estimator.keeps_inputs
+    (tmp_path / "plain").mkdir()
+    assert not House(engine, tmp_path / "plain", Extensions()).controller.estimator.keeps_inputs
+    of_task = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": 3}
+    here.add("a", **of_task, input_values='[{"sample": "x"}]')
+    here.add("b", **of_task)
+    here.tick()
+    first, second = policy.asked
+    for job in (first, second):
+        assert (job.dag_id, job.run_id, job.task_id, job.map_index) == ("d", "r", "t", 3)
+    assert (first.inputs, second.inputs) == (({"sample": "x"},), ())
 
 
 def test_a_plugin_can_replace_the_whole_choice(
@@ -260,7 +278,6 @@ def test_a_plugin_that_ends_the_process_ends_none(engine: Engine, tmp_path: Path
     here.tick()
     with Session(engine) as session:
         assert session.get_one(Job, "a").state == State.QUEUED
-    assert here.controller.placing.ranked(Planned("t", ONE), [Match("a", 1, 2)]) is None
     turned = Placing({}, Extensions(filters={"away": leave}, rank_matches=leave))
     with pytest.raises(RuntimeError, match=r"it has called sys.exit\(3\)"):
         turned.extensions.filters["away"](Planned("t", ONE), ["a"])

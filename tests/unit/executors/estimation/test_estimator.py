@@ -22,6 +22,7 @@ from lading.executors import store
 from lading.executors.estimation import appraisal, estimator, file_sizes
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.estimation.file_sizes import FileSizes
+from lading.executors.estimation.inputs import LONGEST_VALUE, kept
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, strikes
 from tests.services.processes import wait_until
@@ -215,11 +216,11 @@ class Deadly:
         self.tried: list[str] = []
         real = appraisal.answer
 
-        def answer(question: Any, *rest: Any) -> Any:
+        def answer(question: Any, *rest: Any, **more: Any) -> Any:
             if question.job.token in self.tokens and not isinstance(question.inputs, Exception):
                 self.tried.append(question.job.token)
                 hung.wait()
-            return real(question, *rest)
+            return real(question, *rest, **more)
 
         monkeypatch.setattr(appraisal, "answer", answer)
 
@@ -460,6 +461,30 @@ def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
     with pytest.raises(appraisal.ExpressionError, match=r"could not be found out in .* the limit"):
         FileSizes((), known).of(str(tmp_path / "few"))
+
+
+@pytest.mark.parametrize("keeps_inputs", [False, True])
+def test_the_values_of_inputs_are_kept_where_plugins_ask_for_them(house: House, keeps_inputs: bool) -> None:
+    house.estimator.keeps_inputs = keeps_inputs
+    house.push([1, {"b": None}])
+    fixed = {
+        "x": {"xcom": ["before", "return_value"], "mapped": False},
+        "long": {"value": "y" * LONGEST_VALUE},
+        "there": {"value": "z"},
+        "strange": {"unknown": "it is a template"},
+    }
+    house.add("a", {}, {"fixed": fixed})
+    house.step_until(lambda: house.is_known("a"))
+    values = house.job("a").input_values
+    assert (None if values is None else json.loads(values)) == (
+        [{"x": [1, {"b": None}], "there": "z"}] if keeps_inputs else None
+    )
+
+
+def test_of_a_chunk_the_first_elements_are_kept_as_far_as_they_are_short() -> None:
+    many = [{"x": str(number) * 990} for number in range(10)]
+    assert json.loads(kept(many) or "") == many[:8]
+    assert kept([]) is None
 
 
 def test_no_class_is_imported_that_the_data_names(

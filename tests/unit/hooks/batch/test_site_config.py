@@ -166,7 +166,9 @@ def test_many_jobs_of_a_dag_hide_none_of_another_that_can_run_elsewhere(
             )  # fmt: skip
         session.commit()
         jobs = queue.waiting(session, turn, by_dag=True)
-        assert {job.dag_id for job in queue.waiting(session, turn)} == {None}, "without rules all are of one shape"
+        assert {job.dag_of_shape for job in queue.waiting(session, turn)} == {None}, (
+            "without rules all are of one shape"
+        )
     node = Location("node", Resources(4, 4000))
     busy = node.given([Planned(f"x{i}", Resources(1, 100)) for i in range(8)])
     one = SiteView(name="one", locations=[busy], possible=[node], allowed_dags=("alpha",))
