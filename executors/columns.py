@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.executors import workloads
@@ -16,7 +15,7 @@ from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.hooks.files.file_names import fitting_path
-from lading.scheduling.hints.hints import INPUTS_KEY, Hints, given
+from lading.scheduling.hints.hints import INPUTS_KEY, LAYOUT_HINTS, Hints, given
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.stops import as_text
 
@@ -102,7 +101,7 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
         "queue_hint": hints.queue,
         "targets": as_text(hints.targets, hints.filters),
         "native_hint": json.dumps(dict(hints.native)) if hints.native else None,
-        **(asdict(hints.layout) if hints.layout else {}),
+        **({name: getattr(hints.layout, name) for name in LAYOUT_HINTS} if hints.layout else {}),
         "max_instances": hints.max_instances,
         "run_max_instances": hints.run_max_instances,
         "max_jobs": hints.max_jobs,

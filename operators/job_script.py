@@ -91,6 +91,7 @@ class JobScriptOperator(BaseOperator):
         super().__init__(**kwargs)
         if isinstance(properties, Mapping):
             _refuse_array(properties.get("array"))
+            _refuse_range(properties.get("nodes"))
         self.body = body
         self.site = site
         self.properties = properties
@@ -287,6 +288,14 @@ def _refuse_array(given: object) -> None:
         raise JobScriptError(
             f"array = {given!r}: a task is one job; scatter the JobScriptOperator, or map it, and its elements are "
             "submitted as a job array, each as a task of its own"
+        )
+
+
+def _refuse_range(nodes: object) -> None:
+    if isinstance(nodes, (list, tuple)):
+        raise JobScriptError(
+            f"nodes = {nodes!r}: a job script has a number of nodes, such as 4; only the hint nodes of a task may be a "
+            "range, at a batch site with mode = 'job'"
         )
 
 

@@ -39,7 +39,7 @@ def resources(
     max_usd: float | None = None,
     queue: str | None = None,
     native: Mapping[str, str | float | bool] | None = None,
-    nodes: int | None = None,
+    nodes: int | tuple[int, int] | None = None,
     ppn: int | None = None,
     threads: int | None = None,
     gang: str | None = None,
@@ -104,7 +104,7 @@ def resources(
         is a bare flag, False takes away what the site's ``resources`` have
     :param nodes: at a batch site with ``mode = "job"``: the machines of its one batch job; the task runs on the first,
         and ``mpirun`` and ``srun`` in it see all. ``memory``, ``disk`` and ``gpus`` are those of each. Not with
-        ``cpus``
+        ``cpus``. A range, ``(2, 8)``: 2 will do, and it gets 8 at most (docs/hints.md)
     :param ppn: processes on each of them, 1 without it
     :param threads: cpus of each process, 1 without it
     :param gang: a name: all jobs of a run with the same start together, or none of them does (docs/gangs.md)
@@ -145,7 +145,7 @@ def _patterns(value: object) -> Any:
 _LISTS: dict[str, Callable[[object], Any]] = {
     "matching": _patterns,
     **dict.fromkeys(("features", "preferred"), _words),
-    **dict.fromkeys(("targets", "filters", "stage", "cpus", "memory", "disk", "gpus", "gang"), _in_order),
+    **dict.fromkeys(("targets", "filters", "stage", "cpus", "memory", "disk", "gpus", "nodes", "gang"), _in_order),
 }
 
 

@@ -5,6 +5,7 @@ Like :mod:`lading.plugin.policies`, which every Airflow process loads, this impo
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -20,7 +21,7 @@ from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import Job
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.bindings import FILTERS, Binding
-from lading.scheduling.matching.wishes import Machine, lacking, resolved
+from lading.scheduling.matching.wishes import Machine, lacking, resolved, too_many_nodes
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_resources
 
@@ -244,6 +245,8 @@ def as_job(hints: Hints, asked: Resources) -> Job:
         os=hints.os,
         features=hints.features,
         capacity_type=hints.capacity_type,
+        queue=hints.queue,
+        native=json.dumps(dict(hints.native)) if hints.native else None,
     )
 
 
@@ -324,7 +327,11 @@ def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
 
     request = Request(**asdict(hints.layout), gpus=math.ceil(hints.gpus or 0) or None)
     ask(taking, given, lambda system, profile, site: system.directives(request, profile))
-    return taking
+    asked = replace(as_job(hints, Resources()), nodes=hints.least.get("nodes", hints.layout.nodes))
+    having = {name: site for name, site in taking.items() if site.has_nodes(asked)}
+    if taking and not having:
+        raise HintError(f"hint nodes: it {too_many_nodes(asked, {n: s.widest(asked) for n, s in taking.items()})}")
+    return having
 
 
 def too_much(job: Job, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:

@@ -79,9 +79,9 @@ def rules() -> Mapping[str, Relax]:  # type: ignore[empty-body]
 
     A rule is asked once for all jobs that ask for the same, so it may go by what they ask for alone.
 
-    An answer is a list of mappings such as ``{"cpus": 8}``: amounts within the range that the job has, ``features``
-    without some that it only prefers, ``capacity_type`` ``on-demand`` for ``spot``, another ``queue``. What else it
-    names, or raises, fails the job.
+    An answer is a list of mappings such as ``{"cpus": 8}``: amounts, or ``nodes``, within the range that the job has,
+    ``features`` without some that it only prefers, ``capacity_type`` ``on-demand`` for ``spot``, another ``queue``.
+    What else it names, or raises, fails the job.
     """
 
 

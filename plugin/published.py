@@ -54,6 +54,14 @@ class Known:
         asked = resolved(job, self.arch)
         return not self.locations or any(location.suits(asked) for location in self.locations)
 
+    def has_nodes(self, job: Job) -> bool:
+        """Whether a job can ever have as many nodes there as it asks for, as far as that is known."""
+        return not self.locations or any(each.has_nodes(job) for each in self.locations)
+
+    def widest(self, job: Job) -> Location:
+        """The location where a job can have the most nodes."""
+        return max(self.locations, key=lambda each: each.nodes_for(job) or 0)
+
     def at_once(self, asked: Resources) -> int | None:
         """How many jobs that ask for so much run there at the same time; None: as many as it launches machines for, or
         as its batch system likes.
@@ -98,6 +106,18 @@ def published(settings: Settings) -> dict[str, Known]:
     return {name: known(site) for name, site in sites.items()}
 
 
+def most_nodes(settings: Settings) -> dict[str, tuple[tuple[str, int], ...]]:
+    """By batch site, how many nodes a job can ever have there, see :class:`lading.scheduling.location.Location`.
+
+    Only a controller asks batch systems; empty where none has published what they say.
+    """
+    try:
+        sites = published(settings)
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return {name: most for name, site in sites.items() for each in site.locations if (most := each.most_nodes)}
+
+
 def bindings(settings: Settings) -> list[Binding]:
     """The bindings that a controller has published; before the first one has run, those of the sites file.
 
@@ -135,6 +155,7 @@ def known(site: Mapping[str, Any]) -> Known:
             os=each["os"],
             features=frozenset(each["features"]),
             capacity_type=each["capacity_type"],
+            most_nodes=tuple(each["most_nodes"].items()) if each.get("most_nodes") is not None else None,
         )
         for each in site["locations"]
         for _ in range(each.get("count", 1))

@@ -68,9 +68,12 @@ class Job:
     :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper
     :param hints: which sorts of hints it has that only some locations understand: :data:`NATIVE`, :data:`LAYOUT`
     :param task: the step it belongs to, for ``Limits.tasks``; ``run``: the Dag run, for ``Limits.runs``
-    :param nodes: the machines of a batch job of its own, which such a job counts as for these limits
+    :param nodes: the machines of a batch job of its own, which such a job counts as for these limits; a place suits it
+        that can give so many
     :param budget: what its run may cost; None: any sum
     :param expected: how long it will run; None: ``time``, or nothing is known
+    :param queue: of a batch system, that it is to wait in; None: that of its site
+    :param native: its native directives, as JSON
     :param dag_id: the task instance that it runs, with ``run_id``, ``task_id`` and ``map_index`` (-1: it is not
         mapped); None: it runs none, as a callback does
     :param input_values: the values of its inputs, as JSON; None: no plugin asks for them, or they are not known
@@ -97,6 +100,8 @@ class Job:
     expected: Prediction | None = None
     types: frozenset[str] | None = None
     budget: Budget | None = None
+    queue: str | None = None
+    native: str | None = None
     dag_id: str | None = field(default=None, compare=False)
     run_id: str | None = field(default=None, compare=False)
     task_id: str | None = field(default=None, compare=False)

@@ -80,6 +80,8 @@ class Location:
     :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
     :param nodes: of a queue: how many nodes it has; None: a machine, or it is not known
     :param idle_nodes: how many of them take jobs and have none; None: it is not known
+    :param most_nodes: of a batch site: by queue, how many nodes one job there can ever have, down or not; by the empty
+        name: one that names no queue. Of a queue that is missing it is not known. None: as many as ``nodes``
     :param wraps: the name of the location at its site in which it lies, as a container lies in a machine; None: in none
     :param stacked: whether what its jobs take, they take of what it wraps as well; if not, its own figures count alone
     :param data: bytes of files on it that runs have left which have not ended
@@ -115,6 +117,7 @@ class Location:
     priced_at: float | None = None
     nodes: int | None = None
     idle_nodes: int | None = None
+    most_nodes: tuple[tuple[str, int], ...] | None = None
     wraps: str | None = None
     stacked: bool = False
     data: int = 0
@@ -128,7 +131,22 @@ class Location:
 
     def suits(self, job: Job) -> bool:
         """Whether a job can ever run there, busy or not."""
-        return job.resources.fits(self.capacity) and self.kind.grants(job.wish)
+        return job.resources.fits(self.capacity) and self.kind.grants(job.wish) and self.has_nodes(job)
+
+    def has_nodes(self, job: Job) -> bool:
+        """Whether a job can ever have as many nodes there as it asks for, as far as that is known."""
+        return job.nodes == 1 or (most := self.nodes_for(job)) is None or job.nodes <= most
+
+    def nodes_for(self, job: Job) -> int | None:
+        """How many nodes a job can ever have there; None: that is not known.
+
+        One with native directives may have named a quality of service, or a reservation, to which other limits apply.
+        """
+        if job.native is not None:
+            return None
+        if self.most_nodes is None:
+            return self.nodes if job.queue is None else None
+        return dict(self.most_nodes).get(job.queue or "")
 
     def lasts(self, time: float | None, now: float) -> bool:
         """Whether it stays for so many seconds; one that ends takes no job of unknown length (None)."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields
 TOLERANCE = 1e-6
 # The environment variable that tells a job's processes by how many cpus it is packed.
 CPUS_VARIABLE = "LADING_CPUS"
+# The one that tells a batch job how many nodes it has.
+NODES_VARIABLE = "LADING_NODES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,13 @@ class Layout:
     :param nodes: how many machines
     :param ppn: processes on each
     :param threads: cpus of each process
+    :param least_nodes: how many of the nodes will do, where the batch system may choose; None: it gets all
     """
 
     nodes: int = 1
     ppn: int = 1
     threads: int = 1
+    least_nodes: int | None = None
 
     @property
     def processes(self) -> int:

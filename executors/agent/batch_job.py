@@ -36,6 +36,7 @@ from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.queueing import Waiting
+from lading.scheduling.resources import NODES_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +81,17 @@ class BatchJob:
     def run(self) -> int:
         """Run the job to its end; the exit status of this process."""
         self._receive_signals()
-        entry = take(self.spool, self.token)
-        if entry is None:
+        envelope = take(self.spool, self.token)
+        if envelope is None:
             print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
             return 0
         watchdog.take_up(self.watched)
         # What jobs have left that were killed here.
         Scratch(self.assignment.scratch, self.assignment.keep_failed).tend()
+        if envelope.layout is not None and envelope.layout.least_nodes is not None:
+            self.journal.nodes = int(os.environ[NODES_VARIABLE])
+        waiting = Waiting(self.token, envelope.resources, envelope.priority, envelope.queued_at)
+        entry = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
         self.running.start(entry, self.assignment)
         pause = 0.0
         while self.running.jobs or self.journal.pending:
@@ -127,7 +132,7 @@ class BatchJob:
             signal.signal(number, note)
 
 
-def take(spool: Spool, token: str) -> Entry | None:
+def take(spool: Spool, token: str) -> Envelope | None:
     """Move the job's envelope to its folder, where its process will claim it; None when there is none."""
     folder = spool.job(token)
     folder.root.mkdir(mode=0o700, exist_ok=True)
@@ -137,9 +142,7 @@ def take(spool: Spool, token: str) -> Entry | None:
         with contextlib.suppress(OSError):  # it is another's, and not empty
             folder.root.rmdir()
         return None
-    envelope = Envelope.read(folder.workload)
-    waiting = Waiting(token, envelope.resources, envelope.priority, envelope.queued_at)
-    return Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
+    return Envelope.read(folder.workload)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -208,13 +208,21 @@ class JobJournal(Journal):
     """The journal of one job of a batch system, in a spool to which others write, too.
 
     The job's files stay until the controller has stored its end: while they are there nobody starts the job anew.
+
+    :ivar nodes: how many nodes it has got that has asked for a range of them; None: it has not
     """
 
     def __init__(self, spool: Spool, token: str) -> None:
         super().__init__(spool)
         self.token = token
+        self.nodes: int | None = None
         self._since = time.time_ns()
         self._batches = 0
+
+    def started(self, token: str, *, at: float, pid: int) -> None:
+        super().started(token, at=at, pid=pid)
+        if self.nodes is not None:
+            self._events[-1]["nodes"] = self.nodes
 
     def _next_name(self) -> str:
         self._batches += 1

@@ -20,7 +20,8 @@ from lading.executors.store import Change, Job, State, groups, queue
 from lading.hooks.site import Order
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.matching.rules import in_words
+from lading.scheduling.job import LAYOUT
+from lading.scheduling.matching.rules import NODES, in_words
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
@@ -97,7 +98,7 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
         passed, stop = found.passed.get(token), found.stops.get(token)
         words = None if passed is None else clean(f"sent here because {passed}")
         change = placement(token, site, location, words, now, stop)
-        if stop is not None and stop.rule is not None:
+        if stop is not None and is_relaxed(stop):
             change = relaxed(change, by_token[token], stop)
         changes.append(change)
     reasons: dict[str, list[str]] = {}
@@ -132,18 +133,30 @@ def placement(token: str, site: str, location: str, reason: str | None, now: flo
 
 
 def relaxed(change: Change, job: Waiting, stop: Stop) -> Change:
-    """A placement by a rule: the job has what it asks for there, and what it wished is kept for when it comes back."""
-    words = f"by rule {stop.rule!r}: {in_words(job, stop.relaxed)}"
+    """A placement by a rule, or where there are fewer nodes than a job wishes: it has what it asks for there, and what
+    it wished is kept for when it comes back."""
+    words = in_words(job, tuple((dict(stop.relaxed) | _nodes(stop)).items()))
+    most = f"asks for {words}, the most that a job can have there"
+    words = most if stop.rule is None else f"by rule {stop.rule!r}: {words}"
     reason = "; ".join(filter(None, (change.values["reason"], words)))
     values = {"rule": stop.rule, "asked": json.dumps(columns(job)), "reason": reason, "placed_because": reason}
     return replace(change, values=change.values | columns(stop.asked(job)) | values)
+
+
+def is_relaxed(stop: Stop) -> bool:
+    """Whether a job has less at a stop than it wishes."""
+    return stop.rule is not None or bool(_nodes(stop))
+
+
+def _nodes(stop: Stop) -> dict[str, Any]:
+    return {name: value for name, value in stop.changes if name == NODES}
 
 
 def columns(job: Waiting) -> dict[str, Any]:
     """What a rule may change of a job, as its row has it; its queue has a column of its own for that."""
     features = ",".join(sorted(job.features)) or None
     limit = {"memory_limit": job.memory_limit, "features": features, "capacity_type": job.capacity_type}
-    return {**asdict(job.resources), **limit}
+    return {**asdict(job.resources), **limit, NODES: job.nodes if LAYOUT in job.hints else None}
 
 
 def explain(session: Session, decision: Decision, before: float) -> None:

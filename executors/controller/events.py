@@ -46,6 +46,8 @@ def of_event(event: dict[str, Any]) -> Change | None:
     """The change that one event of the journal makes."""
     if event["event"] == "started":
         values = {"state": State.RUNNING, "started_at": event["at"], "reason": None, **batch_job(event)}
+        if event.get("nodes"):
+            values["nodes"] = event["nodes"]
         return Change(event["token"], values, report=True)
     if event["event"] == "waiting":
         return Change(event["token"], {"reason": clean(event["reason"]), **batch_job(event)}, report=True)

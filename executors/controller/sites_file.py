@@ -129,7 +129,15 @@ def described(location: Location) -> dict[str, Any]:
         "os": location.os,
         "features": sorted(location.features),
         "capacity_type": location.capacity_type,
+        "most_nodes": nodes_of(location),
     }
+
+
+def nodes_of(location: Location) -> dict[str, int] | None:
+    """How many nodes one job can ever have there, by queue; None: it has no queues of which that could be known."""
+    if location.most_nodes is not None:
+        return dict(location.most_nodes)
+    return None if location.nodes is None else {"": location.nodes}
 
 
 def declared(site: Site[Any]) -> dict[str, Any]:

@@ -17,23 +17,19 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
-# Those with a layout run only where each of them is a batch job.
-HAS_LAYOUT = Job.nodes.is_not(None)
 SHAPE = (
     Job.cpus, Job.memory, Job.disk, Job.gpus, Job.memory_limit, Job.time_limit, Job.site_hint, Job.instance_type,
     Job.arch, Job.os, Job.features, Job.capacity_type, Job.queue_hint, Job.native_hint, Job.targets, Job.soft,
-    HAS_LAYOUT,
+    Job.nodes,
 )  # fmt: skip
 
 
 def totals(session: Session, by_dag: bool) -> dict[tuple[Any, ...], int]:
     """How many jobs of each shape wait, but for those of groups with a limit; the Dag comes first, or None."""
     dag, no_dag = ((Job.dag_id,), ()) if by_dag else ((), (None,))
-    # MySQL groups by an expression only under its name.
-    named = (*dag, *SHAPE[:-1], HAS_LAYOUT.label("has_layout"))
-    queued = select(*named).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
+    queued = select(*dag, *SHAPE).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
     rows = session.execute(select(*queued.c, func.count()).group_by(*queued.c))
-    return {(*no_dag, *shape, bool(laid_out)): total for *shape, laid_out, total in rows}
+    return {(*no_dag, *shape): total for *shape, total in rows}
 
 
 def of_each(session: Session, by_dag: bool, count: int, most: int, page: int) -> Sequence[Row[Any]]:

@@ -10,6 +10,7 @@ from airflow.models.base import StringID, _get_schema, naming_convention
 from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, registry
 
+from lading.scheduling.matching.rules import NODES, soft
 from lading.scheduling.resources import Layout, Resources
 
 metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
@@ -72,7 +73,8 @@ class Job(Base):
     targets: Mapped[str | None] = mapped_column(Text)
     # What it asks for and can do without, as JSON (see lading.scheduling.matching.rules); None: nothing.
     soft: Mapped[str | None] = mapped_column(Text)
-    # How the processes of its batch job lie on nodes; None: it is one process.
+    # How the processes of its batch job lie on nodes; None: it is one process. Of a range of nodes the most, until
+    # it is known how many it has got.
     nodes: Mapped[int | None] = mapped_column(Integer)
     ppn: Mapped[int | None] = mapped_column(Integer)
     threads: Mapped[int | None] = mapped_column(Integer)
@@ -161,7 +163,10 @@ class Job(Base):
     @property
     def layout(self) -> Layout | None:
         """How its processes lie on nodes; None: it has none."""
-        return None if self.nodes is None else Layout(self.nodes, self.ppn or 1, self.threads or 1)
+        if self.nodes is None:
+            return None
+        least = soft(self.soft).least.get(NODES)
+        return Layout(self.nodes, self.ppn or 1, self.threads or 1, None if least is None else int(least))
 
 
 class UsageRow(Base):

@@ -6,8 +6,8 @@ of the systems that are built in are in :mod:`lading.hooks.batch.surveys`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lading.hooks.batch.refusals import CouldNotAsk
 from lading.hooks.ssh.answer import Answer
@@ -37,11 +37,14 @@ class Inventory:
 
     :param queues: their names; empty: the batch system has not said
     :param default: the queue of jobs that name none; None: there is none, or it has not said
+    :param most: by queue, how many nodes one job there can ever have, those counted that are down or drained now; a
+        queue that is missing: that is not known
     """
 
     nodes: Sequence[Nodes]
     queues: Sequence[str] = ()
     default: str | None = None
+    most: Mapping[str, int] = field(default_factory=dict)
 
     def unknown(self, names: Sequence[str]) -> list[str]:
         """Those of some queues that are not there."""
@@ -65,6 +68,17 @@ class Inventory:
             return None
         idle = [nodes.idle for nodes in kinds if nodes.idle is not None]
         return sum(nodes.count for nodes in kinds), sum(idle) if len(idle) == len(kinds) else None
+
+    def most_nodes(self, names: Sequence[str]) -> dict[str, int]:
+        """How many nodes one job can ever have by the queue that it names; by the empty name without naming one.
+
+        :param names: the queues of jobs that name none; empty: the default one
+        """
+        of_site = [self.most.get(name) for name in names or ([self.default] if self.default else [])]
+        known = [each for each in of_site if each is not None]
+        # In one of several queues it may have more, as far as that is known.
+        own = {"": max(known)} if known and len(known) == len(of_site) else {}
+        return {**self.most, **own}
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ class Request:
     :param queue: the queue, which SLURM calls partition
     :param time: seconds that it may run
     :param nodes: how many machines
+    :param least_nodes: how many of them will do; a batch system that takes no range gives all
     :param ppn: processes on each of them
     :param threads: cpus of each process
     :param mem: MiB that the job needs on each node
@@ -115,6 +116,7 @@ class Request:
     native: Mapping[str, str | bool | None] = field(default_factory=dict)
     array: ArrayRange | None = None
     excluded_nodes: Sequence[str] = ()
+    least_nodes: int | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):

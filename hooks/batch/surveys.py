@@ -40,7 +40,10 @@ def mib(text: str) -> int | None:
 
 
 def slurm(text: str) -> Inventory:
-    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%D``; ``%t``, a line for each state."""
+    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%D``; ``%t``, a line for each state.
+
+    Then scontrol(1), a line for each partition: sinfo leaves out nodes of a cloud that are powered off.
+    """
     rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 4]
     kinds: dict[tuple[str, int, int], list[int]] = {}
     for name, cpus, memory, count, state in rows:
@@ -50,7 +53,18 @@ def slurm(text: str) -> Inventory:
             of_kind[1] += int(count) if _SLURM_IDLE.fullmatch(state) else 0
     nodes = [Nodes(cpus, memory, name, count, idle) for (name, cpus, memory), (count, idle) in kinds.items() if count]
     default = next((name.rstrip("*") for name, *_ in rows if name.endswith("*")), None)
-    return Inventory(nodes, list(dict.fromkeys(name.rstrip("*") for name, *_ in rows)), default)
+    return Inventory(nodes, list(dict.fromkeys(name.rstrip("*") for name, *_ in rows)), default, _partitions(text))
+
+
+def _partitions(text: str) -> dict[str, int]:
+    """How many nodes a job can have in each partition: all that it has, and no more than its ``MaxNodes``."""
+    found = {}
+    for line in text.splitlines():
+        values = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+        total, most = whole_number(values.get("TotalNodes", "")), whole_number(values.get("MaxNodes", ""))
+        if "PartitionName" in values and total:
+            found[values["PartitionName"]] = total if most is None else min(total, most)
+    return found
 
 
 def pbspro(text: str) -> Inventory:
@@ -78,7 +92,25 @@ def pbspro(text: str) -> Inventory:
         [Nodes(cpus, memory, queue, idle=int(is_idle)) for cpus, memory, queue, is_idle in hosts.values()],
         list(whole.get("Queue", {})),
         default,
+        _most_chunks(whole),
     )
+
+
+def _most_chunks(whole: dict[str, Any]) -> dict[str, int]:
+    """How many chunks the server and each queue allow. How many there can be is not known: a host may have several."""
+    servers = [_nodect(each) for each in whole.get("Server", {}).values()]
+    found = {}
+    for name, queue in whole.get("Queue", {}).items():
+        known = [each for each in (_nodect(queue), *servers) if each is not None]
+        if known:
+            found[name] = min(known)
+    return found
+
+
+def _nodect(values: Any) -> int | None:
+    """The most nodes that a server or a queue allows; None: any number, or it makes no sense."""
+    limits = values.get("resources_max", {}) if isinstance(values, dict) else {}
+    return whole_number(str(limits.get("nodect", ""))) if isinstance(limits, dict) else None
 
 
 def _name(values: dict[str, Any], key: str) -> str | None:
@@ -113,17 +145,26 @@ def _decoded(text: str) -> Iterator[dict[str, Any]]:
 
 def torque(text: str) -> Inventory:
     """TORQUE Administrator Guide, pbsnodes and qstat: blocks of ``key = value`` below a name."""
-    nodes, queues, default = [], [], None
+    nodes, queues, default = [], dict[str, dict[str, str]](), None
+    server: dict[str, str] = {}
     for name, values in _blocks(text):
         if name.startswith("Queue:"):
-            queues.append(name.partition(":")[2].strip())
+            queues[name.partition(":")[2].strip()] = values
         elif name.startswith("Server:"):
-            default = values.get("default_queue")
+            server, default = values, values.get("default_queue")
         elif (cpus := whole_number(values.get("np", ""))) is not None:
             status = dict(each.partition("=")[::2] for each in values.get("status", "").split(","))
             is_idle = values.get("state") == "free" and not values.get("jobs")
             nodes.append(Nodes(cpus, mib(status.get("physmem", "")), idle=int(is_idle)))
-    return Inventory(nodes, queues, default)
+    most = {name: _torque_most(len(nodes), server, values) for name, values in queues.items() if nodes}
+    return Inventory(nodes, list(queues), default, most)
+
+
+def _torque_most(count: int, server: dict[str, str], queue: dict[str, str]) -> int:
+    """How many nodes a job in a queue can have: as many as there are, unless an administrator says more or less."""
+    there = [whole_number(each.get("resources_available.nodect", "")) or 0 for each in (server, queue)]
+    allowed = [whole_number(each.get("resources_max.nodect", "")) for each in (server, queue)]
+    return min([max(count, *there), *(each for each in allowed if each is not None)])
 
 
 def _blocks(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -163,11 +204,14 @@ def lsf(text: str) -> Inventory:
         # Of a host that is down it may not be known how large it is, but it is one of them.
         known = [number for each in (most, cpus) if (number := whole_number(each)) is not None]
         nodes.append(Nodes(next(iter(known), 0), mib(memory), idle=int(is_idle)))
-    return Inventory(nodes, queues, default)
+    return Inventory(nodes, queues, default, dict.fromkeys(queues, len(nodes)))
 
 
 def sge(text: str) -> Inventory:
-    """qhost(1) with queues in XML, then qconf(1) -sql: a name in each line. Jobs that name no queue run in any."""
+    """qhost(1) with queues in XML, then qconf(1) -sql: a name in each line. Jobs that name no queue run in any.
+
+    A job asks for slots, which may all be on one host, so no number of hosts is too small for it.
+    """
     document, end, rest = text[max(0, text.find("<qhost")) :].partition("</qhost>")
     nodes = []
     for host in xml.parse(document + end).iter("host"):
@@ -189,7 +233,8 @@ def _sh(*commands: str) -> list[str]:
 
 
 # By configuration, not by node: thousands of nodes are a few lines.
-SLURM = Survey(["sinfo", "-h", "-a", "-e", "-o", "%P|%c|%m|%D|%t"], slurm)
+# Where scontrol has no answer, it is not known how many nodes a job can have.
+SLURM = Survey(_sh("sinfo -h -a -e -o '%P|%c|%m|%D|%t'", "{ scontrol -a -o show partition || :; }"), slurm)
 PBSPRO = Survey(_sh("pbsnodes -a -F json", "qstat -Q -f -F json", "qstat -B -f -F json"), pbspro)
 TORQUE = Survey(_sh("pbsnodes -a", "qstat -Q -f", "qstat -B -f"), torque)
 LSF = Survey(_sh("bqueues -w", "bhosts -w", "lshosts -w", "bparams"), lsf)

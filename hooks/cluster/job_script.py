@@ -16,7 +16,7 @@ from lading.hooks.cluster.checks import trial
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.resources import Layout
+from lading.scheduling.resources import NODES_VARIABLE, Layout
 
 # What stands for the name in a script that is only shown; each submission has one of its own.
 SHOWN_NAME = "L00000000000000"
@@ -97,9 +97,16 @@ class ScriptWriter:
         scratch = ["--keep-failed", str(config.keep_failed), *(["--scratch", config.scratch] if config.scratch else ())]
         last = [
             f"export OMP_NUM_THREADS={shape.layout.threads}",
+            f"export {NODES_VARIABLE}={self._granted(shape.layout)}",
             f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace} {shlex.join(scratch)}",
         ]
         return self.script(name, count, shape, folder, f"{shlex.quote(folder)}/output.{index}", last, excluded)
+
+    def _granted(self, layout: Layout) -> str:
+        """How many nodes a job has got, for a shell."""
+        if layout.least_nodes is None or self.system.granted_nodes is None or self.config.profile.nodes is not None:
+            return str(layout.nodes)
+        return self.system.granted_nodes
 
     def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:
         """The script of a submission of one task, to be shown."""

@@ -167,6 +167,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         inventory = self._poller.inventory if self._poller is not None else None
         queues = nodes.queues(self.config, self.system)
         there, idle = (inventory.census(queues) if inventory is not None else None) or (None, None)
+        # Where the site places by cores, any number of nodes will do.
+        is_any = self.config.profile.nodes is not None or nodes.has_other_limits(self.config, self.system)
+        most = inventory.most_nodes(queues) if inventory is not None and not is_any else {}
         return self._of_its_nodes(
             Location(
                 self.name,
@@ -177,6 +180,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 max_jobs=self.config.max_jobs if self.config.mode == "job" else None,
                 nodes=there,
                 idle_nodes=idle,
+                most_nodes=tuple(sorted(most.items())),
             )
         )
 

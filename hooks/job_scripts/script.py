@@ -221,6 +221,11 @@ def _common(key: str, value: object) -> str | int | ArrayRange:
         if isinstance(value, bool):
             raise JobScriptError(f"{key} = {in_words(value)} is no text")
         return _one_line(key, str(value))
+    if key == "nodes" and isinstance(value, (list, tuple)):
+        raise JobScriptError(
+            f"nodes: {shortened(value)} is not valid; a whole number above 0 is, for example 4; only the hint nodes of "
+            "a task may be a range"
+        )
     try:
         result: int | ArrayRange = parse(value)
     except ValueError as error:

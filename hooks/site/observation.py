@@ -25,6 +25,7 @@ OF_LOCATIONS: Mapping[str, Any] = {
     "stacked": bool,
     **dict.fromkeys(("instance_type", "arch", "capacity_type", "wraps"), (str, type(None))),
     **dict.fromkeys(("max_jobs", "nodes", "idle_nodes"), (int, type(None))),
+    "most_nodes": (tuple, type(None)),
     "ends_at": (int, float, type(None)),
 }
 

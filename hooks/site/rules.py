@@ -17,7 +17,7 @@ class RuleTable(TableModel):
     name: str = Field(
         min_length=1, max_length=64, description="What it is called where a job is stored that was placed by it."
     )
-    amounts: tuple[Literal["cpus", "memory", "disk", "gpus"], ...] = Field(
+    amounts: tuple[Literal["cpus", "memory", "disk", "gpus", "nodes"], ...] = Field(
         (), description="A list of amounts that are halved, step by step, where a task gives them as ranges."
     )
     features: Texts = Field(

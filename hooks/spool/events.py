@@ -54,12 +54,16 @@ Limit = Annotated[int | float, Field(ge=0, le=LATEST)]
 
 
 class Started(Written):
-    """A job's task has begun."""
+    """A job's task has begun.
+
+    :param nodes: of a batch job that has asked for a range of them: how many it has got
+    """
 
     event: Literal["started"]
     token: Token
     at: Date
     pid: int = 0
+    nodes: Annotated[int, Field(ge=1, le=LARGEST_INTEGER)] | None = None
     native_id: Name = ""
     node: Name = ""
 

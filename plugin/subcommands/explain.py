@@ -23,6 +23,7 @@ from lading.executors.store.gangs import rows as gangs
 from lading.hooks.site import LocationState, Site
 from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
+from lading.plugin.published import most_nodes
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, readable
 from lading.plugin.subcommands.database import reading_store
@@ -63,7 +64,8 @@ def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Se
 
     :param sites: by name, in the order of the sites file
     """
-    views = [view(session, site, job.token) for site in sites.values()]
+    most = most_nodes(Settings.load())
+    views = [view(session, site, job.token, most.get(site.name, ())) for site in sites.values()]
     waits = as_it_asked(job)
     complain_of_silence(views)
     yield f"{job.dag_id}.{job.task_id}, try {job.try_number}, asks for {wishes(waits)}"
@@ -109,17 +111,19 @@ def as_it_asked(job: Job) -> Waiting:
         return waits
     before: dict[str, Any] = json.loads(job.asked)
     amounts = {name: before.pop(name) for name in ("cpus", "memory", "disk", "gpus")}
+    before["nodes"] = before.get("nodes") or waits.nodes
     before["features"] = frozenset(filter(None, (before["features"] or "").split(",")))
     return replace(waits, resources=replace(waits.resources, **amounts), queue=job.queue_hint, **before)
 
 
-def view(session: Session, site: Site[Any], token: str) -> SiteView:
+def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, int], ...]) -> SiteView:
     """A site as placement sees it, as far as the store knows what is there.
 
     :param token: of the job in question, which takes no room from itself
+    :param most: how many nodes a job can ever have at a batch site, by queue, as its controller has published it
     """
     row = session.get(SiteRow, site.name)
-    potential = tuple(site.potential())
+    potential = tuple(replace(each, most_nodes=most) if each.most_nodes == () else each for each in site.potential())
     by_name = {each.name: each for each in potential}
     rows: Sequence[Location] = session.scalars(select(Location).where(Location.site == site.name)).all()
     # What launches its locations has a row of its own, which is none of them.

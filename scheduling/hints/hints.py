@@ -65,7 +65,7 @@ class Hints:
     :param instance_type: the type of machine that shall run it
     :param queue: the queue of a batch site
     :param native: directives in the words of a batch site's scheduler, by key; True: a bare flag, False: without it
-    :param nodes: the machines of its batch job; cpus, memory, disk and gpus are those of each
+    :param nodes: the machines of its batch job, of a range the most; cpus, memory, disk and gpus are those of each
     :param ppn: processes on each of them
     :param threads: cpus of each process
     :param arch: the architecture that it runs on, such as ``x86_64``; None: that which its site has by default
@@ -163,6 +163,9 @@ class Hints:
             for name, value in values.items()
             if name not in expressions
         }
+        if "nodes" in least:  # what it may never have it need not wish for
+            limits = [values[name] for name in ("max_instances", "run_max_instances") if name in values]
+            values["nodes"] = max(least["nodes"], min([values["nodes"], *limits]))
         if "properties" in values:
             values["features"] = values.get("features", frozenset()) | values.pop("properties")
         laid_out = [name for name in LAYOUT_HINTS if name in values]
@@ -218,13 +221,13 @@ class Hints:
 
         :param asked: what :meth:`resources` says
         """
-        return replace(asked, **self.least)
+        return replace(asked, **{name: least for name, least in self.least.items() if name != "nodes"})
 
     @property
     def layout(self) -> Layout | None:
         """How its processes lie on nodes, what was not given counting as 1; None: nothing of it was given."""
         given = {name: value for name in LAYOUT_HINTS if (value := getattr(self, name)) is not None}
-        return Layout(**given) if given else None
+        return Layout(**given, least_nodes=self.least.get("nodes")) if given else None
 
     @property
     def is_native(self) -> bool:

@@ -93,10 +93,10 @@ class _NoFacts:
         raise ExpressionError(f"there is no input {name}")
 
 
-def _whole(value: object, of: str = "jobs") -> int:
+def _whole(value: object, of: str = "jobs", or_else: str = "") -> int:
     text = value.strip() if isinstance(value, str) else str(value) if _is_small(value) else ""
     if not text.isdecimal() or not int(text[:9]) >= 1 or len(text) > 9:
-        raise UnitError(f"{shortened(value)} is not a number of {of}; valid: a whole number of at least 1")
+        raise UnitError(f"{shortened(value)} is not a number of {of}; valid: a whole number of at least 1{or_else}")
     return int(text)
 
 
@@ -139,7 +139,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "max_usd": _usd,
     "queue": parse_queue,
     "native": parse_native,
-    "nodes": partial(_whole, of="nodes"),
+    "nodes": partial(_whole, of="nodes", or_else=", or two of them as a range: (2, 8)"),
     "ppn": partial(_whole, of="processes on a node"),
     "threads": partial(_whole, of="threads of a process"),
     "run_max_instances": partial(_whole, of="machines"),
@@ -158,7 +158,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
 _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
 
 # The hints that may be ranges.
-RANGES = ("cpus", "memory", "disk", "gpus")
+RANGES = ("cpus", "memory", "disk", "gpus", "nodes")
 
 # What an author may write; the run's limits are written as those of the Dag.
 UNWRITTEN = (*OF_THE_RUN.values(), gang_words.TASKS, gang_words.LIMITS, gang_words.AFTER)

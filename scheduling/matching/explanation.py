@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.hints.place_words import Target
+from lading.scheduling.job import LAYOUT
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.routes import matches, nowhere, rankable, reordered, router, through_filters
-from lading.scheduling.matching.rules import RULES, Rule, in_words, minimum, soft
+from lading.scheduling.matching.rules import NODES, RULES, Rule, in_words, minimum, soft
 from lading.scheduling.matching.sites import SiteView, asked, why_no_target
 from lading.scheduling.matching.stops import Route, Stop, of_text
 from lading.scheduling.matching.waiting import Waiting
@@ -132,8 +133,10 @@ def wishes(job: Waiting) -> str:
     """What a job asks for, and the least that would do, in words."""
     least, its_own = minimum(job), soft(job.soft)
     words = [format_resources(job.resources)]
-    if its_own.least:
+    if its_own.least.keys() - {NODES}:
         words.append(f"{format_resources(least.resources)} would do")
+    if LAYOUT in job.hints:
+        words.append(f"{job.nodes} nodes" + (f", {least.nodes} would do" if least.nodes < job.nodes else ""))
     if missing := sorted(job.features - least.features):
         words.append(f"{', '.join(missing)} may be missing")
     return "; ".join(words)

@@ -22,6 +22,9 @@ from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import format_count, format_memory
 
 AMOUNTS = tuple(each.name for each in fields(Resources))
+# What a job may have as a range.
+NODES = "nodes"
+RANGES = (*AMOUNTS, NODES)
 # From the wish to the least that will do it takes so many steps at most, each about half of the one before.
 MOST_STEPS = 4
 
@@ -33,7 +36,7 @@ Relax: TypeAlias = Callable[[Waiting], Sequence[Mapping[str, object]]]
 class Soft:
     """What of that which a job asks for it can do without.
 
-    :param least: by amount, the least that will do
+    :param least: by amount, or ``nodes``, the least that will do
     :param preferred: the features without which it can do
     """
 
@@ -57,8 +60,19 @@ def minimum(job: Waiting) -> Waiting:
     if job.soft is None:
         return job
     its_own = soft(job.soft)
-    least: Any = its_own.least
-    return replace(job, resources=replace(job.resources, **least), features=job.features - its_own.preferred)
+    least: dict[str, Any] = dict(its_own.least)
+    nodes = least.pop(NODES, job.nodes)
+    resources = replace(job.resources, **least)
+    return replace(job, resources=resources, nodes=nodes, features=job.features - its_own.preferred)
+
+
+def within(job: Waiting, most: int | None) -> Changes:
+    """What a job asks for whose nodes are a range, where it can never have as many as it wishes; empty: its wish.
+
+    :param most: how many it can have; None: that is not known
+    """
+    least = soft(job.soft).least.get(NODES)
+    return ((NODES, most),) if least is not None and most is not None and least <= most < job.nodes else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,7 @@ class Rule:
     """A step by which jobs ask for less, or for something else. What does not fit a job leaves it as it is.
 
     :param name: is stored with each job that was placed by it
-    :param amounts: ``cpus``, ``memory``, ``disk``, ``gpus``: those of them that are ranges are halved, step by step
+    :param amounts: ``cpus``, ``memory``, ``disk``, ``gpus``, ``nodes``: those that are ranges are halved, step by step
     :param features: patterns (``*``, ``?``, ``[...]``) of features that may be missing, if they are only preferred
     :param on_demand: whether who asks for spot may get a machine on demand
     :param queues: by queue, the one to which a job that names it may go
@@ -102,8 +116,8 @@ class Rule:
 # What is tried where the sites file has no rules: a range and a preference say themselves that less will do.
 RULES: Sequence[Rule] = (
     Rule("without what is preferred", features=("*",)),
-    Rule("less", amounts=AMOUNTS),
-    Rule("less, and without what is preferred", amounts=AMOUNTS, features=("*",)),
+    Rule("less", amounts=RANGES),
+    Rule("less, and without what is preferred", amounts=RANGES, features=("*",)),
 )
 
 
@@ -129,6 +143,8 @@ def in_words(job: Waiting, changes: Changes) -> str:
                 for each in AMOUNTS
                 if (less := getattr(value, each)) != (wish := getattr(job.resources, each))
             ]
+        elif name == NODES:
+            words.append(f"{value} of {job.nodes} nodes")
         elif name == "features":
             words.append(f"without {', '.join(sorted(job.features - value))}")
         elif name in ("capacity_type", "queue"):
@@ -143,7 +159,7 @@ def _amount(name: str, amount: float) -> str:
 def _halved(job: Waiting, names: Sequence[str]) -> Iterator[dict[str, float]]:
     """The amounts that a job has as ranges, less and less of them all, down to the least that will do."""
     least = {name: float(each) for name, each in soft(job.soft).least.items() if name in names}
-    wish = {name: float(getattr(job.resources, name)) for name in least}
+    wish = {name: float(_wish(job, name)) for name in least}
     wide = {name for name in least if wish[name] > least[name]}
     if not wide:
         return
@@ -154,6 +170,11 @@ def _halved(job: Waiting, names: Sequence[str]) -> Iterator[dict[str, float]]:
         yield {name: least[name] if is_last else max(least[name], _whole(wish[name], step)) for name in sorted(wide)}
 
 
+def _wish(job: Waiting, name: str) -> float:
+    amount: float = job.nodes if name == NODES else getattr(job.resources, name)
+    return amount
+
+
 def _whole(wish: float, step: int) -> float:
     """A wish halved so many times; what was a whole number stays one, down to 1."""
     return float(int(wish) >> step) if wish.is_integer() and wish >= 2**step else wish / 2**step
@@ -161,9 +182,12 @@ def _whole(wish: float, step: int) -> float:
 
 def _amounts(job: Waiting, amounts: Mapping[str, float]) -> dict[str, Any]:
     """The fields of a job with other amounts; its limit is the memory that it has got."""
-    its_own: Any = {name: int(each) if name in ("memory", "disk") else each for name, each in amounts.items()}
+    its_own: Any = {name: int(each) if name in ("memory", "disk", NODES) else each for name, each in amounts.items()}
+    nodes = {NODES: its_own.pop(NODES)} if NODES in its_own else {}
+    if not its_own:
+        return nodes
     limit = {"memory_limit": its_own["memory"]} if "memory" in its_own and job.memory_limit is not None else {}
-    return {"resources": replace(job.resources, **its_own), **limit}
+    return {"resources": replace(job.resources, **its_own), **limit, **nodes}
 
 
 def _answers(name: str, relax: Relax, job: Waiting) -> list[Mapping[str, object]]:
@@ -184,7 +208,7 @@ def _checked(name: str, job: Waiting, answer: Mapping[str, object]) -> Changes:
     its_own, amounts, changes = soft(job.soft), dict[str, float](), dict[str, Any]()
     for key, value in answer.items():
         least = None if isinstance(value, bool) else its_own.least.get(key)
-        if least is not None and isinstance(value, (int, float)) and least <= value <= getattr(job.resources, key):
+        if least is not None and isinstance(value, (int, float)) and least <= value <= _wish(job, key):
             amounts[key] = value
         elif key == "features" and isinstance(value, (set, frozenset)) and _may_have(job, its_own, value):
             changes[key] = frozenset(value)

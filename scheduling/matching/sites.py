@@ -15,9 +15,10 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
 from lading.scheduling.matching.ranking import Waits
+from lading.scheduling.matching.rules import NODES, soft, within
 from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text, parts_of
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.matching.wishes import Machine, granting, lacking, names_arch, resolved
+from lading.scheduling.matching.wishes import Machine, granting, lacking, names_arch, resolved, too_many_nodes
 from lading.scheduling.text.units import format_resources
 
 
@@ -91,6 +92,11 @@ class SiteView:
             return None
         idle = sum(each.idle_nodes or 0 for each in there)
         return 0 if self.trouble is not None else idle, sum(each.nodes or 0 for each in there)
+
+    def nodes_for(self, job: Job) -> int | None:
+        """How many nodes a job can ever have there; None: that is not known."""
+        known = [each.nodes_for(job) for each in self.possible if each.kind.grants(resolved(job, self.arch).wish)]
+        return max((each for each in known if each is not None), default=None) if None not in known else None
 
     @property
     def is_batch(self) -> bool:
@@ -202,6 +208,9 @@ def stop_at(
         changes = (("types", site.types(target.within)),)
     elif any(name == "queue" for name, _ in relaxed):
         changes = in_queue(job, str(job.queue))
+    if NODES in soft(job.soft).least:
+        here = replace(job, **dict(changes))
+        changes += within(here, site.nodes_for(here))
     stop = Stop(site.name, None if job.targets is None else str(target), changes, rule, relaxed)
     asks = stop.asked(job)
     return stop if site.bars(asks) is None and site.may_run(asks) else None
@@ -279,6 +288,9 @@ def _unsuited(job: Job, sites: Sequence[SiteView]) -> str:
                 return f"{words}, which {names} is not; name another site"
     if not (fitting := granting(job, places)):
         return lacking(job, places)
+    if not any(each.location.has_nodes(job) for each in fitting):
+        by_size = sorted(fitting, key=lambda each: each.location.nodes_for(job) or 0)
+        return too_many_nodes(job, {each.site: each.location for each in by_size})
     nearest = min(fitting, key=lambda each: job.resources.shortfall(each.location.capacity))
     closest = nearest.location
     too_little = " and ".join(job.resources.lacking(closest.capacity))

@@ -37,8 +37,6 @@ class Waiting(Job):
     :param site: the only one that it may go to; None: each that takes jobs which name none
     :param reason: why it waits, as far as it was told
     :param memory_limit: MiB above which it is ended; None: the site's limit, if it has one
-    :param queue: of a batch system, that it is to wait in
-    :param native: its native directives, as JSON
     :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
     :param soft: what it asks for and can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing
     :param dag_of_shape: its Dag, where some site does not take every one; None: each does, or it belongs to none
@@ -52,8 +50,6 @@ class Waiting(Job):
     site: str | None = None
     reason: str | None = None
     memory_limit: int | None = None
-    queue: str | None = None
-    native: str | None = None
     targets: str | None = None
     soft: str | None = None
     dag_of_shape: str | None = None
@@ -85,7 +81,7 @@ class Waiting(Job):
             self.native,
             self.targets,
             self.soft,
-            LAYOUT in self.hints,
+            self.nodes if LAYOUT in self.hints else None,
         )
 
     @property
@@ -107,6 +103,7 @@ key = attrgetter(
         "site",
     ),
     *("instance_type", "arch", "os", "features", "capacity_type", "queue", "native", "targets", "soft", "hints"),
+    "nodes",
 )
 
 

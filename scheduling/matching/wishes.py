@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.hints.hints import no_such_type
@@ -73,6 +73,14 @@ def lacking(job: Job, machines: Sequence[Machine]) -> str:
         if missing := sorted(asked - there):
             return f"hint {hint}: {', '.join(map(shortened, missing))} cannot be had, {_valid(there)}"
     return f"no machine {_wished(job, machines)}; there are: {_described(machines)}"
+
+
+def too_many_nodes(job: Job, locations: Mapping[str, Location]) -> str:
+    """Why none of some locations, each of a site of its own, can ever give a job the nodes that it asks for."""
+    where = f"queue {job.queue!r} of " if job.queue else ""
+    most = "; ".join(f"{where}site {name!r} has {each.nodes_for(job)}" for name, each in locations.items())
+    one = f"{where}site {next(iter(locations))!r}" if len(locations) == 1 else "any one site"
+    return f"asks for {job.nodes} nodes, more than {one} can ever give to a job: {most}"
 
 
 def _all(values: Callable[[Machine], Iterable[str | None]], machines: Iterable[Machine]) -> set[str]:

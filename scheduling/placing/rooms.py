@@ -56,7 +56,7 @@ class Rooms:
 
         What has no room for one of them has none for those that follow, so whoever finds that out removes it.
         """
-        key = job.resources, job.wish, job.time, *labels(job)
+        key = job.resources, job.wish, job.time, job.nodes, job.queue, job.native, *labels(job)
         if key not in self._suiting:
             wish = job.wish
             self._suiting[key] = [name for name in reversed(self.by_name) if self.suits(job, name, wish)]
@@ -69,7 +69,7 @@ class Rooms:
         """
         location = self.by_name[name]
         fits = job.resources.fits(location.capacity) and location.lasts(job.time, self.now)
-        return fits and self._kinds[name].grants(wish or job.wish)
+        return fits and self._kinds[name].grants(wish or job.wish) and location.has_nodes(job)
 
     def has_room(self, job: Job, name: str) -> bool:
         """Whether a location that suits a job has room for it now, and all in which it lies."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from lading.executors.agent.tasks import probe
 from lading.executors.controller.solo import Solo
 from lading.hooks.site import Site
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
 
@@ -33,10 +34,11 @@ class Driven(Generic[S]):
         self.solo = Solo(site)
         self.events: list[dict[str, Any]] = []
 
-    def put(self, count: int, cpus: float = 1) -> list[str]:
+    def put(self, count: int, cpus: float = 1, layout: Layout | None = None) -> list[str]:
         tokens = [str(uuid.uuid4()) for _ in range(count)]
         now, asked = time.time(), Resources(cpus, 300)
-        self.solo.put(Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens)
+        jobs = (Envelope(each, probe.workload(), asked, None, None, 0, now, now + 3600) for each in tokens)
+        self.solo.put(replace(each, layout=layout) for each in jobs)
         return tokens
 
     def look(self) -> None:

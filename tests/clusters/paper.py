@@ -42,6 +42,7 @@ case $(cat "$PAPER/mode") in
 esac
 """,
     "sinfo": 'echo x >> "$PAPER/surveys"; cat "$PAPER/nodes"',
+    "scontrol": 'cat "$PAPER/partitions"',
     "squeue": 'cat "$PAPER/queue"; exit "$(cat "$PAPER/status")"',
     "sacct": 'cat "$PAPER/accounts"',
     "scancel": 'echo "$*" >> "$PAPER/cancelled"',
@@ -66,6 +67,7 @@ class Paper:
             "accounts": "",
             "submissions": "",
             "nodes": "",
+            "partitions": "",
         }.items():
             (folder / name).write_text(text)
         self.config = ClusterConfig(

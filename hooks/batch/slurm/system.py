@@ -38,6 +38,8 @@ class SLURM(BatchSystem):
     exclusion = EXCLUSION
     wording = WORDING
     survey = surveys.SLURM
+    granted_nodes = "${SLURM_JOB_NUM_NODES:?}"
+    other_limits = frozenset(("clusters", "M", "qos"))  # of a federation, and with the flag PartitionMaxNodes
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         options: dict[str, Any] = {
@@ -106,12 +108,15 @@ class SLURM(BatchSystem):
         return output.accounted(answer)
 
 
-def _layout(request: Request, profile: Profile) -> dict[str, int | None]:
+def _layout(request: Request, profile: Profile) -> dict[str, int | str | None]:
     """The options that say how processes lie on nodes."""
     if profile.nodes == "ignore":
         processes = None if request.nodes is None and request.ppn is None else request.processes
         return {"ntasks": processes, "cpus-per-task": request.threads}
-    return {"nodes": request.nodes, "ntasks-per-node": request.ppn, "cpus-per-task": request.threads}
+    nodes: int | str | None = request.nodes
+    if request.nodes is not None and request.least_nodes is not None and request.least_nodes < request.nodes:
+        nodes = f"{request.least_nodes}-{request.nodes}"
+    return {"nodes": nodes, "ntasks-per-node": request.ppn, "cpus-per-task": request.threads}
 
 
 def _limit(minutes: int) -> str:

@@ -282,17 +282,22 @@ def test_mpi_in_a_task_sees_all_nodes_of_its_job(cluster: Airflow, ranks: Path) 
     run = cluster.trigger("several_nodes")
     state = cluster.wait_for_run("several_nodes", run, timeout=240)
 
+    tasks = ("stepped", "ranks", "granted", "alone")
+
     def logs() -> str:
-        return "\n".join(cluster.logs("several_nodes", run, each) for each in ("stepped", "ranks", "alone"))
+        return "\n".join(cluster.logs("several_nodes", run, each) for each in tasks)
 
     assert state == "success", logs()
-    found = {each: cluster.xcom("several_nodes", run, each) for each in ("stepped", "ranks", "alone")}
+    found = {each: cluster.xcom("several_nodes", run, each) for each in tasks}
     first, second = sorted(set(found["ranks"].split()))
     assert found["ranks"].split() == [first, first, second, second]
     # The environment of the task reaches what srun starts.
     assert found["stepped"].split().count("hello") == 4, found["stepped"]
     assert len({*found["stepped"].split()} - {"hello"}) == 2
     assert found["alone"] == "both"
+    number, *counts = found["granted"].split()
+    assert (int(number), set(counts[::2])) == (len(counts) // 2, {"2"}), "srun starts ppn on each node that was granted"
+    assert 2 <= int(number) <= 4
     assert processes.wait_until(lambda: " none\n" in logs(), 30, 0.5), "the log is on Airflow's page"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.plugin.manager import site_kinds
+from lading.scheduling.resources import Layout
 from tests.clusters.asked import cancel, look
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.services import node_python
@@ -100,6 +102,31 @@ def test_daemons_are_killed_under_load(
     slurm.start_controller()
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "each ran once"
+
+
+def test_slurm_grants_what_there_is_of_a_range_of_nodes(
+    make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi
+) -> None:
+    slurm, login = fragile
+    slurm.scontrol("update", "PartitionName=short", "MaxNodes=1")
+    slurm.drain_node("n2")
+    site = make("slurm", login)
+    wide = Layout(nodes=8, ppn=2, least_nodes=1)
+    try:
+        tokens = site.put(2, layout=wide)
+        assert {event["nodes"] for event in site.wait_for("started", tokens)} == {1}
+        assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
+        most = dict(look(site.site).location.most_nodes or ())
+        assert most == {"": 2, "batch": 2, "short": 1}, "what is drained now is counted"
+    finally:
+        slurm.resume_node("n2")
+        slurm.scontrol("update", "PartitionName=short", "MaxNodes=UNLIMITED")
+    [token] = site.put(1, layout=replace(wide, least_nodes=2))
+    [event] = site.wait_for("started", [token])
+    assert event["nodes"] == 2
+    [token] = site.put(1, layout=Layout(nodes=2))
+    [event] = site.wait_for("started", [token])
+    assert event.get("nodes") is None, "what was asked for exactly it has"
 
 
 def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi) -> None:

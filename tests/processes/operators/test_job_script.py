@@ -270,6 +270,13 @@ def test_chunks_are_refused(cluster: ToyCluster) -> None:
     assert cluster.jobs == 0
 
 
+def test_a_range_of_nodes_is_an_import_error() -> None:
+    with pytest.raises(
+        ValueError, match=r"nodes = \[2, 8\]: a job script has a number of nodes, such as 4; only the hint"
+    ):
+        JobScriptOperator(task_id="t", site="hpc", body="true", properties={"nodes": [2, 8]})
+
+
 def test_a_task_is_no_array() -> None:
     with pytest.raises(ValueError, match="array = '1-10': a task is one job; scatter the JobScriptOperator"):
         JobScriptOperator(task_id="t", site="hpc", body="true", properties={"array": "1-10"})

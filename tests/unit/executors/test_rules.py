@@ -15,11 +15,13 @@ from lading.executors.controller import dispatch, events
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, queue, shapes
 from lading.operators import resources
+from lading.scheduling.groups import Machines
 from lading.scheduling.hints.hints import Hints
+from lading.scheduling.job import LAYOUT
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placement import assign
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 
 HALF = Location("m", Resources(16, 16384), used=Resources(8, 8192))
 
@@ -67,3 +69,80 @@ def test_what_can_be_done_without_is_kept_as_json(airflow_database: Engine) -> N
         job = session.get_one(Job, "a")
         assert json.loads(str(job.soft)) == [{"cpus": 4, "memory": 2048}, []], "it must have nvme"
         assert job.features == "avx512,nvme"
+
+
+def of_nodes(session: Session, **others: Any) -> Job:
+    hints = Hints.of(resources(nodes=(2, 8), ppn=2, memory="2 GiB", **others))
+    store.add_job(
+        session, owner=1, token="a", kind="ExecuteTask", workload="{}", subject="", queued_at=0.0,
+        dag_id="d", task_id="t", run_id="r", state=State.QUEUED, priority=1, unreported=False, news=0, map_index=-1,
+        try_number=1, **hint_columns(hints, Settings.load()),
+    )  # fmt: skip
+    return session.get_one(Job, "a")
+
+
+def hpc(most: int) -> SiteView:
+    nodes = Location(
+        "hpc", Resources(16, 16384), site="hpc", hints=frozenset([LAYOUT]), max_jobs=9, most_nodes=(("", most),)
+    )
+    return SiteView(name="hpc", locations=[nodes], possible=[nodes])
+
+
+def place(session: Session, most: int) -> None:
+    waits = queue.waiting(session)
+    store.apply(session, dispatch.decided(waits, assign(waits, [hpc(most)], now=1.0), 1.0).changes)
+    session.expire_all()
+
+
+def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_it_is_known_what_was_granted(
+    airflow_database: Engine,
+) -> None:
+    with Session(airflow_database) as session:
+        job = of_nodes(session, max_instances=20)
+        place(session, 4)
+        words = "asks for 4 of 8 nodes, the most that a job can have there"
+        assert (job.nodes, job.rule, job.placed_because) == (4, None, words)
+        assert dispatch.envelope(job, "jwt", 9.0).layout == Layout(4, 2, 1, least_nodes=2)
+        back = events.changes([{"event": "returned", "token": "a", "at": 2.0, "location": "hpc"}])
+        store.apply(session, back, "hpc")
+        session.expire_all()
+        assert (job.nodes, job.asked) == (8, None), "it wishes for all again"
+        place(session, 20)
+        assert (job.nodes, job.placed_because) == (8, None)
+        [given] = queue.given(session, "hpc")
+        assert given.job.nodes == 8
+        store.apply(session, events.changes([{"event": "started", "token": "a", "at": 2.0, "nodes": 3}]), "hpc")
+        session.expire_all()
+        [given] = queue.given(session, "hpc")
+        machines = Machines.of([given.job])
+        machines.put(given.job, "hpc", "hpc", is_queue=True)
+        assert (job.nodes, given.job.nodes, [len(each) for each in machines.used.values()]) == (3, 3, [3])
+
+
+def test_an_event_without_the_number_of_nodes_changes_none(airflow_database: Engine) -> None:
+    with Session(airflow_database) as session:
+        job = of_nodes(session)
+        assert set(shapes.totals(session, by_dag=False)) == {each.shape for each in queue.waiting(session)}
+        place(session, 20)
+        store.apply(session, events.changes([{"event": "started", "token": "a", "at": 2.0}]), "hpc")
+        session.expire_all()
+        assert job.nodes == 8
+
+
+def test_what_a_job_with_a_range_of_nodes_has_cost_is_by_what_was_granted(airflow_database: Engine) -> None:
+    with Session(airflow_database) as session:
+        job = of_nodes(session)
+        place(session, 20)
+        session.add(
+            store.Location(
+                site="hpc", name="hpc", kind="slurm", cpus=16, memory=16384, disk=0, gpus=0, state="up",
+                usd_per_cpu_hour=1.0, seen_at=0.0,
+            )
+        )  # fmt: skip
+        session.flush()
+        started = {"event": "started", "token": "a", "at": 3600.0, "nodes": 3}
+        end = {"cause": None, "message": None, "exit_code": 0, "peak_memory": None, "cpu_seconds": None}
+        finished = {"event": "finished", "token": "a", "at": 7200.0, **end}
+        store.apply(session, events.changes([started, finished]), "hpc")
+        session.expire_all()
+        assert (job.state, job.usd) == (State.SUCCEEDED, 6.0), "3 nodes with 2 cpus each for an hour"

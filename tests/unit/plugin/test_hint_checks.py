@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lading.executors.controller.sites_file import described
+from lading.executors.settings import Settings
 from lading.plugin import hint_checks
 from lading.plugin.hint_checks import check_stage
-from lading.plugin.published import Known
+from lading.plugin.published import Known, known, most_nodes
 from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.job import LAYOUT, NATIVE
+from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 SITES = {
@@ -57,3 +63,78 @@ def test_an_address_that_no_site_takes_is_an_import_error(value: Any, hints: dic
 )
 def test_one_that_a_site_takes_is_none(value: Any, hints: dict[str, Any]) -> None:
     check_stage(*staged(value, **hints))
+
+
+def batch(most: dict[str, int] | None, **options: Any) -> Known:
+    """A batch site as its controller has published it."""
+    location = Location(
+        "hpc",
+        Resources(16, 65536),
+        hints=frozenset([NATIVE, LAYOUT]),
+        max_jobs=9,
+        arch="x86_64",
+        most_nodes=None if most is None else tuple(most.items()),
+        **options,
+    )
+    names = ("dialect", "takes_unnamed", "burst_after", "has_sites_file", "rules", "arch")
+    values = ({"system": "slurm", "profile": {}, "takes_layouts": True}, True, 0, True, {}, "x86_64")
+    return known({"locations": [described(location)], **dict(zip(names, values, strict=True))})
+
+
+@pytest.mark.parametrize(
+    ("hints", "words"),
+    [
+        ({"nodes": 5}, "hint nodes: it asks for 5 nodes, more than any one site can ever give to a job: "),
+        ({"nodes": 5, "site": "small"}, "more than site 'small' can ever give to a job: site 'small' has 2"),
+        ({"nodes": 3, "site": "hpc", "queue": "short"}, "queue 'short' of site 'hpc' has 2"),
+        ({"nodes": (3, 8), "site": "small"}, "hint nodes: it asks for 3 nodes, more than site 'small' can ever give"),
+        ({"nodes": 3, "targets": ["small", "hpc/short"]}, "target 'hpc/short': hint nodes: it asks for 3 nodes"),
+    ],
+)
+def test_more_nodes_than_any_place_can_ever_give_are_an_import_error(
+    hints: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = {"hpc": batch({"": 4, "short": 2, "long": 9}), "small": batch({"": 2})}
+    monkeypatch.setattr(hint_checks, "known_sites", lambda: (sites, Resources()))
+    with pytest.raises(HintError) as error:
+        hint_checks.check(Hints.parse(hints), "d")
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {"nodes": 4},
+        {"nodes": 9, "queue": "long"},
+        {"nodes": 99, "queue": "other"},
+        {"nodes": 5, "native": {"qos": "wide"}, "site": "hpc"},
+        {"nodes": (2, 8), "site": "small"},
+        {"nodes": 9, "targets": ["small", "hpc/long"]},
+        {"nodes": 99, "site": "silent"},
+    ],
+)
+def test_those_that_a_place_may_give_are_none(hints: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = {"hpc": batch({"": 4, "short": 2, "long": 9}), "small": batch({"": 2}), "silent": batch({})}
+    monkeypatch.setattr(hint_checks, "known_sites", lambda: (sites, Resources()))
+    hint_checks.check(Hints.parse(hints), "d")
+
+
+def test_the_nodes_of_a_site_of_a_plugin_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = {"hpc": batch(None, nodes=3)}
+    monkeypatch.setattr(hint_checks, "known_sites", lambda: (sites, Resources()))
+    hint_checks.check(Hints.parse({"nodes": 3}), "d")
+    with pytest.raises(HintError, match="site 'hpc' has 3"):
+        hint_checks.check(Hints.parse({"nodes": 4}), "d")
+
+
+def test_explain_knows_what_a_controller_has_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a controller asks batch systems; the command has its numbers by the file."""
+    settings = Settings.load()
+    file = tmp_path / "sites.json"
+    monkeypatch.setattr(type(settings), "published_sites", property(lambda _: file))
+    assert most_nodes(settings) == {}, "no controller has run"
+    location = Location("hpc", Resources(16, 65536), most_nodes=(("", 4), ("short", 2)))
+    site = {"locations": [described(location)], "dialect": None, "takes_unnamed": True, "burst_after": 0}
+    site |= {"has_sites_file": True, "rules": {}, "arch": "x86_64"}
+    file.write_text(json.dumps({"sites": {"hpc": site}}))
+    assert most_nodes(settings) == {"hpc": (("", 4), ("short", 2))}

@@ -88,6 +88,10 @@ def several_nodes():
     def ranks() -> str:
         return f"mpirun -genvnone {DIARY.parent}/ranks"
 
+    @task.bash(executor_config=resources(nodes=(2, 8), ppn=2, memory="600 MiB"))
+    def granted() -> str:
+        return "echo $LADING_NODES $(srun sh -c 'echo $SLURMD_NODENAME' | sort | uniq -c | xargs)"
+
     # Its variables are not those of an MPI job, which would let mpirun find one slot.
     @task.bash(executor_config=resources(cpus=2, memory="600 MiB"))
     def alone() -> str:
@@ -95,6 +99,7 @@ def several_nodes():
 
     stepped()
     ranks()
+    granted()
     alone()
 
 

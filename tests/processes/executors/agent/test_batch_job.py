@@ -18,7 +18,7 @@ import pytest
 from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
 from lading.hooks.files.atomic import visible
 from lading.hooks.spool.spool import Envelope, Spool
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Layout, Resources
 from tests.services.forked import Forked
 from tests.services.processes import wait_until
 
@@ -39,9 +39,18 @@ class Cluster:
         Path(self.folder.tokens("L1")).write_text(write_tokens([Task("other"), Task(token, "x.log")]))
         self.started: list[subprocess.Popen[bytes] | Forked] = []
 
-    def put(self, function: str, memory_limit: int | None = None, time_limit: int | None = None, **more: Any) -> None:
+    def put(
+        self,
+        function: str,
+        memory_limit: int | None = None,
+        time_limit: int | None = None,
+        layout: Layout | None = None,
+        **more: Any,
+    ) -> None:
         workload = {"function": function, "arguments": more, "token": "secret"}
-        envelope = Envelope(self.token, workload, Resources(1, 100), memory_limit, time_limit, 0, 0.0, 2e9)
+        envelope = Envelope(
+            self.token, workload, Resources(1, 100), memory_limit, time_limit, 0, 0.0, 2e9, layout=layout
+        )
         self.spool.envelope(self.token).write_text(envelope.to_json())
 
     def start(self, *, anew: bool = False) -> subprocess.Popen[bytes] | Forked:
@@ -93,6 +102,19 @@ def test_a_task_succeeds(cluster: Cluster) -> None:
     left = [path.name for path in cluster.spool.job("a").root.iterdir()]
     assert "exit.json" in left, "the controller removes it"
     assert not any("workload" in name or "claimed" in name for name in left), "they hold the JWT"
+
+
+@pytest.mark.parametrize(("layout", "told"), [(Layout(8, 2, 1, least_nodes=2), 3), (Layout(8, 2, 1), None)])
+def test_of_a_range_of_nodes_it_tells_how_many_it_has_got(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, layout: Layout, told: int | None
+) -> None:
+    monkeypatch.setenv("LADING_NODES", "3")  # as its script has it of its batch system
+    seen = tmp_path / "seen"
+    cluster.put("variables", layout=layout, path=str(seen))
+    assert cluster.run(anew=True) == 0
+    [started] = [event for event in cluster.events() if event["event"] == "started"]
+    assert started.get("nodes") == told
+    assert json.loads(seen.read_text())["LADING_NODES"] == "3", "and the task sees it"
 
 
 def test_a_task_fails(cluster: Cluster) -> None:

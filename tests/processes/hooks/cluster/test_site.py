@@ -60,6 +60,31 @@ def test_only_the_first_look_waits_for_an_answer(
     goes_on.set()
 
 
+PARTITIONS = "PartitionName=batch MaxNodes=UNLIMITED TotalNodes=4\nPartitionName=short MaxNodes=2 TotalNodes=4\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({}, {"": 4, "batch": 4, "short": 2}),
+        ({"queue": "short"}, {"": 2, "batch": 4, "short": 2}),
+        ({"nodes": "ignore"}, {}),
+        ({"resources": {"qos": "wide"}}, {}),
+        ({"resources": {"M": "far"}}, {}),
+        ({"resources": {"account": "astro"}}, {"": 4, "batch": 4, "short": 2}),
+    ],
+)
+def test_how_many_nodes_a_job_can_ever_have(tmp_path: Path, options: dict[str, Any], most: dict[str, int]) -> None:
+    """What is drained or down now is counted, and what a queue allows; where a site places by cores it is no matter."""
+    paper = Paper(tmp_path, api_url="http://api/execution/", **options)
+    paper.write("nodes", "batch*|8|16000|3|down\nbatch*|8|16000|1|drain\nshort|8|16000|4|idle\n")
+    paper.write("partitions", PARTITIONS)
+    site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
+    assert site.potential()[0].most_nodes == (), "nobody has been asked yet"
+    assert dict(look(site).location.most_nodes or ()) == most
+    site.close("leave", 10.0)
+
+
 def drive(site: ClusterSite, token: str, happened: Callable[[], bool]) -> Solo:
     """Give the site a job, as a controller does, and go on until something has happened."""
     solo = Solo(site)

@@ -128,6 +128,43 @@ def test_vnodes_of_one_host_are_one_node() -> None:
     assert inventory(PBSPro(), Answer(0, text)) == Inventory([Nodes(8, 16384, "q", idle=0)], ["q"])
 
 
+def test_how_many_nodes_a_job_can_ever_have() -> None:
+    """Those that are down or drained are counted, and what the queue allows."""
+    recording = recorded("slurm/nodes")
+    slurm = inventory(SYSTEMS["slurm"], recording)
+    assert slurm.most == {"batch": 4, "short": 2}
+    all_down = Answer(0, recording.stdout.replace("|idle", "|down").replace("|mix", "|drain"))
+    assert inventory(SYSTEMS["slurm"], all_down).most == slurm.most
+    hidden = Answer(0, recording.stdout.replace("batch*|8|16000|2|mix\n", ""))
+    assert inventory(SYSTEMS["slurm"], hidden).most == slurm.most, "sinfo shows no nodes of a cloud that are off"
+    limited = Answer(0, recording.stdout.replace("MaxNodes=UNLIMITED", "MaxNodes=3"))
+    assert inventory(SYSTEMS["slurm"], limited).most == {"batch": 3, "short": 2}
+    silent = Answer(0, recording.stdout.partition("PartitionName")[0])
+    assert inventory(SYSTEMS["slurm"], silent).most == {}, "scontrol has not answered"
+    assert slurm.most_nodes([]) == {"": 4, "batch": 4, "short": 2}
+    assert slurm.most_nodes(["short"])[""] == 2
+    assert slurm.most_nodes(["short", "batch"])[""] == 4
+    assert "" not in slurm.most_nodes(["batch", "nosuch"]), "of one it is not known"
+
+
+def test_how_many_nodes_queues_allow_where_nodes_do_not_say_it() -> None:
+    pbspro = recorded("pbspro/nodes")
+    assert inventory(SYSTEMS["pbspro"], pbspro).most == {}, "chunks share hosts"
+    assert '"queue_type":' in pbspro.stdout
+    limit = '"resources_max":{"nodect":16,"walltime":"01:00:00"},"queue_type":'
+    allowed = Answer(0, pbspro.stdout.replace('"queue_type":', limit, 1))
+    assert set(inventory(SYSTEMS["pbspro"], allowed).most.values()) == {16}
+    torque = recorded("torque/nodes").stdout
+    assert inventory(SYSTEMS["torque"], Answer(0, torque)).most == {"batch": 1}
+    assert "default_queue = " in torque
+    more = torque.replace("    default_queue = ", "    resources_available.nodect = 2048\n    default_queue = ", 1)
+    assert inventory(SYSTEMS["torque"], Answer(0, more)).most == {"batch": 2048}
+    less = more.replace("    queue_type = ", "    resources_max.nodect = 8\n    queue_type = ", 1)
+    assert inventory(SYSTEMS["torque"], Answer(0, less)).most == {"batch": 8}
+    assert inventory(SYSTEMS["lsf"], recorded("lsf/nodes")).most == {"normal": 1}
+    assert inventory(SYSTEMS["sge"], recorded("sge/nodes")).most == {}, "slots may all be on one host"
+
+
 def test_how_many_nodes_are_idle() -> None:
     slurm, pbspro = (inventory(SYSTEMS[name], recorded(f"{name}/nodes")) for name in ("slurm", "pbspro"))
     assert slurm.census([]) == (4, 1), "the default queue's"

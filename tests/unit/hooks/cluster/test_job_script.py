@@ -101,7 +101,36 @@ def test_a_task_of_several_nodes(name: str, expected: list[str]) -> None:
     asked = shape(LAID_OUT, made)
     lines = ScriptWriter(SYSTEMS[name], made, "http://api").submission("L1", 1, asked).splitlines()
     assert {f"{SYSTEMS[name].prefix} {each}" for each in expected} <= set(lines)
-    assert "export OMP_NUM_THREADS=2" in lines
+    assert {"export OMP_NUM_THREADS=2", "export LADING_NODES=2"} <= set(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("slurm", ["--nodes=2-8", "--ntasks-per-node=2"]),
+        ("pbspro", ["-l select=8:ncpus=4:mpiprocs=2:ompthreads=2:mem=2384mb"]),
+        ("torque", ["-l nodes=8:ppn=4"]),
+        ("lsf", ["-n 32", '-R "span[ptile=4]"']),
+        ("sge", ["-pe smp 32"]),
+    ],
+)
+def test_of_a_range_of_nodes_slurm_grants_some_and_the_others_are_asked_for_the_most(
+    name: str, expected: list[str]
+) -> None:
+    made = config(**({"parallel_environment": "smp"} if name == "sge" else {}))
+    asked = shape(replace(LAID_OUT, layout=Layout(8, 2, 2, least_nodes=2)), made)
+    lines = ScriptWriter(SYSTEMS[name], made, "http://api").submission("L1", 1, asked).splitlines()
+    assert {f"{SYSTEMS[name].prefix} {each}" for each in expected} <= set(lines)
+    granted = "${SLURM_JOB_NUM_NODES:?}" if name == "slurm" else "8"
+    assert f"export LADING_NODES={granted}" in lines
+    least = shape(replace(LAID_OUT, layout=Layout(2, 2, 2, least_nodes=2)), made)
+    if name == "slurm":
+        assert "#SBATCH --nodes=2\n" in ScriptWriter(SLURM(), made, "http://api").submission("L1", 1, least)
+
+
+def test_a_range_of_nodes_travels_with_the_job() -> None:
+    wide = replace(LAID_OUT, layout=Layout(8, 2, 2, least_nodes=2))
+    assert Envelope.from_json(wide.to_json()).layout == wide.layout
 
 
 def test_a_task_of_several_nodes_where_nodes_are_ignored() -> None:
@@ -109,6 +138,9 @@ def test_a_task_of_several_nodes_where_nodes_are_ignored() -> None:
     text = ScriptWriter(SLURM(), made, "http://api").submission("L1", 1, shape(LAID_OUT, made))
     assert {"#SBATCH --ntasks=4", "#SBATCH --cpus-per-task=2", "#SBATCH --mem-per-cpu=596"} <= set(text.splitlines())
     assert "--nodes" not in text
+    ranged = shape(replace(LAID_OUT, layout=Layout(2, 2, 2, least_nodes=1)), made)
+    text = ScriptWriter(SLURM(), made, "http://api").submission("L1", 1, ranged)
+    assert {"#SBATCH --ntasks=4", "export LADING_NODES=2"} <= set(text.splitlines()), "on how many does not matter"
 
 
 def test_only_tasks_of_one_layout_share_an_array() -> None:

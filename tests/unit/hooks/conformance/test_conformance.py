@@ -43,7 +43,12 @@ class TestSLURM(Conformance):
     surveyed = [
         (
             recorded("slurm/nodes"),
-            Inventory([Nodes(8, 16000, "batch", 4, 1), Nodes(8, 16000, "short", 2, 0)], ["batch", "short"], "batch"),
+            Inventory(
+                [Nodes(8, 16000, "batch", 4, 1), Nodes(8, 16000, "short", 2, 0)],
+                ["batch", "short"],
+                "batch",
+                {"batch": 4, "short": 2},
+            ),
         )
     ]
     accepted = [
@@ -435,7 +440,7 @@ def _torque_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
 
 class TestTORQUE(Conformance):
     system = TORQUE()
-    surveyed = [(recorded("torque/nodes"), Inventory([Nodes(8, 24105, idle=0)], ["batch"], "batch"))]
+    surveyed = [(recorded("torque/nodes"), Inventory([Nodes(8, 24105, idle=0)], ["batch"], "batch", {"batch": 1}))]
     accepted = [(Answer(0, "1.tq1\n"), "1.tq1"), (Answer(0, "1[].tq1\n"), "1[].tq1")]
     refused = [
         *((Answer(172, "", words), kind) for words, kind in PBS_REFUSALS),
@@ -570,7 +575,7 @@ def _lsf_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
 
 class TestLSF(Conformance):
     system = LSF()
-    surveyed = [(recorded("lsf/nodes"), Inventory([Nodes(8, 24115, idle=0)], ["normal"], "normal"))]
+    surveyed = [(recorded("lsf/nodes"), Inventory([Nodes(8, 24115, idle=0)], ["normal"], "normal", {"normal": 1}))]
     accepted = [
         (Answer(0, "Job <114> is submitted to default queue <normal>.\n"), "114"),
         (Answer(0, "Job <115> is submitted to queue <long>.\n"), "115"),

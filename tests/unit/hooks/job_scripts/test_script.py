@@ -201,6 +201,7 @@ def test_whatever_a_name_is_it_makes_no_line(system: BatchSystem, value: str) ->
     ("resources", "message"),
     [
         ({"nodes": 0}, "nodes: 0 is not valid; a whole number above 0 is"),
+        ({"nodes": (2, 8)}, r"nodes: \(2, 8\) is not valid; .* only the hint nodes of a task may be a range"),
         ({"nodes": "two"}, "nodes: 'two' is not valid; a whole number above 0 is"),
         ({"ppn": 1.5}, "ppn: 1.5 is not valid"),
         ({"threads": True}, "threads: True is not valid"),

@@ -248,6 +248,16 @@ def test_a_layout_says_how_many_cpus_there_are_on_a_node() -> None:
     assert Hints.parse({"cpus": 2}).layout is None
 
 
+def test_a_range_of_nodes() -> None:
+    for written in ((2, 8), [2, 8], ["2", "8"]):
+        hints = Hints.of(resources(nodes=written, ppn=4, memory=("4 GiB", "8 GiB")))  # type: ignore[arg-type]
+        assert hints.layout == Layout(8, 4, 1, least_nodes=2)
+        assert hints.minimum(hints.resources(DEFAULTS)) == Resources(cpus=4, memory=4096)
+    assert Hints.parse({"nodes": (2, 8), "max_instances": 4}).layout == Layout(4, 1, 1, least_nodes=2)
+    assert Hints.parse({"nodes": (2, 8), "run_max_instances": 2}).layout == Layout(2, 1, 1, least_nodes=2)
+    assert Hints.parse({"nodes": (2, 8), "max_instances": 9}).layout == Layout(8, 1, 1, least_nodes=2)
+
+
 @pytest.mark.parametrize(
     ("hints", "words"),
     [
@@ -255,6 +265,18 @@ def test_a_layout_says_how_many_cpus_there_are_on_a_node() -> None:
         ({"nodes": 1.5}, "hint nodes: 1.5 is not a number of nodes"),
         ({"nodes": True}, "hint nodes: True is not a number of nodes"),
         ({"nodes": "2 * attempt"}, "hint nodes: '2 * attempt' is not a number of nodes"),
+        (
+            {"nodes": (0, 8)},
+            "hint nodes: 0 is not a number of nodes; valid: a whole number of at least 1, or two of them as a range: "
+            "(2, 8)",
+        ),
+        ({"nodes": (2, True)}, "hint nodes: True is not a number of nodes"),
+        ({"nodes": (2, 2.5)}, "hint nodes: 2.5 is not a number of nodes"),
+        ({"nodes": (8, 2)}, "hint nodes: (8, 2) is no range; valid: first the least that will do, then the wish"),
+        ({"nodes": [2, 4, 8]}, "hint nodes: [2, 4, 8] is no range; valid: two amounts, the least that will do and"),
+        ({"nodes": "2-8"}, "hint nodes: '2-8' is not a number of nodes"),
+        ({"nodes": (3, 8), "max_instances": 2}, "hint nodes: 3 is more than max_instances, the 2 machines that it may"),
+        ({"ppn": (2, 4)}, "hint ppn: "),
         ({"ppn": "many"}, "hint ppn: 'many' is not a number of processes on a node"),
         ({"threads": -1}, "hint threads: -1 is not a number of threads of a process"),
         (
