@@ -319,9 +319,11 @@ def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
     }
     given = next(name for name in LAYOUT_HINTS if getattr(hints, name) is not None)
     if known and not taking:
+        least = hints.least.get("nodes", hints.layout.nodes)
+        one = f" (a task there has 1 node, and it asks for {least})" if least > 1 else ""
         raise HintError(
-            f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {are_none(known)}; "
-            "valid elsewhere: cpus"
+            f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {are_none(known)}"
+            f"{one}; valid elsewhere: cpus"
         )
     from lading.hooks.batch.system import Request
 

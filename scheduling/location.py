@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,6 +11,15 @@ from lading.scheduling.hints.machine_words import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.job import NOTHING, Job, Wish
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.resources import Resources
+
+# The native directives, as SLURM, Moab and LSF call them, by which a job may have more nodes than its queue gives to
+# others: a quality of service, or another cluster.
+OTHER_LIMITS = frozenset(("qos", "q", "clusters", "M"))
+
+
+def has_other_limits(native: Iterable[str]) -> bool:
+    """Whether some of these keys of native directives are in :data:`OTHER_LIMITS`."""
+    return not OTHER_LIMITS.isdisjoint(key.lstrip("-") for key in native)
 
 
 class Kind(NamedTuple):
@@ -138,11 +148,8 @@ class Location:
         return job.nodes == 1 or (most := self.nodes_for(job)) is None or job.nodes <= most
 
     def nodes_for(self, job: Job) -> int | None:
-        """How many nodes a job can ever have there; None: that is not known.
-
-        One with native directives may have named a quality of service, or a reservation, to which other limits apply.
-        """
-        if job.native is not None:
+        """How many nodes a job can ever have there; None: that is not known."""
+        if job.native is not None and has_other_limits(json.loads(job.native)):
             return None
         if self.most_nodes is None:
             return self.nodes if job.queue is None else None

@@ -104,7 +104,6 @@ class BatchSystem(ABC):
     :cvar survey: how it tells which nodes and queues it has; None: it does not
     :cvar granted_nodes: the shell expression for how many nodes a job has got, where it takes a range of them
         (``2-8``); None: it takes none, and a job asks for the most of its range
-    :cvar other_limits: settings by which a job may have more nodes than its survey says of a queue
     :cvar memory_unit: how it tells in which unit it counts memory, where sites differ; None: they do not
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
         :mod:`lading.hooks.batch.directives`
@@ -127,7 +126,6 @@ class BatchSystem(ABC):
     synonyms: ClassVar[Mapping[str, str]] = {}
     survey: ClassVar[Survey | None] = None
     granted_nodes: ClassVar[str | None] = None
-    other_limits: ClassVar[frozenset[str]] = frozenset()
     memory_unit: ClassVar[MemoryUnit | None] = None
     exclusion: ClassVar[Exclusion | None] = None
 

@@ -40,7 +40,7 @@ from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.job import LAYOUT, NATIVE
-from lading.scheduling.location import Location
+from lading.scheduling.location import Location, has_other_limits
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel
@@ -168,7 +168,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         queues = nodes.queues(self.config, self.system)
         there, idle = (inventory.census(queues) if inventory is not None else None) or (None, None)
         # Where the site places by cores, any number of nodes will do.
-        is_any = self.config.profile.nodes is not None or nodes.has_other_limits(self.config, self.system)
+        is_any = self.config.profile.nodes is not None or has_other_limits(self.config.resources)
         most = inventory.most_nodes(queues) if inventory is not None and not is_any else {}
         return self._of_its_nodes(
             Location(

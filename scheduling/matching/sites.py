@@ -285,7 +285,8 @@ def _unsuited(job: Job, sites: Sequence[SiteView]) -> str:
         if hint in job.hints:
             places = [each for each in places if hint in each.location.hints]
             if not places:
-                return f"{words}, which {names} is not; name another site"
+                one = f" (a task there has 1 node, and it asks for {job.nodes})" if job.nodes > 1 else ""
+                return f"{words}, which {names} is not{one}; name another site"
     if not (fitting := granting(job, places)):
         return lacking(job, places)
     if not any(each.location.has_nodes(job) for each in fitting):

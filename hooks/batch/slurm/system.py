@@ -39,7 +39,6 @@ class SLURM(BatchSystem):
     wording = WORDING
     survey = surveys.SLURM
     granted_nodes = "${SLURM_JOB_NUM_NODES:?}"
-    other_limits = frozenset(("clusters", "M", "qos"))  # of a federation, and with the flag PartitionMaxNodes
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         options: dict[str, Any] = {

@@ -54,12 +54,6 @@ def queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
     return [] if any(re.search(r"[*?\[\]!|&]", name) for name in plain) else plain
 
 
-def has_other_limits(config: ClusterConfig, system: BatchSystem) -> bool:
-    """Whether jobs of a site may have other numbers of nodes than the batch system says of its queues."""
-    directives = (system.native_directive(key, str(value)) for key, value in config.resources.items())
-    return any(_setting(each, system) in system.other_limits for each in directives)
-
-
 def _setting(directive: str, system: BatchSystem) -> str:
     name = settings(directive)[0]
     return system.synonyms.get(name, name)

@@ -136,6 +136,7 @@ def test_how_many_nodes_a_job_can_ever_have() -> None:
     all_down = Answer(0, recording.stdout.replace("|idle", "|down").replace("|mix", "|drain"))
     assert inventory(SYSTEMS["slurm"], all_down).most == slurm.most
     hidden = Answer(0, recording.stdout.replace("batch*|8|16000|2|mix\n", ""))
+    assert hidden.stdout != recording.stdout
     assert inventory(SYSTEMS["slurm"], hidden).most == slurm.most, "sinfo shows no nodes of a cloud that are off"
     limited = Answer(0, recording.stdout.replace("MaxNodes=UNLIMITED", "MaxNodes=3"))
     assert inventory(SYSTEMS["slurm"], limited).most == {"batch": 3, "short": 2}

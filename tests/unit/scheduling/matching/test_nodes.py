@@ -57,6 +57,15 @@ def test_the_reason_names_both_numbers() -> None:
     assert words == "asks for 4 nodes, more than any one site can ever give to a job: site 'b' has 2; site 'a' has 3"
 
 
+def test_machines_have_one_node_for_a_job() -> None:
+    machine = Location("m1", NODE, site="lab")
+    lab = SiteView(name="lab", locations=[machine], possible=[machine])
+    words = "its hints nodes, ppn and threads are for a batch site with mode = 'job', which 'lab' is not"
+    assert nowhere(JOB, [lab]) == f"{words} (a task there has 1 node, and it asks for 4); name another site"
+    assert nowhere(RANGE, [lab]) == f"{words} (a task there has 1 node, and it asks for 2); name another site"
+    assert nowhere(replace(JOB, nodes=1), [lab]) == f"{words}; name another site"
+
+
 def test_nodes_that_are_down_or_busy_now_are_counted() -> None:
     down = batch("hpc", {"": 4}, nodes=2, idle_nodes=0)
     assert order(JOB, down) == ["hpc"]
@@ -74,8 +83,11 @@ def test_each_queue_has_its_own_number() -> None:
     )
 
 
-def test_native_directives_may_name_what_has_other_limits() -> None:
-    assert order(replace(JOB, native='{"qos": "wide"}'), batch("hpc", {"": 2})) == ["hpc"]
+@pytest.mark.parametrize(
+    ("native", "goes"), [('{"qos": "wide"}', ["hpc"]), ('{"M": "far"}', ["hpc"]), ('{"A": "x"}', [])]
+)
+def test_native_directives_may_name_what_has_other_limits(native: str, goes: list[str]) -> None:
+    assert order(replace(JOB, native=native), batch("hpc", {"": 2})) == goes
 
 
 def test_a_site_of_a_plugin_says_how_many_nodes_its_queue_has() -> None:
