@@ -215,7 +215,8 @@ class Controller:
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> Answer:
         """What a site has said beside what the store has of it, brought up to date."""
         with create_session(scoped=False) as session:
-            jobs = queue.given(session, site.name, self.durations.read(session) if site.launches else None)
+            durations = self.durations.read(session) if site.launches else None
+            jobs = queue.given(session, site.name, durations, self.leadership.database_ahead)
             there = self.launched[site.name]
             rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
             known = there.measured(session, observation) if site.launches else {}
@@ -297,13 +298,16 @@ class Controller:
     def _together(self, sites: Sequence[SiteView], now: float) -> Outcome:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
         with create_session(scoped=False) as session:
-            return self.gangs.decide(session, sites, now, by_dag=self.by_dag)
+            return self.gangs.decide(
+                session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead
+            )
 
     def _waiting(self) -> tuple[list[Waiting], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
         with create_session(scoped=False) as session:
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
-            found = queue.waiting(session, self.turn, by_dag=self.by_dag, durations=durations)
+            ahead = self.leadership.database_ahead
+            found = queue.waiting(session, self.turn, by_dag=self.by_dag, durations=durations, database_ahead=ahead)
             self.turn += 1
             return found, [*queue.on_machines(session, found)]
 
@@ -341,7 +345,8 @@ class Controller:
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:
-                dispatch.explain(session, decision, started - SECONDS_UNTIL_EXPLAINED)
+                before = started + self.leadership.database_ahead - SECONDS_UNTIL_EXPLAINED
+                dispatch.explain(session, decision, before)
         self._tell(decision.changes)
 
     def _tell(self, changes: Sequence[Change]) -> None:
@@ -374,7 +379,8 @@ class Controller:
             return {}
         with create_session(scoped=False) as session:
             ready, changes = self.staging.ready(session, site.name, placed)
-            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds)
+            ahead = self.leadership.database_ahead
+            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, ahead)
         self._tell([*changes, *refused])
         return found
 

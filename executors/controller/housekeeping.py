@@ -24,6 +24,7 @@ from lading.executors.controller.sites_file import about, bindings_of, differenc
 from lading.executors.locality import data
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, Job, State, capacity, instances, requests, site_rows
+from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
@@ -270,7 +271,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
         .where(
             Job.kind == "ExecuteTask",
             Job.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
-            Job.queued_at < now - SECONDS_UNTIL_UNWANTED,
+            Job.queued_at < DatabaseNow() - SECONDS_UNTIL_UNWANTED,
             # One that came back waits again, and nobody is left to end it there.
             or_(Job.cancel.is_(None), Job.state != State.PLACED),
             ~wanted,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
 
+from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import ENDED, LIVE, Job, Location, State
 
 if TYPE_CHECKING:
@@ -59,9 +60,13 @@ def live(session: Session, tokens: Iterable[str], site: str | None = None) -> se
 
 
 def add_job(session: Session, **columns: Any) -> None:
-    """Add one job; a token that is there already is left as it is (the same try was queued twice)."""
+    """Add one job; a token that is there already is left as it is (the same try was queued twice).
+
+    It is queued now, by the database's clock, unless ``queued_at`` is given: those of several schedulers may differ.
+    """
     if not knows(session, columns["token"]):
-        session.execute(insert(Job.__table__), columns)  # one of many: without the ORM
+        when = {} if "queued_at" in columns else {"queued_at": DatabaseNow()}
+        session.execute(insert(Job.__table__).values(**when), columns)  # one of many: without the ORM
 
 
 def any_queued(session: Session) -> bool:

@@ -11,11 +11,14 @@ import uuid
 from collections.abc import Callable, Collection
 
 from airflow.utils.session import create_session
+from sqlalchemy import select
 
 from lading.executors import store
 from lading.executors.controller.life.lease_clock import LeaseClock
 from lading.executors.controller.life.process import ask_to_make_way, is_dead
 from lading.executors.store import Change, capacity, strikes
+from lading.executors.store.leases import DatabaseNow
+from lading.hooks.polling.outside_clock import seconds_ahead
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class Leadership:
         self.leads_until = 0.0
         self.renew_at = 0.0
         self.has_lost = False
+        self.database_ahead = 0.0
+        """By how many seconds the database's clock is before ours."""
         self.struck: list[Change] = []
         """What the controllers before it have died or hung over, not yet told."""
         self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
@@ -89,6 +94,9 @@ class Leadership:
 
     def _take(self) -> bool:
         with create_session(scoped=False) as session:
+            asked_at = time.time()
+            said = session.execute(select(DatabaseNow())).scalar_one()
+            self.database_ahead = seconds_ahead(said, asked_at, time.time(), self.database_ahead)
             held = store.lease(session)
             dead = held.holder if held and held.holder != self.holder and is_dead(held) else None
             if held is not None and not self.managed:

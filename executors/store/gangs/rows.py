@@ -91,15 +91,16 @@ def any_gang(session: Session) -> bool:
     return session.scalar(waits) is not None or runs.any_live(session)
 
 
-def load(session: Session, *, by_dag: bool) -> Everything:
+def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Everything:
     """All that is known of gangs, apart from the session.
 
     :param by_dag: whether some site does not take every Dag
+    :param database_ahead: by how many seconds the clock is before ours that says when members were queued
     """
     query = select(*COLUMNS).where(Job.gang.is_not(None), Job.state.in_(LIVE)).order_by(*groups.ORDER)
     members = [
         Member(
-            queue.as_waiting(row, by_dag),
+            queue.as_waiting(row, by_dag, database_ahead=database_ahead),
             row.gang,
             row.gang_terms or "{}",
             str(row.dag_id),

@@ -473,7 +473,7 @@ def test_a_job_is_found_in_the_allocation_that_has_it(
     """For an older version of Lading the site was its location."""
     monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.0)
     monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_ROUNDS", 0.0)
-    place = {"site": "hpc", "location": "hpc", "placed_at": 1.0, "expires_at": 1e12}
+    place = {"site": "hpc", "location": "hpc", "placed_at": 1.0, "expires_at": time.time() + 590}
     house.add("runs", state=State.RUNNING, **place)
     house.add("waits", state=State.PLACED, **place)
     site.see("L1")

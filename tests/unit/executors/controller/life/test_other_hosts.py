@@ -1,9 +1,12 @@
-"""The lease between controllers of several machines, whose clocks differ."""
+"""Controllers and schedulers of several machines, whose clocks differ: the lease, and when jobs were queued."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
@@ -11,10 +14,15 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.controller import dispatch, housekeeping
+from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership
 from lading.executors.controller.life.leadership import LEASE_SECONDS, Leadership
 from lading.executors.controller.life.process import lives
+from lading.executors.store import Job, State, queue
 from lading.executors.store.leases import DatabaseNow
+from lading.scheduling.matching.waiting import Waiting
+from tests.clusters.sites import FakeSite, make_settings, rest
 from tests.services.outside_clocks import off, set_clock
 
 
@@ -70,3 +78,76 @@ def test_the_databases_clock_is_in_seconds_since_the_epoch(engine: Engine, monke
     true = set_clock(monkeypatch, 5000.0)
     with Session(engine) as session:
         assert abs((session.scalar(select(DatabaseNow())) or 0.0) - true()) < 600
+
+
+def add(session: Session, token: str, **columns: Any) -> None:
+    defaults: dict[str, Any] = {
+        "kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "cpus": 1.0, "memory": 1, "disk": 0,
+        "gpus": 0.0, "priority": 0,
+    }  # fmt: skip
+    store.add_job(session, token=token, **{**defaults, **columns})
+
+
+@off
+def test_a_job_is_queued_by_the_databases_clock(engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
+    """A scheduler's is off."""
+    true = set_clock(monkeypatch, ahead)
+    since = true()
+    with Session(engine) as session:
+        add(session, "t")
+        session.commit()
+        assert since - 1 <= session.scalars(select(Job.queued_at)).one() <= true() + 1
+
+
+@off
+def test_a_controller_dates_jobs_by_its_own_clock(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """Its clock is off, the database's is not: what is decided and what agents get is by its own."""
+    set_clock(monkeypatch, ahead)
+    settings = make_settings(tmp_path / "state")
+    settings.state_folder.mkdir()
+    site = FakeSite("a", tmp_path / "a")
+    controller = Controller({"a": site}, lambda subject, seconds: "jwt", settings, True, lambda changes: None)
+    seen: list[Sequence[Waiting]] = []
+    assign = controller.placing.assign
+
+    def assigned(session: Session, jobs: Sequence[Waiting], *rest: Any, **options: Any) -> Any:
+        seen.append(jobs)
+        return assign(session, jobs, *rest, **options)
+
+    monkeypatch.setattr(controller.placing, "assign", assigned)
+    since = time.time()
+    with Session(engine) as session:
+        add(session, "t")
+        session.commit()
+    controller.tick()
+    until = time.time()
+    controller.leadership.leads_until = 0.0
+    rest(controller.threads)
+    controller.threads.end()
+    [[job]] = seen
+    # Clocks that differ by less than two seconds are taken to agree, and asking may take its time.
+    assert since - 2 <= job.queued_at <= until + 2
+    with Session(engine) as session:
+        add(session, "sent", state=State.PLACED, site="a", location="here", placed_at=until)
+        session.commit()
+        there = controller.leadership.database_ahead
+        [given] = [each for each in queue.given(session, "a", database_ahead=there) if each.token == "sent"]
+        [row] = queue.to_send(session, ["sent"])
+        assert since - 2 <= given.job.queued_at <= time.time() + 2
+        assert dispatch.envelope(row, "jwt", 0.0, there).queued_at == given.job.queued_at
+
+
+@off
+def test_what_airflow_does_not_want_is_ended_after_a_while_by_the_databases_clock(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    true = set_clock(monkeypatch, ahead)
+    with Session(engine) as session:
+        add(session, "old", kind="ExecuteTask", queued_at=true() - housekeeping.SECONDS_UNTIL_UNWANTED - 1)
+        add(session, "young", kind="ExecuteTask", queued_at=true() + 600)
+        housekeeping.cancel_unwanted(session, time.time())
+        states = {row.token: row.state for row in session.execute(select(Job.token, Job.state))}
+    assert states["old"] == State.CANCELLED
+    assert states["young"] == State.QUEUED
