@@ -24,6 +24,7 @@ from lading.executors.controller.comparison import Comparison
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
+from lading.executors.controller.life.mark import Mark
 from lading.executors.controller.life.process import another_scheduler_lives, was_stopped
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
@@ -85,11 +86,12 @@ class Controller:
         self.takers = taking_unnamed({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify
-        self.placing = Placing(sites, extensions or Extensions())
+        self.mark = Mark(settings.controller_mark)
+        self.placing = Placing(sites, extensions or Extensions(), self.mark.put)
         self.settings = settings
         self.managed = managed
         self.parent = os.getppid()
-        self.leadership = Leadership(sites, managed, self.stop)
+        self.leadership = Leadership(sites, managed, self.stop, self.mark)
         self.leadership.clock.note_hang = self._note_hang
         self.hangs_at: str | None = None
         self.has_noted = False
@@ -146,6 +148,7 @@ class Controller:
             with create_session(scoped=False) as session:
                 strikes.take_all_back(session, self.leadership.holder)
                 strikes.note(session, self.leadership.holder, [at])
+            self.mark.put(None)  # it is noted, and counts once
             self.has_noted = True
         elif at is None and self.has_noted and self.hangs_at is not None:
             with create_session(scoped=False) as session:

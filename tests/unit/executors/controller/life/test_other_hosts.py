@@ -18,6 +18,7 @@ from lading.executors.controller import dispatch, housekeeping
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership
 from lading.executors.controller.life.leadership import LEASE_SECONDS, Leadership
+from lading.executors.controller.life.mark import Mark
 from lading.executors.controller.life.process import lives
 from lading.executors.store import Job, State, queue
 from lading.executors.store.leases import DatabaseNow
@@ -39,17 +40,24 @@ def engine(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     return airflow_database
 
 
-def standing_by() -> Leadership:
-    return Leadership((), True, lambda: None)
+@pytest.fixture
+def mark(tmp_path: Path) -> Mark:
+    return Mark(tmp_path / "mark")
+
+
+def standing_by(mark: Mark) -> Leadership:
+    return Leadership((), True, lambda: None, mark)
 
 
 @off
-def test_a_lease_that_is_renewed_is_nobody_elses(engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
-    acting = standing_by()
+def test_a_lease_that_is_renewed_is_nobody_elses(
+    engine: Engine, mark: Mark, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    acting = standing_by(mark)
     assert acting.lead()
     monkeypatch.setattr(leadership.socket, "gethostname", lambda: "here")
     set_clock(monkeypatch, ahead)
-    assert not standing_by().lead()
+    assert not standing_by(mark).lead()
     with Session(engine) as session:
         lease = store.lease(session)
         assert lease is not None
@@ -59,11 +67,11 @@ def test_a_lease_that_is_renewed_is_nobody_elses(engine: Engine, monkeypatch: py
 
 @off
 def test_a_lease_that_has_run_out_is_taken_at_once(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float
+    engine: Engine, mark: Mark, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     with monkeypatch.context() as elsewhere:
         set_clock(elsewhere, ahead)
-        assert standing_by().lead()
+        assert standing_by(mark).lead()
     with Session(engine) as session:  # it is dead, and its seconds are over
         session.execute(update(store.Lease).values(expires_at=store.Lease.expires_at - LEASE_SECONDS - 1))
         session.commit()
@@ -71,7 +79,7 @@ def test_a_lease_that_has_run_out_is_taken_at_once(
         assert lease is not None
         assert not lives(lease)
     monkeypatch.setattr(leadership.socket, "gethostname", lambda: "here")
-    assert standing_by().lead()
+    assert standing_by(mark).lead()
 
 
 def test_the_databases_clock_is_in_seconds_since_the_epoch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
