@@ -310,13 +310,14 @@ def count_live(session: Session) -> dict[tuple[str | None, str], int]:
 
 
 def save_locations(session: Session, site: str, locations: Iterable[Location]) -> None:
-    """Replace what is known of a site's locations."""
+    """Replace what is known of a site's locations; of one that stays in its state it is kept since when it is."""
     kept = list(locations)
     session.execute(delete(Location).where(Location.site == site, Location.name.not_in([row.name for row in kept])))
     # All at once: a merge asks for each row that is not there yet.
     known = {row.name: row for row in session.scalars(select(Location).where(Location.site == site))}
     for row in kept:
-        if row.name in known:
+        if (before := known.get(row.name)) is not None:
+            row.seen_at = before.seen_at if before.state == row.state else row.seen_at
             session.merge(row)
         else:
             session.add(row)

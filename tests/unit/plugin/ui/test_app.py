@@ -258,6 +258,7 @@ def test_a_delta_has_what_is_new(session: Session, client: TestClient) -> None:
     add_house(session)
     for table in (store.Job, Instance):
         session.execute(update(table).values(changed_at=NOW - 1000))
+    session.execute(update(store.Location).values(seen_at=NOW - 1000))
     session.commit()
     delta = {**HOUR, "cursor": client.get("/packing", params=HOUR).json()["cursor"]}
     found = client.get("/packing", params=delta).json()
