@@ -30,12 +30,12 @@ from tests.clusters.sites import FakeSite, make_settings
 folder, answer = Path(sys.argv[1]), appraisal.answer
 
 
-def deadly(question, *rest):
+def deadly(question, *rest, **options):
     if question.job.token == "deadly":
         with (folder / "deaths").open("a") as deaths:
             deaths.write("x")
         os.kill(os.getpid(), signal.SIGKILL)
-    return answer(question, *rest)
+    return answer(question, *rest, **options)
 
 
 appraisal.answer = deadly
