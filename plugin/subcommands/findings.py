@@ -117,8 +117,8 @@ def token_finding() -> Check:
 
 def key_finding() -> Check:
     """Whether this deployment stays the same one for its folders and machines, which know it by its Fernet key."""
-    values = conf.as_dict(display_source=True, display_sensitive=True, raw=True)["core"]
-    key, source = values.get("fernet_key", ("", "default"))
+    core: Mapping[str, Any] = conf.as_dict(display_source=True, display_sensitive=True, raw=True)["core"]
+    key, source = core.get("fernet_key", ("", "default"))
     if not str(key).strip():
         fault = (
             "is empty, so Airflow encrypts no connection, and folders know this deployment by the URL of its database"

@@ -35,7 +35,9 @@ def fixed(session: Session, since: float, until: float, changed: float | None) -
     """Machines that nobody launched: of each all that it was within the window."""
     by_name: dict[tuple[str, str], list[Capacity]] = {}
     query = select(Capacity).where(*capacity.between(since, until)).order_by(Capacity.since)
-    others = set() if changed is None else {tuple(row) for row in session.execute(changed_contact(changed))}
+    others: set[tuple[str, str]] = set()
+    if changed is not None:
+        others = {(row.site, row.name) for row in session.execute(changed_contact(changed))}
     for row in session.scalars(query):
         by_name.setdefault((row.site, row.name), []).append(row)
     found = []
@@ -84,7 +86,7 @@ def launched(session: Session, since: float, until: float, changed: float | None
     ]
 
 
-def changed_contact(since: float) -> Select[tuple[str, str]]:
+def changed_contact(since: float) -> Select[str, str]:
     """The locations that do not answer, the words for which may be others each time, or have changed their state."""
     return select(Location.site, Location.name).where(
         or_(Location.state == LocationState.UNREACHABLE, Location.seen_at > since)

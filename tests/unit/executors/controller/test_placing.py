@@ -287,7 +287,7 @@ def test_a_job_over_which_a_plugin_kills_two_controllers_has_failed(
     for _ in range(2):
         engine.dispose()
         if (child := os.fork()) == 0:
-            signal.alarm(60)
+            signal.alarm(300)
             try:
                 extensions = Extensions(policies={"mine": Deadly()})
                 settings = here.controller.settings
