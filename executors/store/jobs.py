@@ -153,7 +153,7 @@ def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
     ).all()
 
 
-def explain_the_rest(session: Session, reason: str, before: float) -> None:
+def explain_the_rest(session: Session, reason: str, before: float | DatabaseNow) -> None:
     """Give jobs a reason for their waiting that were queued before a time (seconds since the epoch) and have none."""
     session.execute(
         update(Job)

@@ -807,7 +807,7 @@ def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(
 def ask(house: House, kind: Kind, target: str) -> None:
     """Ask as the API server does; the controller looks at it in its next tick."""
     with Session(house.engine) as session:
-        requests.ask(session, kind, target, "ada", time.time())
+        requests.ask(session, kind, target, "ada")
         session.commit()
     house.controller.requests.next_look = 0.0
 
@@ -881,6 +881,6 @@ def test_what_a_site_never_does_is_given_up(house: House, site: FakeElasticSite)
     house.tick()
     assert answers(house) == ["its site has not done it within 600 s; see the site's note"]
     with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
-        requests.ask(session, Kind.PAUSE, "no", "ada", 1.0)
+        requests.ask(session, Kind.PAUSE, "no", "ada")
     with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is nothing that was launched"):
-        requests.ask(session, Kind.DRAIN, "hpc/no", "ada", 1.0)
+        requests.ask(session, Kind.DRAIN, "hpc/no", "ada")

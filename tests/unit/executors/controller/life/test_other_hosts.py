@@ -20,8 +20,13 @@ from lading.executors.controller.life import leadership
 from lading.executors.controller.life.leadership import LEASE_SECONDS, Leadership
 from lading.executors.controller.life.mark import Mark
 from lading.executors.controller.life.process import lives
-from lading.executors.store import Job, State, queue
+from lading.executors.requests import SECONDS_UNTIL_GIVEN_UP, Requests
+from lading.executors.store import Job, State, queue, requests
+from lading.executors.store.gangs import rows
+from lading.executors.store.gangs.tables import GangRow
+from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.leases import DatabaseNow
+from lading.executors.store.requests import Kind
 from lading.scheduling.matching.waiting import Waiting
 from tests.clusters.sites import FakeSite, make_settings, rest
 from tests.services.outside_clocks import off, set_clock
@@ -159,3 +164,52 @@ def test_what_airflow_does_not_want_is_ended_after_a_while_by_the_databases_cloc
         states = {row.token: row.state for row in session.execute(select(Job.token, Job.state))}
     assert states["old"] == State.CANCELLED
     assert states["young"] == State.QUEUED
+
+
+@off
+def test_what_is_asked_is_given_up_by_the_databases_clock(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """It is asked at an API server whose clock is off, and by the controller's it is long ago, or is to come."""
+    instance: dict[str, Any] = {
+        "site": "a", "kind": "", "cpus": 1.0, "memory": 1, "disk": 0, "gpus": 0.0, "seconds": 60.0,
+        "state": InstanceState.UP, "ordered_at": 1.0,
+    }  # fmt: skip
+    with Session(engine) as session:
+        session.add(Instance(token="L1", **instance))
+        with monkeypatch.context() as elsewhere:
+            set_clock(elsewhere, ahead)
+            request = requests.ask(session, Kind.DRAIN, "a/L1", "ada")
+        session.commit()
+        asked: list[str] = []
+        controller = Requests(lambda site, names: asked.extend(names))
+        controller.step(session)
+        session.commit()
+        session.refresh(request)
+        assert (request.done_at, asked) == (None, ["L1"])
+        request.at -= SECONDS_UNTIL_GIVEN_UP + 1
+        session.commit()
+        set_clock(monkeypatch, ahead)
+        controller.next_look = 0.0
+        controller.step(session)
+        assert "has not done it within" in str(request.words)
+
+
+@off
+def test_a_gang_is_woken_whatever_the_clock_says_of_who_wakes_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    with Session(engine) as session:
+        session.add(
+            GangRow(
+                token="g", dag_id="d", run_id="r", attempt=1, stage="attempted", wake_at=time.time() + 900, memory="{}"
+            )
+        )
+        session.flush()
+        set_clock(monkeypatch, ahead)
+        assert rows.wake(session, "d") == 1
+        session.flush()
+        wake_at = session.get_one(GangRow, "g").wake_at
+        monkeypatch.undo()
+        assert wake_at is not None
+        assert time.time() >= wake_at, "its next attempt is due"
