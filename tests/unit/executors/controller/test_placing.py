@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import time
@@ -19,7 +17,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, placing, site_thread
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import leadership, process
+from lading.executors.controller.life import process
 from lading.executors.controller.placing import Attempts, Extensions, Placing
 from lading.executors.store import Job, State, strikes
 from lading.hooks.site import Seen, SiteConfig
@@ -266,41 +264,6 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
         job = session.get_one(Job, "b")
         assert job.state == State.FAILED
         assert "2 controllers have died or hung while they looked for a place for it" in (job.reason or "")
-
-
-class Deadly(Asked):
-    """A policy that ends the process over one job as a signal would."""
-
-    def get_location(self, context: object, job: Planned, *rest: Any) -> str | None:
-        if job.name == "b":
-            os._exit(23)
-        return None
-
-
-def test_a_job_over_which_a_plugin_kills_two_controllers_has_failed(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leadership, "create_session", controller.create_session)
-    here = house(engine, tmp_path, Deadly())
-    for token in ("a", "b", "c"):
-        here.add(token)
-    for _ in range(2):
-        engine.dispose()
-        if (child := os.fork()) == 0:
-            signal.alarm(300)
-            try:
-                extensions = Extensions(policies={"mine": Deadly()})
-                settings = here.controller.settings
-                here.controller = Controller({"a": here.site}, lambda *_: "", settings, True, print, extensions)
-                here.controller.leadership.renew()
-                here.tick()
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 23
-    here.controller.leadership.renew()
-    with Session(engine) as session:
-        found = {job.token: (job.state, job.strikes) for job in session.scalars(select(Job))}
-    assert found == {"a": (State.QUEUED, None), "b": (State.FAILED, 2), "c": (State.QUEUED, None)}
 
 
 def test_a_plugin_that_ends_the_process_ends_none(engine: Engine, tmp_path: Path) -> None:
