@@ -14,7 +14,7 @@ from airflow.configuration import conf
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from lading.executors import store
 from lading.executors.controller import location_rows
@@ -304,7 +304,8 @@ def give_up_homeless(session: Session, is_known: Callable[[str, str, str, str], 
                 TaskInstance.last_heartbeat_at > silent_since,
             ),
         )
-        .where(Job.state.in_((State.PLACED, State.RUNNING)), Job.placed_at < now - SECONDS_UNTIL_HOMELESS)
+        # What seems to be placed later than now was placed by a controller of another machine, before this one began.
+        .where(Job.state.in_((State.PLACED, State.RUNNING)), func.abs(now - Job.placed_at) > SECONDS_UNTIL_HOMELESS)
     )
     changes: list[store.Change] = []
     for token, site, place, state, living in rows:

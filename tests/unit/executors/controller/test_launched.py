@@ -426,8 +426,13 @@ def one_waits_behind_another(house: House, site: FakeElasticSite) -> None:
     site.given["full"] = {"runs": True, "waits": False}
 
 
-def test_a_job_in_store_is_recalled_when_another_instance_has_room(house: House, site: FakeElasticSite) -> None:
+@pytest.mark.parametrize("ahead", [0.0, 300.0, 3600.0])
+def test_a_job_in_store_is_recalled_when_another_instance_has_room(
+    house: House, site: FakeElasticSite, ahead: float
+) -> None:
+    """A controller placed it whose clock may have been before ours."""
     one_waits_behind_another(house, site)
+    house.change("waits", placed_at=time.time() - 20 + ahead)
     house.tick(2)
     assert site.recalled == [("full", "waits")]
     house.tick(2)
