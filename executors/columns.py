@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,10 @@ GANGS = uuid.UUID("6e0f2b52-3c43-4f0e-9d0b-6f0c8f6a9a1e")
 
 
 def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
-    """The columns of a job that come from the workload itself; its JWT is left out, a new one is made at dispatch."""
+    """The columns of a job that come from the workload itself; its JWT is left out, a new one is made at dispatch.
+
+    When it is queued says the database's clock, as it is added.
+    """
     content = {**json.loads(workload.model_dump_json()), "token": ""}
     if content.get("log_path"):
         # Airflow makes folders of the ids of Dag, run and task, each of which may have 250 characters.
@@ -36,7 +38,6 @@ def job_columns(workload: ExecutorWorkload) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "kind": workload.type,
         "workload": json.dumps(content),
-        "queued_at": time.time(),
         "state": State.QUEUED,
         "priority": 0,
         "unreported": False,

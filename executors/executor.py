@@ -103,7 +103,7 @@ class LadingExecutor(BaseExecutor):
             # The task policy finds wrong hints when the Dag is parsed; this one got past it, so it fails alone.
             columns |= {"cpus": 0.0, "memory": 0, "disk": 0, "gpus": 0.0}
             columns |= {"state": State.FAILED, "cause": "error", "reason": str(error), "unreported": True}
-            columns["ended_at"] = columns["queued_at"]
+            columns["ended_at"] = time.time()
         store.add_job(session, owner=self.owner, **columns)
         self.live[columns["token"]] = State.QUEUED
         self.uncommitted.add(columns["token"])

@@ -50,9 +50,11 @@ class Requests:
         if time.monotonic() < self.next_look:
             return
         self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
-        for request in requests.to_do(session):
+        to_do = requests.to_do(session)
+        overdue = requests.overdue(session, SECONDS_UNTIL_GIVEN_UP) if to_do else frozenset()
+        for request in to_do:
             words = self._done(session, request)
-            if words is None and time.time() > request.at + SECONDS_UNTIL_GIVEN_UP:
+            if words is None and request.id in overdue:
                 words = f"its site has not done it within {SECONDS_UNTIL_GIVEN_UP:g} s; see the site's note"
             if words is not None:
                 request.done_at, request.words = time.time(), words

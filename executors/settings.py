@@ -112,6 +112,11 @@ class Settings:
         return self.state_folder / "controller.bell"
 
     @property
+    def controller_mark(self) -> Path:
+        """Says for which job a plugin is asked by the controller of this machine."""
+        return self.state_folder / "controller.mark"
+
+    @property
     def stopped(self) -> Path:
         """There from when the last scheduler of this machine was stopped in order until one starts."""
         return self.state_folder / "stopped"

@@ -56,7 +56,7 @@ class Comparison:
         for name in asked:
             cancels = {job.token: job.cancel for job in here.get(name, ()) if job.cancel}
             cancels |= {token: words for token, words in unknown.items() if strange[token] == name}
-            again = repeats(here.get(name, ()), absent, now + answer.site.jwt_seconds / 2)
+            again = repeats(here.get(name, ()), absent, now, answer.site.jwt_seconds)
             decision = decision.with_repeats(site, name, again).with_cancels(site, name, cancels)
         return decision
 
@@ -84,13 +84,20 @@ def lost(jobs: Iterable[Given], absent: Mapping[str, float], now: float) -> list
     ]
 
 
-def repeats(jobs: Iterable[Given], absent: Mapping[str, float], fresh_until: float) -> list[str]:
-    """Placed jobs to be given again: they did not arrive, or their JWT runs out before ``fresh_until``."""
+def repeats(jobs: Iterable[Given], absent: Mapping[str, float], now: float, jwt_seconds: float) -> list[str]:
+    """Placed jobs to be given again: they did not arrive, or their JWT is not known to be fresh.
+
+    One that runs out later than one made now was made by a controller whose clock is ahead of this one's, on another
+    machine: how much of its time is left is not known here.
+
+    :param now: epoch seconds
+    :param jwt_seconds: for which a JWT is valid at the site
+    """
 
     def due(job: Given) -> bool:
         if job.token in absent:
             return absent[job.token] > SECONDS_UNTIL_REPEATED
-        return job.expires_at is None or job.expires_at < fresh_until
+        return job.expires_at is None or not now + jwt_seconds / 2 <= job.expires_at <= now + jwt_seconds
 
     return [job.token for job in jobs if job.state == State.PLACED and due(job)]
 

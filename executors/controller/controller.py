@@ -24,6 +24,7 @@ from lading.executors.controller.comparison import Comparison
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
+from lading.executors.controller.life.mark import Mark
 from lading.executors.controller.life.process import another_scheduler_lives, was_stopped
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
@@ -85,11 +86,12 @@ class Controller:
         self.takers = taking_unnamed({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify
-        self.placing = Placing(sites, extensions or Extensions())
+        self.mark = Mark(settings.controller_mark)
+        self.placing = Placing(sites, extensions or Extensions(), self.mark.put)
         self.settings = settings
         self.managed = managed
         self.parent = os.getppid()
-        self.leadership = Leadership(sites, managed, self.stop)
+        self.leadership = Leadership(sites, managed, self.stop, self.mark)
         self.leadership.clock.note_hang = self._note_hang
         self.hangs_at: str | None = None
         self.has_noted = False
@@ -146,6 +148,7 @@ class Controller:
             with create_session(scoped=False) as session:
                 strikes.take_all_back(session, self.leadership.holder)
                 strikes.note(session, self.leadership.holder, [at])
+            self.mark.put(None)  # it is noted, and counts once
             self.has_noted = True
         elif at is None and self.has_noted and self.hangs_at is not None:
             with create_session(scoped=False) as session:
@@ -215,7 +218,8 @@ class Controller:
     def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> Answer:
         """What a site has said beside what the store has of it, brought up to date."""
         with create_session(scoped=False) as session:
-            jobs = queue.given(session, site.name, self.durations.read(session) if site.launches else None)
+            durations = self.durations.read(session) if site.launches else None
+            jobs = queue.given(session, site.name, durations, self.leadership.database_ahead)
             there = self.launched[site.name]
             rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
             known = there.measured(session, observation) if site.launches else {}
@@ -297,13 +301,16 @@ class Controller:
     def _together(self, sites: Sequence[SiteView], now: float) -> Outcome:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
         with create_session(scoped=False) as session:
-            return self.gangs.decide(session, sites, now, by_dag=self.by_dag)
+            return self.gangs.decide(
+                session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead
+            )
 
     def _waiting(self) -> tuple[list[Waiting], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
         with create_session(scoped=False) as session:
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
-            found = queue.waiting(session, self.turn, by_dag=self.by_dag, durations=durations)
+            ahead = self.leadership.database_ahead
+            found = queue.waiting(session, self.turn, by_dag=self.by_dag, durations=durations, database_ahead=ahead)
             self.turn += 1
             return found, [*queue.on_machines(session, found)]
 
@@ -341,7 +348,8 @@ class Controller:
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:
-                dispatch.explain(session, decision, started - SECONDS_UNTIL_EXPLAINED)
+                before = started + self.leadership.database_ahead - SECONDS_UNTIL_EXPLAINED
+                dispatch.explain(session, decision, before)
         self._tell(decision.changes)
 
     def _tell(self, changes: Sequence[Change]) -> None:
@@ -374,7 +382,8 @@ class Controller:
             return {}
         with create_session(scoped=False) as session:
             ready, changes = self.staging.ready(session, site.name, placed)
-            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds)
+            ahead = self.leadership.database_ahead
+            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, ahead)
         self._tell([*changes, *refused])
         return found
 

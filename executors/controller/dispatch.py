@@ -160,7 +160,8 @@ def columns(job: Waiting) -> dict[str, Any]:
 
 
 def explain(session: Session, decision: Decision, before: float) -> None:
-    """Say why jobs wait; of those that nobody looked at, to the ones queued before this (epoch seconds)."""
+    """Say why jobs wait; of those that nobody looked at, to the ones queued before this (epoch seconds,
+    by the database's clock)."""
     for reason, tokens in decision.reasons.items():
         store.explain(session, reason, tokens)
     groups.explain(session, before)
@@ -170,11 +171,17 @@ def explain(session: Session, decision: Decision, before: float) -> None:
 
 
 def to_send(
-    session: Session, placed: Mapping[str, Sequence[str]], mint: Callable[[str, float], str], seconds: float
+    session: Session,
+    placed: Mapping[str, Sequence[str]],
+    mint: Callable[[str, float], str],
+    seconds: float,
+    database_ahead: float = 0.0,
 ) -> tuple[dict[str, list[Envelope]], list[Change]]:
     """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds; and what was stored.
 
     One whose row cannot be read fails, and it alone.
+
+    :param database_ahead: by how many seconds the clock is before ours that says when they were queued
     """
     expires_at = time.time() + seconds
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
@@ -182,7 +189,7 @@ def to_send(
     for job in jobs:
         jwt = mint(job.subject, seconds)
         try:
-            by_token[job.token] = envelope(job, jwt, expires_at)
+            by_token[job.token] = envelope(job, jwt, expires_at, database_ahead)
             changes.append(Change(job.token, {"expires_at": expires_at}))
         except Exception as error:  # the data is whatever was stored
             words = f"its row cannot be read, so it was not sent: {type(error).__name__}: {error}; clear the task"
@@ -194,11 +201,12 @@ def to_send(
     return sent, [change for change in changes if "state" in change.values]
 
 
-def envelope(job: Job, jwt: str, expires_at: float) -> Envelope:
+def envelope(job: Job, jwt: str, expires_at: float, database_ahead: float = 0.0) -> Envelope:
     """A job as it travels.
 
     :param jwt: with which its task introduces itself
     :param expires_at: when that is no longer valid, epoch seconds
+    :param database_ahead: by how many seconds the clock is before ours that says when it was queued
     """
     return Envelope(
         token=job.token,
@@ -207,7 +215,7 @@ def envelope(job: Job, jwt: str, expires_at: float) -> Envelope:
         memory_limit=job.memory_limit,
         time_limit=job.time_limit,
         priority=job.priority,
-        queued_at=job.queued_at,
+        queued_at=job.queued_at - database_ahead,
         expires_at=expires_at,
         queue=job.queue or job.queue_hint,
         native=json.loads(job.native_hint) if job.native_hint else {},

@@ -14,7 +14,7 @@ from airflow.configuration import conf
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from lading.executors import store
 from lading.executors.controller import location_rows
@@ -24,6 +24,7 @@ from lading.executors.controller.sites_file import about, bindings_of, differenc
 from lading.executors.locality import data
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, Job, State, capacity, instances, requests, site_rows
+from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.trouble import Trouble
@@ -270,7 +271,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
         .where(
             Job.kind == "ExecuteTask",
             Job.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
-            Job.queued_at < now - SECONDS_UNTIL_UNWANTED,
+            Job.queued_at < DatabaseNow() - SECONDS_UNTIL_UNWANTED,
             # One that came back waits again, and nobody is left to end it there.
             or_(Job.cancel.is_(None), Job.state != State.PLACED),
             ~wanted,
@@ -303,7 +304,8 @@ def give_up_homeless(session: Session, is_known: Callable[[str, str, str, str], 
                 TaskInstance.last_heartbeat_at > silent_since,
             ),
         )
-        .where(Job.state.in_((State.PLACED, State.RUNNING)), Job.placed_at < now - SECONDS_UNTIL_HOMELESS)
+        # What seems to be placed later than now was placed by a controller of another machine, before this one began.
+        .where(Job.state.in_((State.PLACED, State.RUNNING)), func.abs(now - Job.placed_at) > SECONDS_UNTIL_HOMELESS)
     )
     changes: list[store.Change] = []
     for token, site, place, state, living in rows:

@@ -117,11 +117,18 @@ class NotedPolicy:
 class Placing:
     """The choice of places for the jobs that wait.
 
+    :param mark: called with the job for which a third party is asked from now on, and with None when it has answered
     :ivar at: the job for which a third party is asked now; None: none is
     """
 
-    def __init__(self, sites: Mapping[str, Site[Any]], extensions: Extensions) -> None:
+    def __init__(
+        self,
+        sites: Mapping[str, Site[Any]],
+        extensions: Extensions,
+        mark: Callable[[str | None], None] = lambda token: None,
+    ) -> None:
         self.sites = sites
+        self.mark = mark
         self.at: str | None = None
         self.extensions = replace(
             extensions,
@@ -145,12 +152,14 @@ class Placing:
         :raises Exception: whatever it raises; in the place of the end of the process RuntimeError
         """
         self.at = token
+        self.mark(token)
         try:
             return ask()
         except SystemExit as error:
             raise RuntimeError(f"it has called sys.exit({error.code!r})") from error
         finally:
             self.at = None
+            self.mark(None)
 
     def _filter(self, ask: GetTargets) -> GetTargets:
         return lambda job, targets: self._noted(job.name, lambda: ask(job, targets))

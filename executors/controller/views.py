@@ -125,8 +125,11 @@ def recalled(answer: Answer, site: SiteView, now: float) -> dict[str, list[str]]
 
     From a site that takes none now, as one that is paused, only those that could not run there any more.
     """
-    late = now - SECONDS_UNTIL_MOVED if site.trouble is None else 0.0
-    settled = (each.token for each in answer.jobs if each.placed_at is not None and each.placed_at < late)
+    if site.trouble is not None:
+        return recalls(site.launched, frozenset(), now=now)
+    # What seems to be placed later than now was placed by a controller of another machine, before this one began.
+    placed = ((each.token, each.placed_at) for each in answer.jobs if each.placed_at is not None)
+    settled = (token for token, at in placed if abs(now - at) > SECONDS_UNTIL_MOVED)
     return recalls(site.launched, frozenset(settled), now=now)
 
 

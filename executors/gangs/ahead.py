@@ -64,12 +64,15 @@ class Ahead:
         self.looked_at: dict[Run, float] = {}
         self.trouble = Trouble(log)
 
-    def look(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outlook:
+    def look(
+        self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
+    ) -> Outlook:
         """What is to be launched for tasks that are to come.
 
         :param sites: with what is held taken
         :param now: epoch seconds
         :param by_dag: whether some site does not take every Dag
+        :param database_ahead: by how many seconds the database's clock is before ours
         """
         live, outlook = runs.live(session), Outlook()
         self.seen_at |= dict.fromkeys(live, now)
@@ -78,7 +81,8 @@ class Ahead:
         due = sorted(due, key=lambda run: self.looked_at.get(run, 0.0))[:MOST_RUNS_PER_TICK]
         if due:
             sites = [replace(each, waits=self.waits.read(session)) for each in sites]
-            known, coming = self._known(session, sites, by_dag=by_dag), runs.unfinished(session, due)
+            known = self._known(session, sites, by_dag, database_ahead)
+            coming = runs.unfinished(session, due)
             for run in due:
                 self.looked_at[run] = now
                 here = RunAhead(run, known, sites, self.asked_at.setdefault(run, {}), now)
@@ -92,7 +96,7 @@ class Ahead:
                     outlook.wanted.setdefault(each.site, []).append(replace(each.job, queued_at=since))
         return outlook
 
-    def _known(self, session: Session, sites: Sequence[SiteView], *, by_dag: bool) -> Known:
+    def _known(self, session: Session, sites: Sequence[SiteView], by_dag: bool, database_ahead: float) -> Known:
         """What predictions rest on; jobs that are alike have one route."""
         ways, able = self.ways, [site for site in sites if site.holds]
         return Known(
@@ -103,6 +107,7 @@ class Ahead:
             router(able, ways.rules, ways.rank),
             ways.filters,
             by_dag,
+            database_ahead,
         )
 
     def _look_at(self, session: Session, here: RunAhead, rows: Sequence[Any], live: Sequence[Any]) -> list[Log]:

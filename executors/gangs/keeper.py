@@ -44,14 +44,17 @@ class Keeper:
         self.files = files
         self.trouble = Trouble(log)
 
-    def decide(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outcome:
+    def decide(
+        self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
+    ) -> Outcome:
         """What is to be done about gangs.
 
         :param sites: all of them, in their order
         :param now: epoch seconds
         :param by_dag: whether some site does not take every Dag
+        :param database_ahead: by how many seconds the database's clock is before ours
         """
-        known = rows.load(session, by_dag=by_dag)
+        known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead)
         held: dict[Where, Resources] = {}
         for row in known.holds:
             if row.state in ("asked", "held"):
@@ -75,7 +78,7 @@ class Keeper:
         outcome.active = frozenset(active)
         outcome.sites = tick.room.with_held()
         if self.ahead is not None:
-            outlook = self.ahead.look(session, outcome.sites, now, by_dag=by_dag)
+            outlook = self.ahead.look(session, outcome.sites, now, by_dag=by_dag, database_ahead=database_ahead)
             outcome.notes += outlook.notes
             for site, jobs in outlook.wanted.items():
                 outcome.wanted.setdefault(site, []).extend(jobs)

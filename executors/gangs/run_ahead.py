@@ -43,6 +43,7 @@ class Known:
     :param route: says where a job may ever run; ``route_together``: one of a gang
     :param filters: the binding filters by name
     :param by_dag: whether some site does not take every Dag
+    :param database_ahead: by how many seconds the clock is before ours that says when jobs were queued
     """
 
     durations: Durations
@@ -52,6 +53,7 @@ class Known:
     route_together: Callable[[Waiting], Route]
     filters: Mapping[str, GetTargets]
     by_dag: bool
+    database_ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +164,17 @@ class RunAhead:
         place = self._place(task_id)
         if waiting := [row for row in live if row.task_id == task_id and row.state != State.RUNNING]:
             wait = max(self._wait_of(row, place) for row in waiting)
-            return replace(found, wait=wait, asked_at=max(row.wake_at or row.queued_at for row in waiting))
+            return replace(found, wait=wait, asked_at=max(map(self._asked_at, waiting)))
         if place is None or not all(row.state in TO_COME for row in rows):
             return found
         if not step.asks or place.site.market is None:
             return replace(found, wait=place.wait)
         self.to_come.add(task_id)
         return replace(found, wait=place.wait, may_ask=True, asked_at=self.asked_at.get(step.partition))
+
+    def _asked_at(self, row: Any) -> float:
+        """Since when room is looked for for a job that waits, by our clock."""
+        return float(row.wake_at or row.queued_at - self.known.database_ahead)
 
     def _place(self, task_id: str) -> Place | None:
         if task_id not in self.places:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
 
+from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import ENDED, LIVE, Job, Location, State
 
 if TYPE_CHECKING:
@@ -59,9 +60,13 @@ def live(session: Session, tokens: Iterable[str], site: str | None = None) -> se
 
 
 def add_job(session: Session, **columns: Any) -> None:
-    """Add one job; a token that is there already is left as it is (the same try was queued twice)."""
+    """Add one job; a token that is there already is left as it is (the same try was queued twice).
+
+    It is queued now, by the database's clock, unless ``queued_at`` is given: those of several schedulers may differ.
+    """
     if not knows(session, columns["token"]):
-        session.execute(insert(Job.__table__), columns)  # one of many: without the ORM
+        when = {} if "queued_at" in columns else {"queued_at": DatabaseNow()}
+        session.execute(insert(Job.__table__).values(**when), columns)  # one of many: without the ORM
 
 
 def any_queued(session: Session) -> bool:
@@ -148,7 +153,7 @@ def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
     ).all()
 
 
-def explain_the_rest(session: Session, reason: str, before: float) -> None:
+def explain_the_rest(session: Session, reason: str, before: float | DatabaseNow) -> None:
     """Give jobs a reason for their waiting that were queued before a time (seconds since the epoch) and have none."""
     session.execute(
         update(Job)
@@ -305,13 +310,14 @@ def count_live(session: Session) -> dict[tuple[str | None, str], int]:
 
 
 def save_locations(session: Session, site: str, locations: Iterable[Location]) -> None:
-    """Replace what is known of a site's locations."""
+    """Replace what is known of a site's locations; of one that stays in its state it is kept since when it is."""
     kept = list(locations)
     session.execute(delete(Location).where(Location.site == site, Location.name.not_in([row.name for row in kept])))
     # All at once: a merge asks for each row that is not there yet.
     known = {row.name: row for row in session.scalars(select(Location).where(Location.site == site))}
     for row in kept:
-        if row.name in known:
+        if (before := known.get(row.name)) is not None:
+            row.seen_at = before.seen_at if before.state == row.state else row.seen_at
             session.merge(row)
         else:
             session.add(row)

@@ -48,15 +48,21 @@ class Given:
 
 
 def waiting(
-    session: Session, turn: int = 0, *, by_dag: bool = False, durations: Durations | None = None
+    session: Session,
+    turn: int = 0,
+    *,
+    by_dag: bool = False,
+    durations: Durations | None = None,
+    database_ahead: float = 0.0,
 ) -> list[Waiting]:
     """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
 
     :param turn: of more shapes than can be looked at together each turn has others
     :param by_dag: whether some site does not take every Dag
     :param durations: predict how long they run; None: nothing depends on that
+    :param database_ahead: by how many seconds the clock is before ours that says when they were queued
     """
-    build = partial(as_waiting, by_dag=by_dag, durations=durations)
+    build = partial(as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead)
     found = [build(row) for row in session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))]
     limited = with_budgets(groups.may_start(session, MOST_JOBS_PER_TICK), build, session)
     if len(found) == MOST_JOBS_PER_TICK:
@@ -99,18 +105,19 @@ def with_all_shapes(
     return found
 
 
-def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None) -> Waiting:
+def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, database_ahead: float = 0.0) -> Waiting:
     """A row of the query for jobs that can be placed.
 
     :param by_dag: whether some site does not take every Dag
     :param durations: predict how long it runs; None: nothing depends on that
+    :param database_ahead: by how many seconds the clock is before ours that says when it was queued
     """
     queue = row.queue or row.queue_hint
     return Waiting(
         name=row.token,
         resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
         priority=row.priority,
-        queued_at=row.queued_at,
+        queued_at=row.queued_at - database_ahead,
         time=row.time_limit,
         instance_type=row.instance_type,
         hints=HINTS[queue is not None or row.native_hint is not None, row.nodes is not None],
@@ -140,15 +147,16 @@ def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None) -> Wa
     )
 
 
-def given(session: Session, site: str, durations: Durations | None = None) -> list[Given]:
+def given(session: Session, site: str, durations: Durations | None = None, database_ahead: float = 0.0) -> list[Given]:
     """The jobs that a site has been given and that have not ended.
 
     :param durations: predict how long they run; None: nothing depends on that
+    :param database_ahead: by how many seconds the clock is before ours that says when they were queued
     """
     columns = Job.state, Job.location, Job.placed_at, Job.expires_at, Job.cancel, Job.started_at
     at_work = Job.site == site, Job.state.in_(groups.AT_WORK)
     return [
-        Given(as_waiting(row, False, durations), *(getattr(row, column.key) for column in columns))
+        Given(as_waiting(row, False, durations, database_ahead), *(getattr(row, column.key) for column in columns))
         for row in session.execute(select(*groups.COLUMNS, *columns).where(*at_work))
     ]
 

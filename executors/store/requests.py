@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, or_, select
 
 from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import Job, Request, SiteRow, State
 from lading.scheduling.text.printable import shortened
 
@@ -33,8 +34,8 @@ class Kind(str, Enum):
 OF_SITES = (Kind.PAUSE, Kind.RESUME)
 
 
-def ask(session: Session, kind: Kind, target: str, by: str, now: float) -> Request:
-    """Note what somebody asks.
+def ask(session: Session, kind: Kind, target: str, by: str) -> Request:
+    """Note what somebody asks now, by the database's clock: those of the controller and of who asks may differ.
 
     :param target: a site, or site/instance, or the token of a job
     :raises LookupError: there is no such target
@@ -51,7 +52,7 @@ def ask(session: Session, kind: Kind, target: str, by: str, now: float) -> Reque
             raise LookupError(f"{target[:100]!r} is no job that sleeps until its next attempt; valid: the id of one")
     elif kind not in OF_SITES and living(session, site, instance) is None:
         raise LookupError(f"{target[:100]!r} is nothing that was launched and has not ended; valid: site/instance")
-    request = Request(kind=kind.value, target=target, by=by[:250], at=now)
+    request = Request(kind=kind.value, target=target, by=by[:250], at=DatabaseNow())
     session.add(request)
     session.flush()
     return request
@@ -66,6 +67,12 @@ def living(session: Session, site: str, name: str) -> Instance | None:
 def to_do(session: Session) -> Sequence[Request]:
     """What is not done yet, in the order in which it was asked."""
     return session.scalars(select(Request).where(Request.done_at.is_(None)).order_by(Request.id)).all()
+
+
+def overdue(session: Session, seconds: float) -> frozenset[int]:
+    """Of what is not done yet, what was asked longer ago than that."""
+    query = select(Request.id).where(Request.done_at.is_(None), Request.at < DatabaseNow() - seconds)
+    return frozenset(session.scalars(query))
 
 
 def latest(session: Session, since: float, limit: int) -> Sequence[Request]:

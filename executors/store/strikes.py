@@ -29,7 +29,7 @@ EXAMINED = (
 )
 PLACED = (
     "while they looked for a place for it. Look at the binding filters, rules and policies of plugins that it met: the "
-    "log of the controller that hung says where it stood. Mend that, then clear the task"
+    "log of a controller that hung says where it stood. Mend that, then clear the task"
 )
 # So many mapped instances of a task are tried that ask for the same, when as many before have been brought down.
 MOST_ALIKE = 2
@@ -38,6 +38,7 @@ REPEATED = (
     "is not tried. Look at the expressions and patterns of its hints and at the size of its inputs, mend or shorten "
     "them, and start a new run"
 )
+WAITING = State.QUEUED, State.ATTEMPTED
 WITHOUT_SYNC = {"synchronize_session": False}
 
 
@@ -68,8 +69,19 @@ def take_all_back(session: Session, holder: str) -> None:
     """Take back all notes of a controller that ends in order, or of which is known better what it does."""
     session.execute(
         update(Job)
-        .where(Job.state == State.QUEUED, Job.examined_by == holder)
+        .where(Job.state.in_(WAITING), Job.examined_by == holder)
         .values(examined_by=None, changed_at=Job.changed_at),
+        execution_options=WITHOUT_SYNC,
+    )
+
+
+def blame(session: Session, holder: str, token: str) -> None:
+    """Note for a controller that has died over which job that was: what else it has noted has not brought it down."""
+    take_all_back(session, holder)
+    session.execute(
+        update(Job)
+        .where(Job.token == token, Job.state.in_(WAITING))
+        .values(examined_by=holder, changed_at=Job.changed_at),
         execution_options=WITHOUT_SYNC,
     )
 
@@ -88,7 +100,7 @@ def charge(session: Session, holder: str) -> list[Change]:
     """
     noted = session.execute(
         select(Job.token, Job.strikes, Job.appraisal).where(
-            Job.state == State.QUEUED, Job.examined_by.is_not(None), Job.examined_by != holder
+            Job.state.in_(WAITING), Job.examined_by.is_not(None), Job.examined_by != holder
         )
     ).all()
     changes = []

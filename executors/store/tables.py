@@ -265,6 +265,7 @@ class Location(Base):
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
     note: Mapped[str | None] = mapped_column(Text)
+    # Since when it has been seen in its state.
     seen_at: Mapped[float] = mapped_column(Double)
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import stat
-import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.cleanup import leftovers
+from lading.hooks.files.host import file_time
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport
@@ -43,15 +43,22 @@ def clean_cluster(
 
 
 def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run: bool) -> list[Cleaned]:
-    """Remove those of some files of this machine that have not changed for so many seconds; what is no file stays."""
-    before = time.time() - older_than
+    """Remove those of some files of this machine that have not changed for so many seconds; what is no file stays.
+
+    Their folders may lie at a file server: its clock dates them, and says what time it is.
+    """
+    times: dict[Path, float] = {}
     number, size, troubles = 0, 0, []
     for path in files:
         with contextlib.suppress(FileNotFoundError):  # somebody else was faster
             found = path.lstat()
-            if not stat.S_ISREG(found.st_mode) or found.st_mtime >= before:
+            if not stat.S_ISREG(found.st_mode):
                 continue
             try:
+                if path.parent not in times:
+                    times[path.parent] = file_time(path.parent)
+                if found.st_mtime >= times[path.parent] - older_than:
+                    continue
                 if not dry_run:
                     path.unlink()
             except PermissionError as error:

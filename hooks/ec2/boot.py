@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lading.hooks.ec2.client import Instance, number, whole_gib
-from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.config import FAILED, READY, EC2Config
 from lading.hooks.ec2.identity import Identity, matching
 from lading.hooks.site import Order
 from lading.scheduling.hints.machine_words import SPOT
@@ -194,13 +193,19 @@ def price(tags: Mapping[str, str]) -> float | None:
     return number(tags.get(PRICE))
 
 
-# What it says goes to a file in the folder, and when it has ended to where cloud-init and the console have it, too.
+# What it says goes to a file in the folder, and when it has ended to where cloud-init and the console have it, too: how
+# it has ended is the last line.
 ENVIRONMENT = """set -eu
 folder={folder}
 mkdir -p "$folder"
 exec 3>&1 >"$folder/.lading-log" 2>&1
-trap 'test -e "$folder/.lading-ready" || mv "$folder/.lading-log" "$folder/.lading-failed"
-cat "$folder"/.lading-[lf]* >&3' EXIT
+rm -f "$folder/{ready}" "$folder/{failed}"
+trap 'status=$?
+cat "$folder/.lading-log" >&3
+if test -e "$folder/{ready}"; then echo "airflow lading bootstrap: $folder is ready" >&3; else
+    mv "$folder/.lading-log" "$folder/{failed}"
+    echo "airflow lading bootstrap: $folder could not be made, status $status; see $folder/{failed}" >&3
+fi' EXIT
 if command -v dnf >/dev/null; then dnf install -y python3.11 python3.11-pip
 elif command -v apt-get >/dev/null; then apt-get update && apt-get install -y python3 python3-venv; fi
 for python in python3.13 python3.12 python3.11 python3.10 python3; do
@@ -208,7 +213,14 @@ for python in python3.13 python3.12 python3.11 python3.10 python3; do
 done
 "$python" -m venv "$folder"
 "$folder/bin/pip" install --no-input {requirements}
-touch "$folder/.lading-ready"
+touch "$folder/{ready}"
+"""
+# What whoever starts a machine with it reads, before the text that is for cloud-init.
+HEAD = """#cloud-config
+# Start a machine of a stock image with this as its user data. When it has ended, after some minutes, there is the file
+# {ready} in {folder}: make an image of the machine then. Where it has failed there is {failed} instead, with all
+# that was said. The machine's console ends with the same, so that no login is needed:
+#   aws ec2 get-console-output --latest --output text --instance-id ID
 """
 # Runs ``boot`` of the table, and leaves a file where it has failed, which whoever logs in can read.
 BOOT = """sh -c "$1" >"$2.log" 2>&1
@@ -223,13 +235,13 @@ def environment(config: EC2Config, requirements: Sequence[str]) -> str:
     """User data that makes the environment of jobs from a stock image of Linux, to be made an image of its own.
 
     When all is installed there is a file ``.lading-ready`` in the environment; where that has failed there is
-    ``.lading-failed``, with what was said.
+    ``.lading-failed``, with what was said, which the site's machines of such an image tell.
 
     :param requirements: what pip installs
     :raises ValueError: ``python`` of the table is in no environment that could be made
     """
-    folder, middle, name = config.python.rpartition("/bin/")
-    if not (middle and folder.startswith("/") and re.fullmatch(r"python[\d.]*", name)):
+    folder = config.environment
+    if folder is None:
         raise ValueError(
             f"python = {config.python!r} is no path in an environment that could be made; valid: such as "
             "/opt/airflow/bin/python"
@@ -237,8 +249,11 @@ def environment(config: EC2Config, requirements: Sequence[str]) -> str:
     script = ENVIRONMENT.format(
         folder=shlex.quote(folder),
         requirements=" ".join(map(shlex.quote, requirements)),
+        ready=READY,
+        failed=FAILED,
     )
-    text = f"#cloud-config\n{json.dumps({'runcmd': [['sh', '-c', script]]}, indent=1)}\n"
+    head = HEAD.format(folder=json.dumps(folder), ready=READY, failed=FAILED)
+    text = f"{head}{json.dumps({'runcmd': [['sh', '-c', script]]}, indent=1)}\n"
     if len(text.encode()) > MOST_USER_DATA:
         raise ValueError(f"the user data has {len(text.encode()):,} bytes; valid: at most {MOST_USER_DATA:,}")
     return text

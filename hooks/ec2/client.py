@@ -52,7 +52,7 @@ CODES = {
     Trouble.CAPACITY: "InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientReservedInstanceCapacity|"
     "InsufficientCapacity|UnfulfillableCapacity|SpotMaxPriceTooLow",
     Trouble.QUOTA: "InstanceLimitExceeded|VcpuLimitExceeded|MaxSpotInstanceCountExceeded|"
-    "MaxSpotFleetRequestCountExceeded|VolumeLimitExceeded|MaxIOPSLimitExceeded",
+    "MaxSpotFleetRequestCountExceeded",
     Trouble.THROTTLE: "RequestLimitExceeded|ResourceCountExceeded|RequestThrottled|Throttling|ThrottlingException|"
     "ThrottledException|TooManyRequestsException|EC2ThrottledException|RequestThrottledException|SlowDown",
     Trouble.TERMINATED: "IdempotentInstanceTerminated",

@@ -22,6 +22,10 @@ GROUP = re.compile(r"sg-[0-9a-f]{8,17}")
 RESERVED_TAGS = "lading:", "aws:"
 MOST_TAGS = 40
 WITH_FALLBACK = "spot-with-fallback"
+# What the environment that ``airflow lading bootstrap`` makes has when it is made, and where that has failed.
+READY, FAILED = ".lading-ready", ".lading-failed"
+# The last lines of what was said when something has failed that a machine was to do at its first boot.
+LINES = 5
 Family = Literal["standard", "dl", "f", "g", "hpc", "inf", "p", "trn", "u", "x"]
 
 
@@ -171,7 +175,9 @@ class EC2Config(MachinesConfig):
     @property
     def agent_setup(self) -> str:
         probe = f"{{ {self.ready}\n}} </dev/null >&2 || {{ echo 'it is not ready: the probe fails' >&2; exit 1; }}"
-        return "\n".join(filter(None, [self._boot_fault, probe if self.ready else "", self.setup]))
+        return "\n".join(
+            filter(None, [self._boot_fault, self._environment_fault, probe if self.ready else "", self.setup])
+        )
 
     @property
     def boot_log(self) -> str:
@@ -187,6 +193,25 @@ class EC2Config(MachinesConfig):
         failed, python = shlex.quote(f"{self.boot_log}-failed"), shlex.quote(self.python)
         return (
             f"[ ! -e {failed} ] || {{ command -v {python} >/dev/null && {probe}\n}} || {{ cat {failed} >&2; exit 1; }}"
+        )
+
+    @property
+    def environment(self) -> str | None:
+        """The folder of the environment that has ``python``; None: it is in none that could be made."""
+        folder, middle, name = self.python.rpartition("/bin/")
+        is_there = middle and folder.startswith("/") and re.fullmatch(r"python[\d.]*", name)
+        return folder if is_there else None
+
+    @property
+    def _environment_fault(self) -> str:
+        """Shell text that says why the environment of ``python`` could not be made, where Lading is not in it."""
+        if self.environment is None:
+            return ""
+        ready, failed = (shlex.quote(f"{self.environment}/{name}") for name in (READY, FAILED))
+        return (
+            f"[ -e {ready} ] || [ ! -e {failed} ] || {shlex.quote(self.python)} -c 'import lading.executors.host' "
+            "2>/dev/null || { echo 'the user data of `airflow lading bootstrap` has failed on the machine, or on that "
+            f"from which its image was made; its last lines:'; tail -n {LINES} {failed}; exit 1\n}} >&2"
         )
 
     @property

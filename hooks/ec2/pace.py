@@ -45,6 +45,8 @@ class Concern(Enum):
     SUBNET = "subnet"
     ZONE = "zone"
     CAPACITY_TYPE = "capacity type"
+    VOLUMES = "volumes"
+    """Those of the account in the region: every machine has some, and leaves them when it ends."""
     ACCOUNT = "account"
 
 
@@ -53,7 +55,8 @@ class Refusal:
     """What AWS means by an error code, or by the code of the reason for which a machine has ended.
 
     :param code: a pattern of it; messages change, so what is known by its words has a row for the rest of its code
-    :param seconds: for how long what it concerns is left alone; of an account it is the first pause of ever longer ones
+    :param seconds: for how long what it concerns is left alone; of an account and its volumes it is the first pause of
+        ever longer ones
     :param words: a pattern of what the message has; empty: any
     :param remedy: what to do; empty: nothing, it passes
     """
@@ -166,8 +169,9 @@ REFUSALS = (
         SECONDS_WITHOUT_CAPACITY,
     ),
     Refusal(
-        r"Client\.VolumeLimitExceeded", Concern.ACCOUNT, FIRST_HOLD,
-        "raise the quota of EBS storage in Service Quotas, or lower `disk`",
+        r"(Client\.)?(VolumeLimitExceeded|MaxIOPSLimitExceeded)", Concern.VOLUMES, FIRST_HOLD,
+        "raise the quotas of EBS storage and its IOPS in Service Quotas, delete volumes that are not used, or lower "
+        "`disk`",
     ),
     Refusal(
         r"Client\.InvalidParameter\w*", Concern.ACCOUNT, FIRST_HOLD,
@@ -231,6 +235,7 @@ class Shortages:
         self._unknown_profile = 0
         self._throttle = Backoff(FIRST_THROTTLE, LONGEST_THROTTLE)
         self._refusal = Backoff(FIRST_HOLD, LONGEST_HOLD)
+        self._volumes = Backoff(FIRST_HOLD, LONGEST_HOLD)
         self._doubt = Backoff(FIRST_HOLD, LONGEST_HOLD)
         self._silent = 0
 
@@ -258,6 +263,8 @@ class Shortages:
             self._throttle.failed("AWS does not know the instance profile yet, which takes a moment after it was made")
         elif found.concern is Concern.ACCOUNT:
             self._refusal.failed(words)
+        elif found.concern is Concern.VOLUMES:
+            self._volumes.failed(words)
         elif found is UNKNOWN:
             pauses = self._strange.setdefault(offering, Backoff(FIRST_HOLD, LONGEST_HOLD))
             pauses.failed(words)
@@ -315,10 +322,12 @@ class Shortages:
         self._unknown_profile = 0
         self._throttle.succeeded()
         self._refusal.succeeded()
+        self._volumes.succeeded()
 
     def freed(self) -> None:
         """A machine has ended, so a quota may have room."""
         self.quotas.clear()
+        self._volumes.succeeded()
 
     @property
     def paused(self) -> str | None:
@@ -328,7 +337,7 @@ class Shortages:
     @property
     def held(self) -> str | None:
         """Why nothing can be launched before somebody has done something, in words; None: it can."""
-        return self._refusal.held or self._doubt.held
+        return self._refusal.held or self._volumes.held or self._doubt.held
 
     @property
     def any(self) -> bool:

@@ -95,6 +95,17 @@ def existing(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
+def file_time(folder: Path) -> float:
+    """What time it is by the clock that dates the files of a folder, which may be a file server's: epoch seconds.
+
+    The folder is dated anew by that.
+
+    :raises OSError: it is not there, or not ours
+    """
+    os.utime(folder)
+    return folder.stat().st_mtime
+
+
 def scratch(configured: str) -> Path:
     """The folder on this machine in which jobs have folders of their own.
 

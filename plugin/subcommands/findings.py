@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow.configuration import conf
+import psutil
+from airflow.configuration import AIRFLOW_CONFIG, conf
 from airflow.exceptions import AirflowConfigException
 from airflow.executors.executor_loader import ExecutorLoader
 from airflow.utils.session import create_session
@@ -57,6 +58,7 @@ def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Itera
     yield state_folder_finding(settings.state_folder)
     yield store_finding()
     yield token_finding()
+    yield key_finding()
     yield controller_finding(settings)
     yield throttle_finding()
     try:
@@ -111,6 +113,52 @@ def token_finding() -> Check:
         words = f"no JWT can be made: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
         return Check("tokens", False, words)
     return Check("tokens", True, "a JWT for a task can be made")
+
+
+def key_finding() -> Check:
+    """Whether this deployment stays the same one for its folders and machines, which know it by its Fernet key."""
+    core: Mapping[str, Any] = conf.as_dict(display_source=True, display_sensitive=True, raw=True)["core"]
+    key, source = core.get("fernet_key", ("", "default"))
+    if not str(key).strip():
+        fault = (
+            "is empty, so Airflow encrypts no connection, and folders know this deployment by the URL of its database"
+        )
+    elif source == "default":
+        fault = f"is not set: Airflow has made up one for this process, as it could not keep it in {AIRFLOW_CONFIG}"
+    elif source == "airflow.cfg" and is_of_container(Path(AIRFLOW_CONFIG), container_began_at()):
+        fault = f"is that of {AIRFLOW_CONFIG}, which was written in this container since it began, and goes with it"
+    else:
+        return Check("fernet key", True, f"[core] fernet_key is set ({source})")
+    return Check(
+        "fernet key",
+        True,
+        f"[core] fernet_key {fault}; where it changes, Lading takes the folders of its sites for those of another "
+        "deployment and starts nothing there, and it does not know the machines that it has launched; set "
+        "AIRFLOW__CORE__FERNET_KEY to one key that is kept, the same for all schedulers, API servers and controllers",
+        warns=True,
+    )
+
+
+def container_began_at(mounts: Path = Path("/proc/self/mountinfo")) -> float | None:
+    """When the container began in which this process is, epoch seconds; None: it is in none whose files go with it."""
+    try:
+        lines = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return None
+    roots = [line[line.index("-") + 1] for line in lines if len(line) > 4 and line[4] == "/" and "-" in line[:-1]]
+    is_layered = bool(roots) and "overlay" in roots[-1]
+    return psutil.Process(1).create_time() if is_layered else None
+
+
+def is_of_container(file: Path, began_at: float | None) -> bool:
+    """Whether a file came into being in this container, and goes with it: it is on no volume, and not in its image.
+
+    :param began_at: when the container began, epoch seconds; None: there is none
+    """
+    if began_at is None or not file.exists():
+        return False
+    found = file.stat()
+    return found.st_dev == Path("/").stat().st_dev and found.st_mtime > began_at
 
 
 def default_finding(settings: Settings) -> Check:

@@ -186,7 +186,7 @@ def steps(session: Session, sites: Mapping[str, Site[Any]], line: Line, kind: Ki
     elif line.row is None:
         raise Refused(f"{NOT_STORED}, so that it is given nothing; terminate it, or start a controller")
     else:
-        request = requests.ask(session, kind, f"{line.site}/{line.name}", by, time.time())
+        request = requests.ask(session, kind, f"{line.site}/{line.name}", by)
         session.commit()
         if not acts:
             yield f"noted ({kind.value}); no controller acts now, the next one does it"

@@ -113,6 +113,7 @@ def remove_state_folder(settings: Settings) -> list[str]:
     ours = (
         settings.controller_log,
         settings.controller_bell,
+        settings.controller_mark,
         settings.schedulers_folder,
         settings.spool_folder,
         settings.published_sites,

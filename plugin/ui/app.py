@@ -151,7 +151,7 @@ def post_request(session: SessionDep, user: GetUserDep, asked: models.Asked) -> 
     """Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job."""
 
     def noted() -> models.Request:
-        row = requests.ask(session, asked.kind, asked.target, user.get_name(), time.time())
+        row = requests.ask(session, asked.kind, asked.target, user.get_name())
         answer = models.Request.model_validate(row, from_attributes=True)
         session.commit()
         return answer

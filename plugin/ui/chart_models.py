@@ -42,6 +42,8 @@ class Machine(BaseModel):
     ordered_at: float | None = None
     ready_at: float | None = None
     reason: str | None = None
+    unreachable_since: float | None = None
+    """None: it answers, or is gone."""
     spans: list[Span]
 
 

@@ -202,6 +202,7 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
     :param now: epoch seconds
     :param choices: where a partition may be tried; asked when it is its turn
     """
+    gang = _dated_by(gang, now)
     begins = gang.stage is Stage.ATTEMPTED and gang.wake_at is not None and now >= gang.wake_at
     is_between = False
     for event in events:
@@ -290,6 +291,20 @@ def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) 
         words = gang.words if is_final else _in_vain(gang)
         return replace(gang, stage=Stage.FAILED), [*effects, Fail(names, words)]
     return asleep(gang, now, pause), [*effects, Sleep(gang.roots, gang.wake_at or now + pause)]
+
+
+def _dated_by(gang: Gang, now: float) -> Gang:
+    """A gang by the clock of who decides now: no sleep and no pass ends later than one that begins now.
+
+    It was dated by a controller of another machine, whose clock may have been before this one's.
+    """
+    pause = gang.attempts.pause(gang.attempt)
+    wake_at = gang.wake_at if gang.wake_at is None or pause is None else min(gang.wake_at, now + pause)
+    until = None if gang.until is None else min(gang.until, now + gang.attempts.timeout)
+    look_at = min(gang.look_at, now + SECONDS_UNTIL_LOOKED_AGAIN)
+    if (wake_at, until, look_at) == (gang.wake_at, gang.until, gang.look_at):
+        return gang
+    return replace(gang, wake_at=wake_at, until=until, look_at=look_at)
 
 
 def asleep(gang: Gang, now: float, pause: float) -> Gang:

@@ -126,6 +126,44 @@ def test_a_machine_of_the_name_of_its_site_is_no_queue(session: Session) -> None
     assert (found.cpus_used, found.cpus_up, found.cpus_batch) == (1, 8, 0)
 
 
+def test_a_machine_that_does_not_answer_is_said_to_be_unreachable_since_then(session: Session) -> None:
+    add_sites(session)
+    session.add(Location(site="hpc", name="L1", kind="slurm", cpus=32.0, state="up", seen_at=NOW - 800, **AMOUNTS))
+    session.flush()
+
+    def seen(name: str, state: str, at: float, note: str | None) -> None:
+        row = {"site": "local" if name == "host" else "hpc", "name": name, "kind": "k", "cpus": 16.0, "seen_at": at}
+        others = session.scalars(select(Location).where(Location.site == row["site"], Location.name != name)).all()
+        kept = [
+            Location(
+                site=each.site, name=each.name, kind=each.kind, cpus=each.cpus, state=each.state, seen_at=at, **AMOUNTS
+            )
+            for each in others
+        ]
+        store.save_locations(session, str(row["site"]), [Location(state=state, note=note, **row, **AMOUNTS), *kept])
+        session.flush()
+
+    def shown(cursor: float | None = None) -> dict[str, tuple[str, float | None, str | None]]:
+        found = packing(session, EVERYTHING, NOW - HOUR, NOW, NOW, cursor)
+        return {each.name: (each.state, each.unreachable_since, each.reason) for each in found.machines}
+
+    up = {"host": ("up", None, None), "L1": ("up", None, None)}
+    assert shown() == up
+    assert "host" not in shown(NOW + 30), "nothing has changed"
+    seen("host", "unreachable", NOW - 300, "no route to host")
+    seen("L1", "unreachable", NOW - 200, "it has not answered for 10 s")
+    seen("host", "unreachable", NOW - 100, "connection refused")
+    silent = {
+        "host": ("up", NOW - 300, "connection refused"),
+        "L1": ("up", NOW - 200, "it has not answered for 10 s"),
+    }
+    assert shown() == silent
+    assert shown(NOW + 900) == silent, "though nothing else of it has changed"
+    seen("host", "up", NOW - 5, None)
+    seen("L1", "up", NOW - 5, None)
+    assert shown(NOW) == up
+
+
 def test_jobs_that_still_wait_have_waited_until_now(session: Session) -> None:
     add(session, "began", queued_at=NOW - 600, started_at=NOW - 570)
     for number in range(3):

@@ -25,6 +25,7 @@ from lading.executors.store import Change, Job, Location, State, groups, instanc
 from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import UsageRow
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.resources import Layout
@@ -78,6 +79,14 @@ def add(session: Session, token: str, **columns: Any) -> None:
         "owner": 7,
     }
     store.add_job(session, token=token, **{**defaults, **columns})
+
+
+def test_a_job_is_queued_by_the_clock_of_the_database(session: Session) -> None:
+    columns = {"kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "priority": 0}
+    amounts = {"cpus": 1.0, "memory": 100, "disk": 0, "gpus": 0.0}
+    store.add_job(session, token="t", **columns, **amounts)
+    now = session.execute(select(DatabaseNow())).scalar_one()
+    assert now - 600 <= session.scalars(select(Job.queued_at).where(Job.token == "t")).one() <= now
 
 
 def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:

@@ -72,7 +72,7 @@ class JobScratch:
         if keep:
             os.ftruncate(self._held, 0)
             os.write(self._held, str(disk).encode())
-            _keep(self._lock, time.time() + keep)
+            _keep(self._lock, host.file_time(self._lock.parent) + keep)
         else:
             remove(_hide(self.path))
             self._lock.unlink(missing_ok=True)
@@ -84,7 +84,7 @@ class Kept:
     """The folder of a job that failed.
 
     :param mark: the file that says so
-    :param until: seconds since the epoch
+    :param until: seconds since the epoch, by the clock that dates files there
     :param disk: MiB that it counts for
     """
 
@@ -134,15 +134,15 @@ class Scratch:
         if time.monotonic() >= self._due or failures != self._failures:
             self._failures = failures
             self._due = time.monotonic() + INTERVAL
-            self._sweep(time.time())
+            self._sweep()
 
     def make_room(self) -> None:
         """Give up the folder of a failed job whose time is over first, for another job needs the room."""
-        self._sweep(time.time())
+        self._sweep()
         if self.kept and not self._removes():
             self._sweep(min(each.until for each in self.kept))
 
-    def _sweep(self, now: float) -> None:
+    def _sweep(self, now: float | None = None) -> None:
         with contextlib.suppress(OSError):  # there is none, or no such place: what needs it says so
             parent = root(self.configured)
             self.kept, hidden = sweep(parent, self.keep_failed, now)
@@ -155,14 +155,15 @@ class Scratch:
         return self._remover is not None and self._remover.poll() is None
 
 
-def sweep(parent: Path, keep_failed: float, now: float) -> tuple[list[Kept], list[Path]]:
+def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[list[Kept], list[Path]]:
     """Hide what nobody needs any more; returns the folders that are kept, and those that are hidden.
 
     :param keep_failed: seconds for which the folder of a job is kept that has died without a word
-    :param now: epoch seconds
+    :param now: epoch seconds by the clock that dates the files there, which nodes may share; None: what it says
     :raises OSError: there is no such folder
     """
     _refuse_others(parent)
+    now = host.file_time(parent) if now is None else now
     kept = []
     for mark in list(parent.glob("*.lock")):
         with contextlib.suppress(FileNotFoundError):  # somebody else has come before
@@ -247,7 +248,7 @@ def _hold(lock: Path, flags: int = 0) -> int | None:
 
 
 def _keep(lock: Path, until: float) -> None:
-    """Let what a held lock stands for be kept until then, epoch seconds."""
+    """Let what a held lock stands for be kept until then, epoch seconds by the clock that dates files there."""
     os.utime(lock, (int(until), int(until)))
     lock.rename(lock.with_suffix(".kept"))
 

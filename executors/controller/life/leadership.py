@@ -11,11 +11,15 @@ import uuid
 from collections.abc import Callable, Collection
 
 from airflow.utils.session import create_session
+from sqlalchemy import select
 
 from lading.executors import store
 from lading.executors.controller.life.lease_clock import LeaseClock
+from lading.executors.controller.life.mark import Mark
 from lading.executors.controller.life.process import ask_to_make_way, is_dead
 from lading.executors.store import Change, capacity, strikes
+from lading.executors.store.leases import DatabaseNow
+from lading.hooks.polling.outside_clock import seconds_ahead
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +35,20 @@ class Leadership:
     :param sites: the names of the sites that it acts for
     :param managed: whether an executor started it and may stop it
     :param on_lost: called when another controller has the lease
+    :param mark: says over which job a plugin has ended the controller before this one
     """
 
-    def __init__(self, sites: Collection[str], managed: bool, on_lost: Callable[[], None]) -> None:
+    def __init__(self, sites: Collection[str], managed: bool, on_lost: Callable[[], None], mark: Mark) -> None:
         self.sites = sites
         self.managed = managed
         self.on_lost = on_lost
+        self.mark = mark
         self.holder = str(uuid.uuid4())
         self.leads_until = 0.0
         self.renew_at = 0.0
         self.has_lost = False
+        self.database_ahead = 0.0
+        """By how many seconds the database's clock is before ours."""
         self.struck: list[Change] = []
         """What the controllers before it have died or hung over, not yet told."""
         self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
@@ -81,6 +89,7 @@ class Leadership:
         :raises SQLAlchemyError: the database is away; the lease runs out by itself
         """
         self.clock.stop()
+        self.mark.end()
         self.has_lost = True
         self.leads_until = self.renew_at = 0.0  # a site that goes on only now must not be asked for anything
         with create_session(scoped=False) as session:
@@ -89,6 +98,9 @@ class Leadership:
 
     def _take(self) -> bool:
         with create_session(scoped=False) as session:
+            asked_at = time.time()
+            said = session.execute(select(DatabaseNow())).scalar_one()
+            self.database_ahead = seconds_ahead(said, asked_at, time.time(), self.database_ahead)
             held = store.lease(session)
             dead = held.holder if held and held.holder != self.holder and is_dead(held) else None
             if held is not None and not self.managed:
@@ -100,7 +112,11 @@ class Leadership:
             if leads and not self.leads_until:
                 store.forget_other_sites(session, self.sites)
                 capacity.end_other_sites(session, self.sites, time.time())
+                if (left := self.mark.found()) is not None:
+                    strikes.blame(session, *left)
                 struck = strikes.charge(session, self.holder)
+        if leads and not self.leads_until:
+            self.mark.begin(self.holder)
         if struck:
             which = ", ".join(each.token for each in struck[:3])
             log.error("A controller has died or hung while it examined %d jobs (%s ...)", len(struck), which)

@@ -21,6 +21,7 @@ from airflow.utils.session import create_session
 from lading.executors import store
 from lading.executors.settings import Settings
 from lading.executors.store import scheduler_liveness
+from lading.executors.store.leases import DatabaseNow
 from lading.hooks.files import python_command
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.permissions import make_private, opener
@@ -135,7 +136,7 @@ class ControllerProcess:
         if self.starts > 1:
             with create_session(scoped=False) as session:
                 reason = f"{NO_CONTROLLER}{words}; see {self.settings.controller_log} on {socket.gethostname()}"
-                store.explain_the_rest(session, reason, time.time())
+                store.explain_the_rest(session, reason, DatabaseNow())
             self.explained = True
 
     def ring(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -91,15 +90,16 @@ def any_gang(session: Session) -> bool:
     return session.scalar(waits) is not None or runs.any_live(session)
 
 
-def load(session: Session, *, by_dag: bool) -> Everything:
+def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Everything:
     """All that is known of gangs, apart from the session.
 
     :param by_dag: whether some site does not take every Dag
+    :param database_ahead: by how many seconds the clock is before ours that says when members were queued
     """
     query = select(*COLUMNS).where(Job.gang.is_not(None), Job.state.in_(LIVE)).order_by(*groups.ORDER)
     members = [
         Member(
-            queue.as_waiting(row, by_dag),
+            queue.as_waiting(row, by_dag, database_ahead=database_ahead),
             row.gang,
             row.gang_terms or "{}",
             str(row.dag_id),
@@ -176,7 +176,7 @@ def wake_with(session: Session, token: str) -> bool:
     row = session.scalar(select(GangRow).join(Job, Job.gang == GangRow.token).where(Job.token == token))
     if row is None or row.stage != Stage.ATTEMPTED:
         return False
-    row.wake_at = time.time()
+    row.wake_at = 0.0  # by whichever clock
     return True
 
 
@@ -211,5 +211,5 @@ def wake(session: Session, dag_id: str, run_id: str | None = None, name: str | N
         query = query.where(or_(GangRow.name == name, GangRow.token.in_(its_jobs)))
     rows = session.scalars(query).all()
     for row in rows:
-        row.wake_at = time.time()
+        row.wake_at = 0.0  # by whichever clock
     return len(rows)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import or_, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Capacity, capacity
+from lading.executors.store import Capacity, Location, capacity
 from lading.executors.store.instances import Instance, InstanceState
+from lading.hooks.site import LocationState, join
 from lading.plugin.ui.chart_models import Machine, Span
 from lading.scheduling.matching.market import kind_in_words
 
@@ -20,6 +21,13 @@ def machines(session: Session, since: float, until: float, changed: float | None
     :param changed: only those that have changed after this
     """
     found = [*fixed(session, since, until, changed), *launched(session, since, until, changed)]
+    silent = {
+        key(row.site, row.name): row
+        for row in session.scalars(select(Location).where(Location.state == LocationState.UNREACHABLE))
+    }
+    for each in found:
+        if (row := silent.get(each.key)) is not None and each.state != "gone":
+            each.unreachable_since, each.reason = row.seen_at, join(each.reason, row.note)
     return sorted(found, key=lambda each: (each.site, each.spans[0].since, each.name))
 
 
@@ -27,12 +35,15 @@ def fixed(session: Session, since: float, until: float, changed: float | None) -
     """Machines that nobody launched: of each all that it was within the window."""
     by_name: dict[tuple[str, str], list[Capacity]] = {}
     query = select(Capacity).where(*capacity.between(since, until)).order_by(Capacity.since)
+    others: set[tuple[str, str]] = set()
+    if changed is not None:
+        others = {(row.site, row.name) for row in session.execute(changed_contact(changed))}
     for row in session.scalars(query):
         by_name.setdefault((row.site, row.name), []).append(row)
     found = []
     for (site, name), rows in by_name.items():
         last = rows[-1]
-        if changed is None or max(last.since, last.until or 0.0) > changed:
+        if changed is None or max(last.since, last.until or 0.0) > changed or (site, name) in others:
             found.append(
                 Machine(
                     key=key(site, name),
@@ -57,7 +68,8 @@ def launched(session: Session, since: float, until: float, changed: float | None
         or_(Instance.state != InstanceState.ENDED, (Instance.ended_at > since) & Instance.ready_at.is_not(None)),
     )
     if changed is not None:
-        query = query.where(Instance.changed_at > changed)
+        here = changed_contact(changed).where(Location.site == Instance.site, Location.name == Instance.token)
+        query = query.where(or_(Instance.changed_at > changed, here.exists()))
     return [
         Machine(
             key=key(row.site, row.token),
@@ -72,6 +84,13 @@ def launched(session: Session, since: float, until: float, changed: float | None
         )
         for row in session.scalars(query)
     ]
+
+
+def changed_contact(since: float) -> Select[str, str]:
+    """The locations that do not answer, the words for which may be others each time, or have changed their state."""
+    return select(Location.site, Location.name).where(
+        or_(Location.state == LocationState.UNREACHABLE, Location.seen_at > since)
+    )
 
 
 def key(site: str, name: str) -> str:

@@ -1,5 +1,5 @@
 // The packing chart: a row for each machine, as high as it has cpus; a rectangle for each job, time by cpus.
-import {bought, clock, count, duration, spoken, taskName, tickLabel} from "./words.js";
+import {bought, clock, count, duration, machineState, spoken, taskName, tickLabel} from "./words.js";
 
 export const COLORS = {running: "#0891b2", succeeded: "#16a34a", failed: "#dc2626", cancelled: "#d97706"};
 export const HIDDEN = "#9ca3af";
@@ -106,7 +106,7 @@ function jobTip(job, now) {
 
 function machineTip(machine) {
   const price = machine.usd_per_hour === null ? "" : `, $${count(machine.usd_per_hour)}/h`;
-  return [`<b>${escaped(machine.key)}</b>`, `${escaped(machine.state)} · ${count(machine.cpus)} cpus${price}`, escaped(bought(machine)), machine.node && escaped(machine.node), machine.native_id && `${machine.instance_type === null ? "batch job " : ""}${escaped(machine.native_id)}`, machine.reason && escaped(spoken(machine.reason))].filter(Boolean).join("<br>");
+  return [`<b>${escaped(machine.key)}</b>`, `${escaped(machineState(machine).filter(Boolean).join(" "))} · ${count(machine.cpus)} cpus${price}`, escaped(bought(machine)), machine.node && escaped(machine.node), machine.native_id && `${machine.instance_type === null ? "batch job " : ""}${escaped(machine.native_id)}`, machine.reason && escaped(spoken(machine.reason))].filter(Boolean).join("<br>");
 }
 
 // Its element knows it: so can a test, and who looks from the browser's console.

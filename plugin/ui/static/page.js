@@ -4,7 +4,7 @@ import {allJobs, ask, useAnswer, usePacking} from "./data.js";
 import {Packing} from "./packing_chart.js";
 import {TryTable} from "./tries.js";
 import {Badge, Confirmed, Frame, Link, Muted, Row, Section, Select, Spinner, Table, Tile, Tiles, Trouble, h, memo, useMemo, useState} from "./ui.js";
-import {bought, cost, count, cpuHours, dagPath, date, duration, inUse, memory, midnight, percent, spoken, usd} from "./words.js";
+import {bought, cost, count, cpuHours, dagPath, date, duration, inUse, machineState, memory, midnight, percent, spoken, usd} from "./words.js";
 
 const RANGES = [["900", "15 minutes"], ["3600", "1 hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];
 const dagLink = (dagId) => h(Link, {to: dagPath(dagId)}, dagId);
@@ -93,7 +93,7 @@ function Machines({packing, shares, now, may}) {
   return h(Table, {name: "Machines", rows, empty: "No machine is up.", columns: [
     {title: "Machine", cell: (machine) => h("div", null, h("div", null, machine.key), h(Muted, null, bought(machine))), text: (machine) => machine.key},
     {title: "Bought", shown: false, text: bought},
-    {title: "State", cell: (machine) => h(Badge, {word: machine.state}), text: (machine) => machine.state},
+    {title: "State", cell: (machine) => { const [word, since] = machineState(machine); return h("div", null, h(Badge, {word}), since && h("div", null, h(Muted, null, since))); }, text: (machine) => machineState(machine).filter(Boolean).join(" ")},
     {title: "cpus used / up", cell: (machine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`, number: true},
     {title: "used so far", cell: ({key}) => percent(shares.get(key).used, shares.get(key).up), number: true},
     {title: "Memory", cell: (machine) => memory(machine.memory), number: true},

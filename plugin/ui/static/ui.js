@@ -33,7 +33,7 @@ export function Tile({label, value, help}) {
   return h(C.Stat.Root, {borderWidth: 1, borderRadius: "md", p: 3, "data-tile": label}, h(C.Stat.Label, null, label), h(C.Stat.ValueText, null, value), help ? h(C.Stat.HelpText, {mb: 0}, help) : null);
 }
 
-const COLORS = {up: "green", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", cancelled: "orange", booting: "yellow", ordered: "yellow", draining: "orange"};
+const COLORS = {up: "green", paused: "orange", running: "cyan", succeeded: "green", failed: "red", down: "red", unreachable: "red", cancelled: "orange", booting: "yellow", ordered: "yellow", draining: "orange"};
 export function Badge({word}) {
   if (!word) return null;
   return C?.Badge ? h(C.Badge, {colorPalette: COLORS[word] ?? "gray"}, word) : h("b", null, word);

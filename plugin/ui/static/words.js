@@ -79,6 +79,8 @@ export function inUse({cpus_used, cpus_up, cpus_batch}) {
   const parts = [cpus_up ? `of ${count(cpus_up)} that are up, ${percent(cpus_used, cpus_up)}` : null, cpus_batch ? `${count(cpus_batch)} more in batch jobs` : null];
   return parts.filter(Boolean).join("; ") || null;
 }
+// The state of a machine, in a word, and since when where it does not answer: what it was when it last did says little.
+export const machineState = ({state, unreachable_since: since}) => (since === null || since === undefined ? [state, null] : ["unreachable", `since ${date(since)}`]);
 export const bought = ({instance_type, capacity_type, zone}) => [instance_type, capacity_type, zone].filter(Boolean).join(", ");
 export const taskName = (job) => (job.hidden || job.hidden === undefined && !job.taskId ? "another Dag's task" : `${job.dagId ?? job.dag_id ?? ""}${job.dagId ?? job.dag_id ? "." : ""}${job.taskId ?? job.task_id}${(job.mapIndex ?? job.map_index) >= 0 ? `[${job.mapIndex ?? job.map_index}]` : ""}`);
 

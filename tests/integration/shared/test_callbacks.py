@@ -39,7 +39,11 @@ def test_callbacks_of_deadlines_run_on_the_executor(airflow: Airflow, runs: Runs
     jobs: list[dict[str, str]] = []
 
     def ended() -> bool:
-        jobs[:] = [job for job in json.loads(airflow.lading("jobs", "-o", "json")) if job["task_id"] == CALLBACK]
+        jobs[:] = [
+            job
+            for job in json.loads(airflow.lading("jobs", "--limit", "1000", "-o", "json"))
+            if job["task_id"] == CALLBACK
+        ]
         return len(jobs) == 2 and all(job["state"] in ("succeeded", "failed") for job in jobs)
 
     assert wait_until(ended, 60), jobs

@@ -80,7 +80,7 @@ def test_executors_side_by_side(two_executors: Airflow) -> None:
     ran = {task: airflow.xcom("both", run, task) for task in ("default", "alias", "path", "name", "local")}
     assert ran == {"default": "local", "alias": "lading", "path": "lading", "name": "lading", "local": "local"}
     assert [airflow.xcom("both", run, "mapped", map_index=index) for index in (0, 1)] == ["lading"] * 2
-    jobs = json.loads(airflow.lading("jobs", "--run-id", run, "-o", "json"))
+    jobs = json.loads(airflow.lading("jobs", "--run-id", run, "--limit", "1000", "-o", "json"))
     assert sorted(job["task_id"] for job in jobs) == ["alias", "mapped", "mapped", "name", "path"]
     assert {(job["cpus"], job["state"]) for job in jobs} == {(0.5, "succeeded")}
 
@@ -93,7 +93,7 @@ def test_a_scatter(two_executors: Airflow) -> None:
     assert airflow.xcom("spread", run, "pairs") == [["0x", "01"], ["1x", None]]
     assert airflow.xcom("spread", run, "squares") == [1, 4, 9, 16, 25]
     assert "1 of 3 jobs failed: job 2 (n=3)" in airflow.logs("spread", run, "square", map_index=0)
-    jobs = json.loads(airflow.lading("jobs", "--run-id", run, "-o", "json"))
+    jobs = json.loads(airflow.lading("jobs", "--run-id", run, "--limit", "1000", "-o", "json"))
     tries = [job for job in jobs if job["task_id"] == "square"]
     states = sorted((int(job["map_index"]), int(job["try_number"]), job["state"]) for job in tries)
     assert states == [(0, 1, "failed"), (0, 2, "succeeded"), (1, 1, "succeeded")]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.cleanup.leftovers import RUNS, YOUNGEST, sweep, words
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.job_scripts.hook import BatchHook
@@ -22,7 +23,7 @@ from lading.hooks.spool.rejected import Rejected
 from lading.hooks.ssh.answer import TransportError
 from tests.clusters.paper import Paper
 from tests.clusters.toy_batch import Toy, ToyCluster
-from tests.services.outside_clocks import off
+from tests.services.outside_clocks import off, set_clock
 
 DAY = 86400.0
 
@@ -306,6 +307,22 @@ def test_files_of_this_machine(tmp_path: Path) -> None:
     assert found == {"rejected files": 1, "torn writes": 1}
     assert not torn.exists()
     assert {path.name for path in site.spool.rejected.iterdir()} == {"2.jsonl", "3.jsonl"}
+
+
+@off
+def test_the_age_of_a_file_is_judged_by_the_clock_that_dates_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """Here that is a file server's, which is right; ours is off."""
+    (young := tmp_path / ".torn").write_text("x")
+    (old := tmp_path / "old").write_text("x")
+    age(young, 600 / DAY)
+    age(old, (YOUNGEST + 600) / DAY)
+    set_clock(monkeypatch, ahead)
+    [cleaned] = clean_files("files", [young, old], older_than=YOUNGEST, dry_run=False)
+    assert (cleaned.number, cleaned.trouble) == (1, None)
+    assert young.exists()
+    assert not old.exists()
 
 
 @pytest.fixture

@@ -24,7 +24,13 @@ def test_the_script_makes_the_environment_that_the_table_names(tmp_path: Path) -
     # Without the package managers of the system, which are none of a test's business.
     script = script.replace("command -v dnf", "false").replace("command -v apt-get", "false")
     script = script.replace('pip" install --no-input', 'pip" --no-input')
-    subprocess.run([shell, option, script], check=True, timeout=300)
+    folder.mkdir()
+    (folder / ".lading-failed").write_text("the time before")
+    done = subprocess.run([shell, option, script], check=True, timeout=300, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == f"airflow lading bootstrap: {folder} is ready"
+    assert not (folder / ".lading-failed").exists()
+    setup = table(f"{folder}/bin/python").agent_setup
+    assert subprocess.run(["sh", "-c", setup], timeout=60).returncode == 0
     assert (folder / ".lading-ready").exists()
     assert (folder / "bin" / "python").exists()
 
@@ -39,6 +45,17 @@ def test_what_fails_is_said_in_the_folder_in_which_the_reader_waits_for_the_end(
     assert not (folder / ".lading-ready").exists()
     assert "there is no pip" in (folder / ".lading-failed").read_text()
     assert "there is no pip" in done.stdout, "for cloud-init and the console"
+    ended = f"airflow lading bootstrap: {folder} could not be made, status 3; see {folder}/.lading-failed"
+    assert done.stdout.splitlines()[-1] == ended
+    setup = table(f"{folder}/bin/python").agent_setup
+    asked = subprocess.run(["sh", "-c", setup], capture_output=True, text=True, timeout=60)
+    assert asked.returncode == 1
+    assert "the user data of `airflow lading bootstrap` has failed on the machine" in asked.stderr, "in the site's note"
+    assert "there is no pip" in asked.stderr
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin/python").unlink(missing_ok=True)
+    (folder / "bin/python").symlink_to("/bin/true")  # it was mended by hand, and has Lading
+    assert subprocess.run(["sh", "-c", setup], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(("script", "fails"), [("echo no such image; exit 3", True), ("echo fine", False)])

@@ -18,6 +18,7 @@ from lading.executors.store import State
 from lading.executors.store.queue import Given
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.resources import Resources
+from tests.services.outside_clocks import off
 
 NOW = 1000.0
 
@@ -54,10 +55,23 @@ def test_a_job_that_the_store_does_not_want_is_ended_after_a_while() -> None:
 
 def test_a_placed_job_that_did_not_arrive_is_given_again() -> None:
     jobs = [given("a", State.PLACED), given("b", State.RUNNING)]
-    assert repeats(jobs, {"a": SECONDS_UNTIL_REPEATED - 1, "b": 99.0}, NOW) == []
-    assert repeats(jobs, {"a": SECONDS_UNTIL_REPEATED + 1, "b": 99.0}, NOW) == ["a"]
+    assert repeats(jobs, {"a": SECONDS_UNTIL_REPEATED - 1, "b": 99.0}, NOW, 600) == []
+    assert repeats(jobs, {"a": SECONDS_UNTIL_REPEATED + 1, "b": 99.0}, NOW, 600) == ["a"]
 
 
 def test_a_waiting_job_gets_a_fresh_jwt_before_the_old_one_runs_out() -> None:
     jobs = [given("fresh", State.PLACED, NOW + 600), given("old", State.PLACED, NOW + 100)]
-    assert repeats(jobs, {}, NOW + 300) == ["old"]
+    assert repeats(jobs, {}, NOW, 600) == ["old"]
+
+
+@off
+def test_a_jwt_of_a_controller_with_another_clock_is_renewed_before_it_runs_out(ahead: float) -> None:
+    """The time is that of the API server; the controller before this one was ahead of it, and this one is not."""
+    valid, made_at = 600.0, NOW
+    for age in range(int(valid)):
+        job = given("waits", State.PLACED, made_at + ahead + valid)
+        if repeats([job], {}, made_at + age, valid):
+            break
+    assert age < valid - 1, "it was renewed while it was valid"
+    made_now = given("waits", State.PLACED, made_at + valid)
+    assert repeats([made_now], {}, made_at, valid) == [], "one of our own is fresh"

@@ -473,9 +473,22 @@ def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
             assert (job.cause, job.reason) == ("lost", "its location 'gone' of site 'a' is gone")
 
 
-def add_running(session: Session, token: str, heartbeat: datetime | None) -> None:
+@pytest.mark.parametrize("ahead", [-3600.0, 0.0, 300.0, 3600.0])
+def test_a_location_that_is_gone_ends_jobs_which_a_controller_with_another_clock_has_placed(
+    airflow_database: Engine, ahead: float
+) -> None:
+    with Session(airflow_database) as session:
+        now = time.time()
+        add_running(session, "t", None, placed_at=now - 90 + ahead)
+        add_running(session, "young", None, placed_at=now - 5)
+        housekeeping.give_up_homeless(session, lambda *_: False, now)
+        states = {job.token: job.state for job in session.scalars(select(Job))}
+    assert states == {"t": State.FAILED, "young": State.RUNNING}
+
+
+def add_running(session: Session, token: str, heartbeat: datetime | None, placed_at: float = 1.0) -> None:
     """A job that runs at a location called gone, with its task instance."""
-    add_job(session, token, state=State.RUNNING, site="a", location="gone", placed_at=1.0)
+    add_job(session, token, state=State.RUNNING, site="a", location="gone", placed_at=placed_at)
     if heartbeat is not None:
         add_task_instance(session, last_heartbeat_at=heartbeat, state="running", external_executor_id=token)
     session.flush()

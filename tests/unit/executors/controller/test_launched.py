@@ -426,8 +426,13 @@ def one_waits_behind_another(house: House, site: FakeElasticSite) -> None:
     site.given["full"] = {"runs": True, "waits": False}
 
 
-def test_a_job_in_store_is_recalled_when_another_instance_has_room(house: House, site: FakeElasticSite) -> None:
+@pytest.mark.parametrize("ahead", [0.0, 300.0, 3600.0])
+def test_a_job_in_store_is_recalled_when_another_instance_has_room(
+    house: House, site: FakeElasticSite, ahead: float
+) -> None:
+    """A controller placed it whose clock may have been before ours."""
     one_waits_behind_another(house, site)
+    house.change("waits", placed_at=time.time() - 20 + ahead)
     house.tick(2)
     assert site.recalled == [("full", "waits")]
     house.tick(2)
@@ -473,7 +478,7 @@ def test_a_job_is_found_in_the_allocation_that_has_it(
     """For an older version of Lading the site was its location."""
     monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.0)
     monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_ROUNDS", 0.0)
-    place = {"site": "hpc", "location": "hpc", "placed_at": 1.0, "expires_at": 1e12}
+    place = {"site": "hpc", "location": "hpc", "placed_at": 1.0, "expires_at": time.time() + 590}
     house.add("runs", state=State.RUNNING, **place)
     house.add("waits", state=State.PLACED, **place)
     site.see("L1")
@@ -807,7 +812,7 @@ def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(
 def ask(house: House, kind: Kind, target: str) -> None:
     """Ask as the API server does; the controller looks at it in its next tick."""
     with Session(house.engine) as session:
-        requests.ask(session, kind, target, "ada", time.time())
+        requests.ask(session, kind, target, "ada")
         session.commit()
     house.controller.requests.next_look = 0.0
 
@@ -881,6 +886,6 @@ def test_what_a_site_never_does_is_given_up(house: House, site: FakeElasticSite)
     house.tick()
     assert answers(house) == ["its site has not done it within 600 s; see the site's note"]
     with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
-        requests.ask(session, Kind.PAUSE, "no", "ada", 1.0)
+        requests.ask(session, Kind.PAUSE, "no", "ada")
     with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is nothing that was launched"):
-        requests.ask(session, Kind.DRAIN, "hpc/no", "ada", 1.0)
+        requests.ask(session, Kind.DRAIN, "hpc/no", "ada")

@@ -78,6 +78,7 @@ def live(trace: Sequence[Arrival], policy: str, folder: Path, monkeypatch: pytes
     monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
     monkeypatch.setattr(time, "time", clock)
     monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(leadership, "seconds_ahead", lambda *_: 0.0)  # the database's clock is moved as well
     market = MachineMarket(TYPES, policy=policy, idle_seconds=IDLE, boot_seconds=BOOT)
     lengths = {each.job.name: each.duration for each in trace}
     site = BoughtSite(folder, market, clock, lengths, policy)

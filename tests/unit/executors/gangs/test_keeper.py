@@ -196,8 +196,8 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     house.tick(3)
     with Session(house.engine) as session:
         with pytest.raises(LookupError, match="'nobody' is no job that sleeps until its next attempt"):
-            requests.ask(session, Kind.WAKE, "nobody", "somebody", time.time())
-        requests.ask(session, Kind.WAKE, "workers0-r", "somebody", time.time())
+            requests.ask(session, Kind.WAKE, "nobody", "somebody")
+        requests.ask(session, Kind.WAKE, "workers0-r", "somebody")
         session.commit()
     lab.lies = None
     house.controller.requests.next_look = 0.0

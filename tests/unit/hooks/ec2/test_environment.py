@@ -20,6 +20,9 @@ def test_what_pip_installs_is_what_is_here() -> None:
     found = list(airflow())
     assert any(each.startswith("apache-airflow==3.") for each in found)
     text = environment(table("/opt/airflow/bin/python3.11"), [*found, "airflow-lading @ a b;c"])
+    head = text.partition("{")[0]
+    assert ".lading-failed instead" in head, "where the reader looks when it fails"
+    assert "aws ec2 get-console-output" in head
     script = yaml.safe_load(text)["runcmd"][0][2]
     assert "'airflow-lading @ a b;c'" in script
     assert "folder=/opt/airflow\n" in script

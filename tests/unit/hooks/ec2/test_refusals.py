@@ -153,6 +153,9 @@ VALIDATED = (
         ("UnauthorizedOperation", "... no permissions boundary allows the action", "account", "boundary"),
         ("UnauthorizedOperation", "You are not authorized to perform this operation.", "account", "--policy"),
         ("RequestExpired", "Request has expired.", "account", "expired"),
+        ("VolumeLimitExceeded", "You have exceeded your maximum gp3 storage limit of 50 TiB in this region.",
+         "account", "EBS storage"),
+        ("MaxIOPSLimitExceeded", "You have exceeded your maximum io2 IOPS limit in this region.", "account", "IOPS"),
         ("SomethingNew", "which nobody has seen yet", "offering", ""),
     ],
 )  # fmt: skip
@@ -172,6 +175,20 @@ def test_what_is_not_supported_is_left_alone_for_longer_than_what_there_is_none_
     shortages, now = Shortages(), time.time()
     shortages.refused(TRIED, EC2Error(client.meaning("Unsupported"), "Unsupported", words))
     assert 0 <= (shortages.until(TRIED) or 0) - now - seconds < 10
+
+
+@pytest.mark.parametrize("code", ["VolumeLimitExceeded", "MaxIOPSLimitExceeded"])
+def test_an_account_that_may_have_no_more_volumes_launches_nothing_until_a_machine_has_ended(code: str) -> None:
+    shortages = Shortages()
+    shortages.refused(TRIED, EC2Error(client.meaning(code), code, "full"))
+    assert f"{code}: full; raise the quotas of EBS" in str(shortages.held), "and no quota of vCPUs"
+    assert shortages.missing(TRIED) is None
+    shortages.freed()
+    assert shortages.held is None
+    shortages.failed(TRIED, f"Client.{code}: full")
+    shortages.refused(TRIED, EC2Error(client.meaning("OptInRequired"), "OptInRequired", "no"))
+    shortages.freed()
+    assert "OptInRequired" in str(shortages.held), "for which no room helps"
 
 
 def test_a_zone_is_held_when_all_of_its_subnets_are() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,12 @@ from lading.hooks.site import Check
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import findings
 from lading.plugin.subcommands.findings import (
+    container_began_at,
     controller_finding,
     default_finding,
     here_finding,
+    is_of_container,
+    key_finding,
     state_folder_finding,
     token_finding,
 )
@@ -55,6 +60,60 @@ def test_a_token_is_made_with_airflows_key_only(tmp_path: Path, monkeypatch: pyt
     found = token_finding()
     assert not found.good
     assert "no.key" in found.words
+
+
+KEY = "k" * 43 + "="
+
+
+def test_a_fernet_key_that_does_not_last_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "is_of_container", lambda file, began_at: True)
+    found: dict[str, tuple[str, str]] = {}
+    monkeypatch.setattr(findings.conf, "as_dict", lambda **_: {"core": {"fernet_key": found["key"]}})
+    for key, source, words in (
+        ("", "env var", "is empty"),
+        ("", "default", "is empty"),
+        (KEY, "default", "has made up one for this process"),
+        (KEY, "airflow.cfg", "was written in this container since it began"),
+    ):
+        found["key"] = (key, source)
+        told = key_finding()
+        assert (told.good, told.warns) == (True, True), "tasks run"
+        assert words in told.words
+        assert "set AIRFLOW__CORE__FERNET_KEY to one key that is kept" in told.words
+        assert KEY not in told.words
+    for source in ("env var", "cmd", "secret"):
+        found["key"] = (KEY, source)
+        assert (key_finding().good, key_finding().warns) == (True, False)
+    monkeypatch.setattr(findings, "is_of_container", lambda file, began_at: False)
+    found["key"] = (KEY, "airflow.cfg")
+    assert not key_finding().warns
+
+
+def test_the_fernet_key_is_read_as_airflow_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", KEY)
+    assert key_finding().words == "[core] fernet_key is set (env var)"
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "")
+    assert "is empty" in key_finding().words
+
+
+def test_what_goes_with_a_container(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n30 27 0:5 / /proc rw - proc proc rw\n")
+    assert container_began_at(mounts) is None
+    mounts.write_text(
+        "27 1 0:40 / / rw,relatime master:9 - overlay overlay rw,lowerdir=/a\n30 27 0:5 / /p rw - x x rw\n"
+    )
+    began_at = container_began_at(mounts)
+    assert began_at is not None
+    assert began_at < time.time()
+    assert container_began_at(tmp_path / "none") is None
+    (file := tmp_path / "airflow.cfg").write_text("")
+    now = file.stat().st_mtime
+    assert is_of_container(file, now - 60) == (os.stat(tmp_path).st_dev == os.stat("/").st_dev)
+    assert not is_of_container(file, now + 60), "it is in the image"
+    assert not is_of_container(file, None)
+    assert not is_of_container(Path("/proc/self/status"), now - 60), "it is on a volume"
+    assert not is_of_container(tmp_path / "none", now - 60)
 
 
 def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:

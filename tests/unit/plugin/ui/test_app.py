@@ -258,6 +258,7 @@ def test_a_delta_has_what_is_new(session: Session, client: TestClient) -> None:
     add_house(session)
     for table in (store.Job, Instance):
         session.execute(update(table).values(changed_at=NOW - 1000))
+    session.execute(update(store.Location).values(seen_at=NOW - 1000))
     session.commit()
     delta = {**HOUR, "cursor": client.get("/packing", params=HOUR).json()["cursor"]}
     found = client.get("/packing", params=delta).json()
@@ -481,7 +482,7 @@ def test_names_that_no_database_takes_are_refused(session: Session, client: Test
         assert answer.json()["detail"][0]["loc"] == ["body", "target"]
     for target in ("a\0b", "\ud800", "a/\udfff"):
         with pytest.raises(LookupError, match="is no name"):
-            requests.ask(session, Kind.PAUSE, target, "x", 1.0)
+            requests.ask(session, Kind.PAUSE, target, "x")
 
 
 def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(

@@ -28,6 +28,7 @@ from lading.scheduling.gangs.gang import (
     Woken,
     step,
 )
+from tests.services.outside_clocks import OFFSETS
 
 MINUTE = 60.0
 A, B, C = (Partition(name) for name in "ABC")
@@ -225,6 +226,22 @@ def asleep(gang: Gang, refuse: Refused | Lost, now: float = 0.0) -> Gang:
     gang, _ = step(gang, [refuse], now, {"A": ONE}.__getitem__)
     assert gang.stage is Stage.ATTEMPTED
     return gang
+
+
+@pytest.mark.parametrize("ahead", OFFSETS)
+def test_it_sleeps_and_waits_no_longer_by_the_clock_of_another_controller(ahead: float) -> None:
+    """The one before was on another machine, whose clock was before this one's, or behind."""
+    sleeping = asleep(Gang((A,)), Refused("A"), now=ahead)
+    now = 0.0
+    while sleeping.stage is Stage.ATTEMPTED and now <= 2 * 15 * MINUTE:
+        now += MINUTE
+        sleeping, _ = step(sleeping, [], now, {"A": ONE}.__getitem__)
+    assert now <= 16 * MINUTE
+    trying, _ = step(Gang((A,)), [Gathered()], ahead, {"A": ONE}.__getitem__)
+    trying, _ = step(trying, [], 1.0, {"A": ONE}.__getitem__)
+    if trying.stage is Stage.TRYING:
+        trying, _ = step(trying, [], 1.0 + trying.attempts.timeout, {"A": ONE}.__getitem__)
+    assert trying.stage is Stage.ATTEMPTED
 
 
 def test_room_wakes_a_gang_that_found_none_and_its_next_attempt_stays_when_it_was() -> None:

@@ -24,24 +24,40 @@ import os, signal, sys, time
 from pathlib import Path
 
 from lading.executors.controller.controller import Controller
+from lading.executors.controller.placing import Extensions
 from lading.executors.estimation import appraisal
+from lading.hooks.site import SiteConfig
 from tests.clusters.sites import FakeSite, make_settings
 
-folder, answer = Path(sys.argv[1]), appraisal.answer
+folder, dies_in, answer = Path(sys.argv[1]), sys.argv[2], appraisal.answer
 
 
-def deadly(question, *rest, **more):
-    if question.job.token == "deadly":
+def live_or_die(token):
+    if token == "deadly":
         with (folder / "deaths").open("a") as deaths:
             deaths.write("x")
         os.kill(os.getpid(), signal.SIGKILL)
-    return answer(question, *rest, **more)
 
 
-appraisal.answer = deadly
-site, settings = FakeSite("a", folder / "a"), make_settings(folder / "state")
+def deadly(question, *rest, **options):
+    live_or_die(question.job.token)
+    return answer(question, *rest, **options)
+
+
+class Policy:
+    def get_location(self, context, job, *rest):
+        live_or_die(job.name)
+        return "here"
+
+
+site, extensions = FakeSite("a", folder / "a"), None
+if dies_in == "appraisal":
+    appraisal.answer = deadly
+else:
+    site.config, extensions = SiteConfig(kind="fake", policy="mine"), Extensions(policies={"mine": Policy()})
+settings = make_settings(folder / "state")
 settings.state_folder.mkdir(exist_ok=True)
-controller = Controller({"a": site}, lambda *_: "jwt", settings, True, lambda changes: None)
+controller = Controller({"a": site}, lambda *_: "jwt", settings, True, lambda changes: None, extensions)
 while not site.jobs.keys() >= {"before", "behind", "elsewhere"}:
     controller.tick()
     time.sleep(0.05)
@@ -49,8 +65,11 @@ controller.close()
 """
 
 
-def run_controller(folder: Path) -> int:
-    """Let a controller run until it is killed or has given its jobs to its site; returns its status."""
+def run_controller(folder: Path, dies_in: str) -> int:
+    """Let a controller run until it is killed or has given its jobs to its site; returns its status.
+
+    :param dies_in: ``appraisal`` or ``policy``, what is asked for the job that kills it
+    """
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(folder),
@@ -58,25 +77,29 @@ def run_controller(folder: Path) -> int:
         "_AIRFLOW_PROCESS_CONTEXT": "server",
     }
     done = subprocess.run(
-        [sys.executable, "-c", CONTROLLER, str(folder)], cwd=ROOT, env=environment, timeout=300, check=False
+        [sys.executable, "-c", CONTROLLER, str(folder), dies_in], cwd=ROOT, env=environment, timeout=300, check=False
     )
     return done.returncode
+
+
+def add_jobs(engine: Engine, **columns: Any) -> None:
+    """One that kills controllers, and its neighbours."""
+    defaults: dict[str, Any] = {
+        "kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "cpus": 1.0, "memory": 1, "disk": 0,
+        "gpus": 0.0, "priority": 0, "dag_id": "d", "run_id": "r", "try_number": 1,
+    }  # fmt: skip
+    with Session(engine) as session:
+        for index, token in enumerate(("before", "deadly", "behind", "elsewhere")):
+            own = {"map_index": index, "task_id": "u" if token == "elsewhere" else "t", "queued_at": time.time()}
+            store.add_job(session, token=token, **defaults, **own, **columns)
+        session.commit()
 
 
 def test_a_job_that_kills_controllers_is_tried_twice_and_its_neighbours_run(
     airflow_database: Engine, tmp_path: Path
 ) -> None:
-    defaults: dict[str, Any] = {
-        "kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "cpus": 1.0, "memory": 1, "disk": 0,
-        "gpus": 0.0, "priority": 0, "dag_id": "d", "run_id": "r", "try_number": 1,
-        "appraisal": '{"hints": {"memory": "1 GiB"}, "sources": {}}',
-    }  # fmt: skip
-    with Session(airflow_database) as session:
-        for index, token in enumerate(("before", "deadly", "behind", "elsewhere")):
-            own = {"map_index": index, "task_id": "u" if token == "elsewhere" else "t", "queued_at": time.time()}
-            store.add_job(session, token=token, **defaults, **own)
-        session.commit()
-    assert [run_controller(tmp_path) for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    add_jobs(airflow_database, appraisal='{"hints": {"memory": "1 GiB"}, "sources": {}}')
+    assert [run_controller(tmp_path, "appraisal") for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
     assert (tmp_path / "deaths").read_text() == "xx"
     with Session(airflow_database) as session:
         jobs = {job.token: job for job in session.scalars(select(Job))}
@@ -84,3 +107,14 @@ def test_a_job_that_kills_controllers_is_tried_twice_and_its_neighbours_run(
     assert "2 controllers have died or hung while they found out what it asks for" in (jobs["deadly"].reason or "")
     assert {jobs[token].memory for token in ("before", "behind", "elsewhere")} == {1024}
     assert {jobs[token].examined_by for token in jobs} == {None}
+
+
+def test_a_job_over_which_a_plugin_kills_controllers_is_tried_twice(airflow_database: Engine, tmp_path: Path) -> None:
+    add_jobs(airflow_database)
+    assert [run_controller(tmp_path, "policy") for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    assert (tmp_path / "deaths").read_text() == "xx"
+    with Session(airflow_database) as session:
+        jobs = {job.token: job for job in session.scalars(select(Job))}
+    assert (jobs["deadly"].state, jobs["deadly"].unreported) == (State.FAILED, True)
+    assert "2 controllers have died or hung while they looked for a place for it" in (jobs["deadly"].reason or "")
+    assert {jobs[token].strikes for token in ("before", "behind", "elsewhere")} == {None}

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.life import leadership
 from lading.executors.controller.life import process as controller_process
+from lading.executors.controller.life.mark import Mark
 from lading.executors.controller.life.process import ControllerProcess, last_line
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
@@ -238,7 +239,7 @@ def test_only_a_service_asks_for_the_place(
     asked: list[str] = []
     monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
     monkeypatch.setattr(leadership, "ask_to_make_way", lambda lease: asked.append(lease.holder))
-    standing_by = leadership.Leadership((), managed, lambda: None)
+    standing_by = leadership.Leadership((), managed, lambda: None, Mark(settings.controller_mark))
     assert not standing_by.lead()
     assert asked == ([] if managed else ["other"])
 
@@ -248,7 +249,7 @@ def test_a_controller_that_has_lost_the_lease_ends(
 ) -> None:
     monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
     stopped: list[bool] = []
-    acting = leadership.Leadership((), True, lambda: stopped.append(True))
+    acting = leadership.Leadership((), True, lambda: stopped.append(True), Mark(settings.controller_mark))
     assert acting.lead()
     with Session(engine) as session:
         store.drop_lease(session, acting.holder)

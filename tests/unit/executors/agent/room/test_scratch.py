@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from lading.executors.agent.room.scratch import MIB, JobScratch, Scratch, remove, root, sweep
+from tests.services.outside_clocks import off, set_clock
 
 
 class Disk:
@@ -89,6 +90,28 @@ def test_a_job_that_died_without_a_word_has_failed(tmp_path: Path) -> None:
     assert kept.mark.name == "a.kept"
     assert sweep(parent, 100.0, found + 90)[0] == [kept]
     assert sweep(parent, 100.0, found + 101)[0] == []
+
+
+@off
+def test_folders_are_kept_by_the_clock_that_dates_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """Nodes share the scratch space: the clock of the one whose job failed is right, that of the one that looks is off;
+    and the other way round."""
+    for token, here in (("there", 0.0), ("here", ahead)):
+        with monkeypatch.context() as clock:
+            set_clock(clock, here)
+            JobScratch(str(tmp_path), token).end(keep=1800.0, disk=10)
+    JobScratch(str(tmp_path), "over").end(keep=0.001, disk=10)
+    over = root(str(tmp_path)) / "over.kept"
+    os.utime(over, (over.stat().st_mtime - 2,) * 2)
+    set_clock(monkeypatch, ahead)
+    scratch = Scratch(str(tmp_path), 1800.0)
+    scratch.tend()
+    assert sorted(each.mark.name for each in scratch.kept) == ["here.kept", "there.kept"]
+    assert abs(scratch.kept[0].until - scratch.kept[1].until) < 600
+    if scratch._remover is not None:
+        scratch._remover.wait(30)
 
 
 def test_room_that_a_job_needs_is_made_by_giving_up_the_oldest_first(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import {test} from "node:test";
 
 globalThis.localStorage = {getItem: () => '"Asia/Kathmandu"'};
-const {inUse, iso, spoken, tickLabel, took} = await import("./static/words.js");
+const {inUse, iso, machineState, spoken, tickLabel, took} = await import("./static/words.js");
 
 test("times in reasons are read in the zone of the page", () => {
   const words = "waits: attempt 1 of 5 has found no room (no match); the next is at 2026-11-23 12:00:30 UTC, or when it is woken";
@@ -24,6 +24,14 @@ test("batch jobs are apart from the cpus that are up", () => {
   assert.equal(inUse({cpus_used: 200, cpus_up: 256, cpus_batch: 1654}), "of 256 that are up, 78 %; 1,654 more in batch jobs");
   assert.equal(inUse({cpus_used: 1, cpus_up: 4, cpus_batch: 0}), "of 4 that are up, 25 %");
   assert.equal(inUse({cpus_used: 0, cpus_up: 0, cpus_batch: 0}), null);
+});
+
+test("a machine that does not answer is not up", () => {
+  const [word, since] = machineState({state: "up", unreachable_since: Date.UTC(2026, 10, 23, 12) / 1000});
+  assert.equal(word, "unreachable");
+  assert.match(since, /^since .*Nov 23.* 17:45/);
+  assert.deepEqual(machineState({state: "up", unreachable_since: null}), ["up", null]);
+  assert.deepEqual(machineState({state: "draining"}), ["draining", null]);
 });
 
 test("a run of which jobs have not ended has taken until now", () => {
