@@ -18,11 +18,14 @@ from dataclasses import replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.forecast import policy as forecast_policy
+from lading.scheduling.forecast.choice import Way
+from lading.scheduling.forecast.forecast import Forecast, Step
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.packing.problem import Vector, vector
+from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import Launch, Limits, Objective, Plan
 from lading.scheduling.prediction import History, Prediction
@@ -86,6 +89,8 @@ class Simulation:
         objective: Objective,
         scale_in: ScaleIn,
         conditions: Conditions,
+        hurry: float = 1.0,
+        lengths: Mapping[str, float] | None = None,
     ) -> None:
         self.catalogue, self.limits, self.supply = catalogue, limits, Supply(catalogue)
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
@@ -93,11 +98,13 @@ class Simulation:
             objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
         )
         self.random = random.Random(conditions.seed)
+        self.hurry, self.lengths, self.ways, self.decisions = hurry, lengths, (), 0
         self.arrivals = array("d")
         self.durations = array("d")
         self.shape_of = array("l")
         self.queues: list[Queue] = []
         self.enlist(trace)
+        self.began = array("d", self.arrivals)
         self.waits = array("d", [math.nan]) * len(self.arrivals)
         first = self.arrivals[0] if self.arrivals else 0.0
         span = self.arrivals[-1] - first if self.arrivals else 0.0
@@ -114,10 +121,21 @@ class Simulation:
         self.busy: dict[int, Queue] = {}  # the queues in which jobs wait
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
-        """Number the jobs by arrival and sort them into queues of equal ones."""
+        """Number the jobs by arrival and sort them into queues of equal ones; in a workflow each is one of its own."""
         numbers: dict[Job, int] = {}
-        for arrival in sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name)):
-            alike = replace(arrival.job, name="", count=1, queued_at=0.0)
+        in_order = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
+        is_workflow = any(arrival.parents for arrival in trace)
+        named = {arrival.job.name: number for number, arrival in enumerate(in_order)} if is_workflow else {}
+        self.parents = {number: [named[each] for each in arrival.parents] for number, arrival in enumerate(in_order)} if is_workflow else {}
+        self.children: dict[int, list[int]] = {}
+        for number, some in self.parents.items():
+            for parent in some:
+                self.children.setdefault(parent, []).append(number)
+        self.missing = {number: len(some) for number, some in self.parents.items() if some}
+        self.names = [arrival.job.name for arrival in in_order] if is_workflow else []
+        self.done: set[int] = set()
+        for arrival in in_order:
+            alike = replace(arrival.job, name=arrival.job.name if is_workflow else "", count=1, queued_at=0.0)
             number = numbers.setdefault(alike, len(numbers))
             if number == len(self.queues):
                 self.queues.append(Queue(replace(alike, name=str(number)), arrival.job.name, vector(alike.resources)))
@@ -142,7 +160,7 @@ class Simulation:
                 raise NoEnd(f"no job has ended in {MOST_VAIN_PLANS:,} plans in a row, {now:,.0f} s after the start")
         for machine in list(self.machines.values()):
             self.release(machine, max(self.tally.last_end, machine.launched_at))
-        return self.tally.report(self.policy, self.arrivals, self.waits, least(self.queues, self.catalogue))
+        return self.tally.report(self.policy, self.began, self.waits, least(self.queues, self.catalogue))
 
     def next_time(self) -> float | None:
         """When the next thing happens; None: nothing will."""
@@ -154,7 +172,8 @@ class Simulation:
     def advance(self, now: float) -> None:
         """Let everything happen that happens until now."""
         while self.next_arrival < len(self.arrivals) and self.arrivals[self.next_arrival] <= now:
-            self.queue(self.shape_of[self.next_arrival]).waiting.append(self.next_arrival)
+            if self.next_arrival not in self.missing:
+                self.queue(self.shape_of[self.next_arrival]).waiting.append(self.next_arrival)
             self.next_arrival += 1
         while self.events and self.events[0][0] <= now:
             time, _, what, name, job = heapq.heappop(self.events)
@@ -177,6 +196,10 @@ class Simulation:
 
     def predicted(self, queue: Queue) -> Prediction:
         """How long the jobs of a queue will run, by those that have ended: the simulated site does not know better."""
+        if self.lengths is not None and queue.first in self.lengths:
+            return Prediction(self.lengths[queue.first])
+        if self.names:
+            return self.history.predict(queue.levels, queue.job.time, 1)
         return self.history.predict(queue.levels, queue.job.time)
 
     def later(self, time: float, what: str, machine: str = "", job: int = -1) -> None:
@@ -189,6 +212,13 @@ class Simulation:
         self.has_learnt = True
         machine.put(-1, queue.need)
         self.tally.end(queue, self.durations[job], time - self.conditions.lag_seconds)
+        self.done.add(job)
+        for child in self.children.get(job, ()):
+            self.missing[child] -= 1
+            if not self.missing[child]:
+                del self.missing[child]
+                self.arrivals[child] = max(self.arrivals[child], time)
+                self.queue(self.shape_of[child]).waiting.append(child)
         if not machine.jobs:
             self.idle(machine, time)
 
@@ -214,6 +244,8 @@ class Simulation:
 
     def decide(self, now: float) -> None:
         """Plan and do what the plan says."""
+        if self.policy == "forecast":
+            return self.decide_ahead(now)
         jobs = [
             replace(
                 queue.job,
@@ -245,6 +277,51 @@ class Simulation:
         self.tally.plans += 1
         decision = replace(decision, releases=releases(there, filled, scale_in, now))
         self.act(decision, {job.name: job for job in jobs}, now)
+
+    def decide_ahead(self, now: float) -> None:
+        """Do what the schedule of all that is to come asks for now."""
+        steps = {}
+        at = {job: (machine, running.begun) for machine in self.machines.values() for job, running in machine.running.items()}
+        for job in range(len(self.names)):
+            if job in self.done or self.arrivals[job] > now and job >= self.next_arrival:
+                continue
+            queue = self.queues[self.shape_of[job]]
+            machine, begun = at.get(job, (None, None))
+            steps[str(job)] = Step(
+                replace(queue.job, name=str(job)),
+                max(0.1, self.predicted(queue).seconds),
+                tuple(str(each) for each in self.parents[job]),
+                begun,
+                machine.name if machine else None,
+            )
+        if not steps:
+            return
+        began: dict[str, float] = {}
+        for job in range(len(self.names)):
+            run = self.queues[self.shape_of[job]].job.run or ""
+            began[run] = min(began.get(run, math.inf), self.began[job])
+        forecast = Forecast(steps, began)
+        waiting = [str(job) for queue in self.busy.values() for job in queue.waiting]
+        there = [machine.seen(self.queues) for machine in self.machines.values()]
+        problem = pose([], there, self.supply.available(now), self.limits, self.objective, now, None)
+        spent = self.tally.money + sum((now - m.launched_at) / 3600 * m.launch.usd_per_hour for m in self.machines.values())
+        self.decisions += 1
+        ways = () if self.decisions % 20 == 1 else self.ways
+        actions, choice = forecast_policy.decide(
+            forecast, waiting, there, problem, boot=self.conditions.boot_seconds, hurry=self.hurry, spent=spent, ways=ways, now=now
+        )
+        self.ways = tuple({choice.way, *(replace(choice.way, stretch=s, worth=w) for s in (1.0, 1.02, 1.05) for w in (1.0, 100.0)), Way()})
+        self.tally.plans += 1
+        for released in actions.releases:
+            self.release(self.machines[released.location], now + self.conditions.lag_seconds)
+        for launch in actions.launches:
+            if (machine := self.launch(launch, now)) is not None:
+                self.later(machine.ready_at, "look")
+        self.tally.peak = max(self.tally.peak, len(self.machines))
+        for placement in actions.placements:
+            self.start(self.machines[placement.location], self.shape_of[int(placement.job)], 1, now)
+        if actions.look is not None:
+            self.later(actions.look, "look")
 
     def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:
         """The machines without those that are too full for any waiting job, now and soon, which only take the planner's
