@@ -12,6 +12,8 @@ from typing import NamedTuple
 # The policies that come with Lading, and how hard they try.
 POLICY_NAMES = ("greedy", "priced", "alone", "hours")
 EFFORTS = ("fast", "best")
+# The one that knows what is still to come; only where jobs come one after the other.
+FORECAST = "forecast"
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,9 +98,7 @@ class History:
         """Whether enough is known of one of these levels, which the site is none of."""
         return any(level in self.durations and self.durations[level].number >= ENOUGH for level, _ in levels)
 
-    def predict(
-        self, levels: Sequence[tuple[Hashable, str]], stated: float | None, enough: int = ENOUGH
-    ) -> Prediction:
+    def predict(self, levels: Sequence[tuple[Hashable, str]], stated: float | None, enough: int = ENOUGH) -> Prediction:
         """How long a job will run: by the narrowest level of which so many jobs have ended."""
         for level, words in (*levels, (None, "the site")):
             known = self.durations.get(level)

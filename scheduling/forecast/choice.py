@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import Builder, Schedule, Terms
@@ -131,3 +131,8 @@ def score(
         for run, end in schedule.ends.items()
     )
     return math.log(max(1e-9, spent + schedule.usd)) + hurry * length
+
+
+def nearby(way: Way) -> tuple[Way, ...]:
+    """A way, and those beside it that are tried as long as nothing but time has passed."""
+    return (way, *(replace(way, stretch=each) for each in STRETCHES if each != way.stretch))

@@ -84,7 +84,7 @@ class Forecast:
         return found
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
-        """The steps that do not run, parents first, of those whose parents are through the one with the longest rest."""
+        """The steps that do not run, parents first, and of those that are free of them the longest rest first."""
         missing = {
             name: sum(each in self.steps and self.steps[each].begun is None for each in step.parents)
             for name, step in self.steps.items()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lading.scheduling.forecast.choice import Choice, Way, choose
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import Machine, Schedule
 from lading.scheduling.location import Location
-from lading.scheduling.packing.problem import Problem
+from lading.scheduling.packing.problem import Problem, Shape, refusal, vector
 from lading.scheduling.plan import Launch, Placement, Release, Wait
 
 # What is planned this soon is done now, seconds.
@@ -25,7 +25,7 @@ class Actions:
     :param launches: machines that have to boot now, to be up when their first step can begin
     :param releases: empty machines that nothing needs before another one would have booted
     :param waits: the jobs that do not begin, each with the reason
-    :param unplaced: the names of the steps that fit nothing that is there or can be launched
+    :param refused: steps that nothing which is there or can be launched ever holds, each with the reason
     :param look: epoch seconds at which there is something to do next even if nothing has happened; None: there is not
     """
 
@@ -33,7 +33,7 @@ class Actions:
     launches: tuple[Launch, ...]
     releases: tuple[Release, ...]
     waits: tuple[Wait, ...]
-    unplaced: frozenset[str]
+    refused: Mapping[str, str]
     look: float | None
 
 
@@ -55,15 +55,20 @@ def decide(
     :param locations: the machines that take jobs, oldest first
     """
     choice = choose(forecast, locations, problem, boot=boot, hurry=hurry, spent=spent, ways=ways, now=now)
-    return act(choice.schedule, forecast, waiting, boot, now), choice
+    return act(choice.schedule, waiting, problem, forecast, boot, now), choice
 
 
-def act(schedule: Schedule, forecast: Forecast, waiting: Sequence[str], boot: float, now: float) -> Actions:
+def act(
+    schedule: Schedule, waiting: Sequence[str], problem: Problem, forecast: Forecast, boot: float, now: float
+) -> Actions:
     """What a schedule asks for now."""
     placements, waits, looks = [], [], []
+    refused = {}
     for name in waiting:
         home = schedule.homes.get(name)
         if home is None:
+            job = forecast.steps[name].job
+            refused[name] = refusal(problem, job, Shape(vector(job.resources), job.wish, None, None, None))
             continue
         begin, location = schedule.starts[name], home.location
         if location is not None and begin <= now + SOON and (location.ready_at or now) <= now:
@@ -84,15 +89,16 @@ def act(schedule: Schedule, forecast: Forecast, waiting: Sequence[str], boot: fl
                 looks.append(first - boot)
         elif machine.location.empty and (machine.location.ready_at or now) <= now:
             if first > now + boot:
-                reason = "nothing is expected to need it" if first == math.inf else (
-                    f"nothing is expected to need it for {first - now:.0f} s, and another one boots sooner"
+                reason = (
+                    "nothing is expected to need it"
+                    if first == math.inf
+                    else (f"nothing is expected to need it for {first - now:.0f} s, and another one boots sooner")
                 )
                 releases.append(Release(machine.location.name, reason))
             else:
                 looks.append(first)
     look = min((each for each in looks if now + SOON < each < math.inf), default=None)
-    unplaced = frozenset(name for name in forecast.steps if name not in schedule.starts)
-    return Actions(tuple(placements), tuple(launches), tuple(releases), tuple(waits), unplaced, look)
+    return Actions(tuple(placements), tuple(launches), tuple(releases), tuple(waits), refused, look)
 
 
 def why(home: Machine, begin: float, now: float) -> str:

@@ -1,4 +1,4 @@
-"""A machine over time: what is used of it when, where there is room, and what it costs. Pure; times are epoch seconds."""
+"""A machine over time: what is used of it when, where there is room, what it costs. Pure; times are epoch seconds."""
 
 from __future__ import annotations
 

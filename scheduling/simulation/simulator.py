@@ -18,16 +18,13 @@ from dataclasses import replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.forecast import policy as forecast_policy
-from lading.scheduling.forecast.choice import Way
-from lading.scheduling.forecast.forecast import Forecast, Step
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.packing.problem import Vector, pose, vector
+from lading.scheduling.packing.problem import Vector, vector
 from lading.scheduling.placing.policies import HOURS
-from lading.scheduling.plan import Launch, Limits, Objective, Plan
+from lading.scheduling.plan import FORECAST, Launch, Limits, Objective, Plan
 from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
 from lading.scheduling.provisioning.machines import is_short, planned
@@ -37,6 +34,7 @@ from lading.scheduling.simulation.machines import Machine, Queue, expect_anew
 from lading.scheduling.simulation.report import Report, Tally, least
 from lading.scheduling.simulation.supply import Supply
 from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import Ahead, Dependencies
 
 # Where no interval is given: as many seconds between two plans as a controller has; with more jobs than so many this
 # part of the trace's length.
@@ -64,15 +62,19 @@ def simulate(
     objective: Objective = Objective(),  # noqa: B008 (frozen)
     scale_in: ScaleIn = ScaleIn(),  # noqa: B008 (frozen)
     conditions: Conditions = Conditions(),  # noqa: B008 (frozen)
+    hurry: float = 1.0,
+    lengths: Mapping[str, float] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Report:
     """Run a trace to its end.
 
+    :param hurry: what time is worth with the policy ``forecast`` (:mod:`lading.scheduling.forecast.choice`)
+    :param lengths: seconds that jobs are expected to run, by their names; those of others are learnt
     :param progress: called after every plan with the number of jobs that have ended
-    :raises ValueError: an unknown policy or effort
+    :raises ValueError: an unknown policy or effort, or a job waits for one that is not in the trace
     :raises NoEnd: it would go on for ever
     """
-    run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions)
+    run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions, hurry, lengths)
     return run.run(progress)
 
 
@@ -98,13 +100,13 @@ class Simulation:
             objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
         )
         self.random = random.Random(conditions.seed)
-        self.hurry, self.lengths, self.ways, self.decisions = hurry, lengths, (), 0
+        self.lengths, self.ahead = lengths or {}, Ahead(hurry)
         self.arrivals = array("d")
         self.durations = array("d")
         self.shape_of = array("l")
         self.queues: list[Queue] = []
         self.enlist(trace)
-        self.began = array("d", self.arrivals)
+        self.came = array("d", self.arrivals)  # a job that waits for others arrives when they have ended
         self.waits = array("d", [math.nan]) * len(self.arrivals)
         first = self.arrivals[0] if self.arrivals else 0.0
         span = self.arrivals[-1] - first if self.arrivals else 0.0
@@ -121,21 +123,14 @@ class Simulation:
         self.busy: dict[int, Queue] = {}  # the queues in which jobs wait
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
-        """Number the jobs by arrival and sort them into queues of equal ones; in a workflow each is one of its own."""
+        """Number the jobs by arrival and sort them into queues of equal ones; each step of a workflow has its own."""
         numbers: dict[Job, int] = {}
-        in_order = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
-        is_workflow = any(arrival.parents for arrival in trace)
-        named = {arrival.job.name: number for number, arrival in enumerate(in_order)} if is_workflow else {}
-        self.parents = {number: [named[each] for each in arrival.parents] for number, arrival in enumerate(in_order)} if is_workflow else {}
-        self.children: dict[int, list[int]] = {}
-        for number, some in self.parents.items():
-            for parent in some:
-                self.children.setdefault(parent, []).append(number)
-        self.missing = {number: len(some) for number, some in self.parents.items() if some}
-        self.names = [arrival.job.name for arrival in in_order] if is_workflow else []
-        self.done: set[int] = set()
-        for arrival in in_order:
-            alike = replace(arrival.job, name=arrival.job.name if is_workflow else "", count=1, queued_at=0.0)
+        trace = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
+        self.dependencies = Dependencies.read(trace)
+        self.is_workflow = self.policy == FORECAST or bool(self.dependencies.missing)
+        for arrival in trace:
+            name = arrival.job.name if self.is_workflow else ""
+            alike = replace(arrival.job, name=name, count=1, queued_at=0.0)
             number = numbers.setdefault(alike, len(numbers))
             if number == len(self.queues):
                 self.queues.append(Queue(replace(alike, name=str(number)), arrival.job.name, vector(alike.resources)))
@@ -160,7 +155,7 @@ class Simulation:
                 raise NoEnd(f"no job has ended in {MOST_VAIN_PLANS:,} plans in a row, {now:,.0f} s after the start")
         for machine in list(self.machines.values()):
             self.release(machine, max(self.tally.last_end, machine.launched_at))
-        return self.tally.report(self.policy, self.began, self.waits, least(self.queues, self.catalogue))
+        return self.tally.report(self.policy, self.came, self.waits, least(self.queues, self.catalogue))
 
     def next_time(self) -> float | None:
         """When the next thing happens; None: nothing will."""
@@ -172,7 +167,7 @@ class Simulation:
     def advance(self, now: float) -> None:
         """Let everything happen that happens until now."""
         while self.next_arrival < len(self.arrivals) and self.arrivals[self.next_arrival] <= now:
-            if self.next_arrival not in self.missing:
+            if self.next_arrival not in self.dependencies.missing:
                 self.queue(self.shape_of[self.next_arrival]).waiting.append(self.next_arrival)
             self.next_arrival += 1
         while self.events and self.events[0][0] <= now:
@@ -196,10 +191,10 @@ class Simulation:
 
     def predicted(self, queue: Queue) -> Prediction:
         """How long the jobs of a queue will run, by those that have ended: the simulated site does not know better."""
-        if self.lengths is not None and queue.first in self.lengths:
+        if queue.first in self.lengths:
             return Prediction(self.lengths[queue.first])
-        if self.names:
-            return self.history.predict(queue.levels, queue.job.time, 1)
+        if self.is_workflow:
+            return self.history.predict(queue.levels, queue.job.time, 1)  # its siblings have just run
         return self.history.predict(queue.levels, queue.job.time)
 
     def later(self, time: float, what: str, machine: str = "", job: int = -1) -> None:
@@ -212,12 +207,9 @@ class Simulation:
         self.has_learnt = True
         machine.put(-1, queue.need)
         self.tally.end(queue, self.durations[job], time - self.conditions.lag_seconds)
-        self.done.add(job)
-        for child in self.children.get(job, ()):
-            self.missing[child] -= 1
-            if not self.missing[child]:
-                del self.missing[child]
-                self.arrivals[child] = max(self.arrivals[child], time)
+        for child in self.dependencies.end(job):
+            if child < self.next_arrival:
+                self.arrivals[child] = time
                 self.queue(self.shape_of[child]).waiting.append(child)
         if not machine.jobs:
             self.idle(machine, time)
@@ -244,8 +236,9 @@ class Simulation:
 
     def decide(self, now: float) -> None:
         """Plan and do what the plan says."""
-        if self.policy == "forecast":
-            return self.decide_ahead(now)
+        if self.policy == FORECAST:
+            self.decide_ahead(now)
+            return
         jobs = [
             replace(
                 queue.job,
@@ -279,38 +272,8 @@ class Simulation:
         self.act(decision, {job.name: job for job in jobs}, now)
 
     def decide_ahead(self, now: float) -> None:
-        """Do what the schedule of all that is to come asks for now."""
-        steps = {}
-        at = {job: (machine, running.begun) for machine in self.machines.values() for job, running in machine.running.items()}
-        for job in range(len(self.names)):
-            if job in self.done or self.arrivals[job] > now and job >= self.next_arrival:
-                continue
-            queue = self.queues[self.shape_of[job]]
-            machine, begun = at.get(job, (None, None))
-            steps[str(job)] = Step(
-                replace(queue.job, name=str(job)),
-                max(0.1, self.predicted(queue).seconds),
-                tuple(str(each) for each in self.parents[job]),
-                begun,
-                machine.name if machine else None,
-            )
-        if not steps:
-            return
-        began: dict[str, float] = {}
-        for job in range(len(self.names)):
-            run = self.queues[self.shape_of[job]].job.run or ""
-            began[run] = min(began.get(run, math.inf), self.began[job])
-        forecast = Forecast(steps, began)
-        waiting = [str(job) for queue in self.busy.values() for job in queue.waiting]
-        there = [machine.seen(self.queues) for machine in self.machines.values()]
-        problem = pose([], there, self.supply.available(now), self.limits, self.objective, now, None)
-        spent = self.tally.money + sum((now - m.launched_at) / 3600 * m.launch.usd_per_hour for m in self.machines.values())
-        self.decisions += 1
-        ways = () if self.decisions % 20 == 1 else self.ways
-        actions, choice = forecast_policy.decide(
-            forecast, waiting, there, problem, boot=self.conditions.boot_seconds, hurry=self.hurry, spent=spent, ways=ways, now=now
-        )
-        self.ways = tuple({choice.way, *(replace(choice.way, stretch=s, worth=w) for s in (1.0, 1.02, 1.05) for w in (1.0, 100.0)), Way()})
+        """Do what the forecast of all that is to come asks for."""
+        actions = self.ahead.decide(self, now)
         self.tally.plans += 1
         for released in actions.releases:
             self.release(self.machines[released.location], now + self.conditions.lag_seconds)
@@ -319,7 +282,11 @@ class Simulation:
                 self.later(machine.ready_at, "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
         for placement in actions.placements:
-            self.start(self.machines[placement.location], self.shape_of[int(placement.job)], 1, now)
+            self.start(self.machines[placement.location], int(placement.job), 1, now)
+        for name, reason in actions.refused.items():
+            queue = self.queues[int(name)]
+            queue.refused = True
+            self.tally.refusals.append((queue.first, reason))
         if actions.look is not None:
             self.later(actions.look, "look")
 
