@@ -76,7 +76,7 @@ def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
     ti = workload.ti
     together = [ti.dag_id, ti.run_id, hints.gang] if hints.gang is not None else [str(ti.id), str(ti.try_number)]
     tasks = hints.gang_tasks or {ti.task_id: ()}
-    terms = Terms(hints.gang, hints.partial, hints.on_failure, hints.attempts, tasks, hints.gang_limits)
+    terms = Terms(hints.gang, hints.partial, hints.on_failure, hints.attempts, tasks, hints.gang_limits, hints.spread)
     return {"gang": str(uuid.uuid5(GANGS, json.dumps(together))), "gang_terms": terms.to_json()}
 
 

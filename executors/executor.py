@@ -81,6 +81,7 @@ class LadingExecutor(BaseExecutor):
         make_private(self.settings.state_folder)
         if self.owner is not None:  # from here on its death is known at once, by the kernel
             self.presence = Presence(self.settings.schedulers_folder, self.owner)
+        self.settings.stopped.unlink(missing_ok=True)
         ensure_tables()
         self.controller.ensure()
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.files import host
+from lading.hooks.files.permissions import make_private
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.spool import server
@@ -68,12 +69,19 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         cpus, memory, disk and gpus that Lading may fill, as far as the sites file says so; ``reserve``: the cpus and
         the memory that are left of what it does not say; ``patience``, ``kill_grace``, ``idle_seconds``,
         ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``; ``stamp``: what the agent is started with; ``logs``:
-        the folder below which each job has its logs; ``look``: whether only to tell what there is
+        the folder below which each job has its logs; ``look``: whether only to tell what there is; ``owner``: the
+        deployment to which the folder of the spool is to belong
+    :raises OSError: it belongs to another one
     """
     mine = version("airflow-lading")
     if wanted["version"] != mine:
         words = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
         return {"version": mine, "refused": words}
+    look = bool(wanted.get("look"))
+    if owner := wanted.get("owner"):
+        if not look:
+            make_private(root.parent)
+        server.claim(str(root.parent), owner["ids"], owner["name"], look=look)
     there = host.usable(host.scratch(wanted["scratch"]))
     share = {name: amount for name, amount in wanted["share"].items() if amount is not None}
     left = there - Resources(cpus=wanted["reserve"]["cpus"], memory=wanted["reserve"]["memory"])
@@ -92,7 +100,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         "os": platform.system().lower(),
         "capacity": {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")},
     }
-    if wanted.get("look"):
+    if look:
         return found
     settings = agent_host.settings(
         capacity,

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from lading.hooks.files import host
+from lading.hooks.files.sites_file import LOCAL, SitesError
+from lading.hooks.files.sites_file import read as read_sites
 from lading.hooks.files.stage_addresses import scheme_of
 from lading.scheduling.hints.retries import Factors
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import Resources, cpus_of_one
 from lading.scheduling.text.printable import shortened
-from lading.scheduling.text.units import parse_count, parse_memory, parse_time
+from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
 
 SECTION = "lading"
+
+# The cpus of a task without hints where ``default_cpus`` follows the machine: no more than this.
+AUTO = "auto"
+DEFAULT_CPUS = 0.25
 
 # Declared by the provider info, and the fallback where Airflow has not loaded it, as on a machine that only runs tasks.
 DEFAULTS: dict[str, str | None] = {
     "sites_file": None,
     "state_folder": "{AIRFLOW_HOME}/lading",
-    "default_cpus": "0.25",
+    "default_cpus": "auto",
     "default_memory": "512 MiB",
     "default_disk": "0",
     "on_shutdown": "cancel",
@@ -74,12 +81,15 @@ class Settings:
         # Not at the top: Airflow asks for the defaults while it is still importing its configuration.
         from airflow.configuration import conf as airflow_conf
 
-        read = partial(_read, conf or airflow_conf)
+        read, sites_file = partial(_read, conf or airflow_conf), _read(conf or airflow_conf, "sites_file", _path)
+        if (default_cpus := read("default_cpus", _cpus)) is None:
+            parallelism = (conf or airflow_conf).get("core", "parallelism", fallback="32")
+            default_cpus = cpus_of_one(cpus_here(sites_file), int(parallelism), DEFAULT_CPUS)
         return cls(
-            sites_file=read("sites_file", _path),
+            sites_file=sites_file,
             state_folder=read("state_folder", _path),
             default_resources=Resources(
-                cpus=read("default_cpus", parse_count),
+                cpus=default_cpus,
                 memory=read("default_memory", parse_memory),
                 disk=read("default_disk", partial(parse_memory, zero=True)),
             ),
@@ -102,6 +112,11 @@ class Settings:
         return self.state_folder / "controller.bell"
 
     @property
+    def stopped(self) -> Path:
+        """There from when the last scheduler of this machine was stopped in order until one starts."""
+        return self.state_folder / "stopped"
+
+    @property
     def schedulers_folder(self) -> Path:
         """The files by which schedulers tell each other that they live."""
         return self.state_folder / "schedulers"
@@ -115,6 +130,36 @@ class Settings:
     def published_sites(self) -> Path:
         """The file in which the controller publishes what the sites have, for the task policy."""
         return self.state_folder / "sites.json"
+
+
+def cpus_here(sites_file: Path | None) -> float:
+    """The cpus of this machine that tasks can fill, where it alone takes those that name no site; 0: it does not.
+
+    A sites file that is wrong is refused where the sites are made.
+    """
+    table: Mapping[str, Any] = {}
+    if sites_file is not None:
+        try:
+            tables = [each for each in read_sites(sites_file).values() if isinstance(each, dict)]
+        except SitesError:
+            return 0.0
+        here = [each for each in tables if each.get("kind") == LOCAL]
+        others = [each for each in tables if each.get("kind") != LOCAL]
+        if any(each.get("takes_unnamed") for each in others) or (here and (len(here) > 1 or here[0] is not tables[0])):
+            return 0.0
+        table = here[0] if here else {}
+    if table.get("enabled") is False or table.get("takes_unnamed") is False:
+        return 0.0
+    try:
+        given, kept = table.get("cpus"), table.get("reserve_cpus", 0)
+        return parse_count(given) if given is not None else host.usable_cpus() - parse_count(kept, zero=True)
+    except UnitError:
+        return 0.0
+
+
+def _cpus(text: str) -> float | None:
+    """The number of cpus; None: it follows the machine."""
+    return None if text == AUTO else parse_count(text)
 
 
 def _read(conf: Configuration, option: str, parse: Callable[[str], Any]) -> Any:

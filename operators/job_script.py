@@ -140,14 +140,26 @@ class JobScriptOperator(BaseOperator):
             site.close()
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
-        """As Airflow's; but where the trigger has failed or took too long, the job is cancelled first."""
+        """As Airflow's; but where the trigger has failed or took too long, the job is ended first."""
         if next_method == "__fail__":
-            self._token = token(context["ti"])
-            self.on_kill()
+            self._end_own(token(context["ti"]))
         return super().resume_execution(next_method, next_kwargs, context)
 
+    def _end_own(self, name: str) -> None:
+        site = site_of(self.site)
+        try:
+            end_run(site, name)
+        except (CancelError, TransportError) as error:
+            self.log.error("The batch job %s may still run: %s", name, error)
+        finally:
+            site.close()
+
     def on_kill(self) -> None:
-        """Cancel the batch job; called when the task is ended while it runs in a worker."""
+        """Cancel the batch job; called when the task is ended while it runs in a worker.
+
+        That worker is killed a few seconds later, so the job is not looked at here: :meth:`RunSite.cancel` leaves word
+        of it to a controller of Lading's, and the next try ends what is left.
+        """
         if self._token is None:
             return
         # On a connection of its own: the other one may be in use, for this is called by a signal handler.
@@ -284,14 +296,19 @@ def token(ti: Any) -> str:
 
 
 def end_run(site: RunSite, name: str) -> None:
-    """Cancel a run, and wait until its job has gone; but no longer than :data:`REACH_TIMEOUT`.
+    """Cancel a run, again while its job is shown, and wait until that has gone; but not beyond :data:`REACH_TIMEOUT`.
 
     :param name: its token
     :raises TransportError: that is not known
-    :raises CancelError: the same
+    :raises CancelError: the same, or the batch system shows it still
     """
     (record,) = patiently(lambda: site.cancel([RunRecord(name, site.folder(name))]), REACH_TIMEOUT)
     pause, latest = pauses(site.options), time.monotonic() + REACH_TIMEOUT
-    while not record.ended and record.gone_since is None and time.monotonic() < latest:
+    while not record.ended and record.gone_since is None:
+        if time.monotonic() > latest:
+            raise CancelError(
+                f"site {site.name}: {site.system.name} shows job {record.job_id} still, {REACH_TIMEOUT:.0f} s after it "
+                "was asked to end it; look at the node on which it runs"
+            )
         time.sleep(pause(record))
         record = site.advance([record])[0].record

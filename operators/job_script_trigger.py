@@ -25,7 +25,7 @@ from lading.operators.job_output import Lines
 
 log = logging.getLogger(__name__)
 
-# Seconds between attempts to cancel; Airflow ends them all after [triggerer] on_kill_timeout.
+# Seconds between attempts to cancel at a site that does not answer.
 CANCEL_PAUSE = 2.0
 # Seconds that a trigger lives at least. Airflow fails a task that runs again before its scheduler has heard from the
 # executor that the worker that deferred it has ended (SchedulerJobRunner.process_executor_events).
@@ -65,9 +65,10 @@ class Watch:
         self.gathering = Batcher(site)
         self.followers: dict[str, Follower] = {}
         self._doomed: dict[str, RunRecord] = {}
-        self._cancelling = asyncio.Lock()
+        self._leaving: dict[str, RunRecord] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._cancelling: asyncio.Task[None] | None = None
 
     @classmethod
     async def at(cls, name: str) -> Watch:
@@ -85,10 +86,7 @@ class Watch:
     async def following(self, record: RunRecord) -> AsyncIterator[Follower]:
         """Follow a run for as long as the context lasts."""
         follower = self.followers[record.token] = Follower(record)
-        self._wake.set()
-        if self._task is None:
-            # In a context of its own: what it logs belongs to no task's log.
-            self._task = contextvars.Context().run(asyncio.create_task, self._run())
+        self._begin()
         try:
             yield follower
         finally:
@@ -97,33 +95,46 @@ class Watch:
             self._wake.set()
 
     async def cancel(self, record: RunRecord) -> None:
-        """Cancel a run, as often as it takes; those that come meanwhile are cancelled together."""
-        self._doomed[record.token] = record
-        try:
-            while record.token in self._doomed:
-                async with self._cancelling:
-                    if record.token in self._doomed and not await self._cancel_all():
-                        await asyncio.sleep(CANCEL_PAUSE)
-        finally:
-            self._doomed.pop(record.token, None)
-            await self._close_if_idle()
+        """Cancel a run, as often as it takes; those that come meanwhile are cancelled together.
 
-    async def _cancel_all(self) -> bool:
-        doomed = list(self._doomed.values())
-        try:
-            await asyncio.to_thread(self.site.cancel, doomed)
-        except Exception as error:  # whatever stands in the way may pass
-            self.site.trouble.begin(f"site {self.site.name}: cancelling", error)
-            return False
-        self.site.trouble.end(f"site {self.site.name}: cancelling")
-        for record in doomed:
-            self._doomed.pop(record.token, None)
-        return True
+        This goes on although whoever asks waits no longer. A run is looked at until its site does not show it any more,
+        for a batch system may take an order to cancel and do nothing; then :meth:`RunSite.advance` repeats it.
+        """
+        self._doomed[record.token] = record
+        if self._cancelling is None:
+            self._cancelling = contextvars.Context().run(asyncio.create_task, self._cancel_all())
+        await asyncio.shield(self._cancelling)
+
+    async def _cancel_all(self) -> None:
+        what = f"site {self.site.name}: cancelling"
+        while self._doomed:
+            doomed = list(self._doomed.values())
+            try:
+                records = await asyncio.to_thread(self.site.cancel, doomed)
+            except Exception as error:  # whatever stands in the way may pass
+                self.site.trouble.begin(what, error)
+                await asyncio.sleep(CANCEL_PAUSE)
+                continue
+            self.site.trouble.end(what)
+            for record in doomed:
+                self._doomed.pop(record.token, None)
+            self._leaving |= {record.token: record for record in records if not record.ended}
+        self._cancelling = None
+        if self._leaving:
+            self._begin()
+        await self._close_if_idle()
+
+    def _begin(self) -> None:
+        """Look at all runs soon."""
+        self._wake.set()
+        if self._task is None:
+            # In a context of its own: what it logs belongs to no task's log.
+            self._task = contextvars.Context().run(asyncio.create_task, self._run())
 
     async def _run(self) -> None:
         """Look at all runs again and again, until there are none."""
         waits: dict[str, Any] = {}
-        while self.followers:
+        while self.followers or self._leaving:
             self._wake.clear()
             followers = dict(self.followers)
             began = time.monotonic()
@@ -131,8 +142,9 @@ class Watch:
                 await self._look(followers)
             except Exception:  # no trigger must wait for ever because of one bad answer
                 log.exception("site %s could not be looked at", self.site.name)
-            waits = {token: waits.get(token) or pauses(self.site.options) for token in followers}
-            pause = min(waits[token](follower.record) for token, follower in followers.items())
+            records = self._leaving | {token: follower.record for token, follower in followers.items()}
+            waits = {token: waits.get(token) or pauses(self.site.options) for token in records}
+            pause = min((waits[token](record) for token, record in records.items()), default=0.0)
             if self.gathering.open:
                 pause = min(pause, self.site.options.poll_shortest)
             left = max(0.0, began + self.site.options.poll_shortest - time.monotonic())
@@ -143,18 +155,24 @@ class Watch:
         await self._close_if_idle()
 
     async def _close_if_idle(self) -> None:
-        """Let go of the connection when nobody needs it; the next trigger reads the sites file again."""
-        if not self.followers and not self._doomed:
+        """Let go of the connection when nothing needs it; the next trigger reads the sites file again."""
+        if not (self.followers or self._doomed or self._leaving):
             watches = self.shared[asyncio.get_running_loop()]
             if watches.get(self.site.name) is self:
                 del watches[self.site.name]
             await asyncio.to_thread(self.site.close)
 
     async def _look(self, followers: dict[str, Follower]) -> None:
-        records = [follower.record for follower in followers.values()]
+        records = self._leaving | {token: follower.record for token, follower in followers.items()}
         offsets = {token: follower.offset for token, follower in followers.items()}
-        for sighting in await asyncio.to_thread(self.gathering.advance, records, offsets):
-            followers[sighting.record.token].hear(sighting)
+        for sighting in await asyncio.to_thread(self.gathering.advance, list(records.values()), offsets):
+            record = sighting.record
+            if record.token in followers:
+                followers[record.token].hear(sighting)
+            if record.token in self._leaving:
+                self._leaving[record.token] = record
+                if record.ended or record.gone_since is not None:
+                    del self._leaving[record.token]
 
 
 class JobScriptTrigger(BaseTrigger):
@@ -212,7 +230,8 @@ class JobScriptTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Cancel the batch job: somebody has marked or cleared the task. Airflow does not call this when the
-        triggerer stops or hands the trigger over.
+        triggerer stops or hands the trigger over, and waits for it for ``[triggerer] on_kill_timeout``; the job is
+        cancelled again after that, too, while the batch system shows it.
         """
         if await self._handed_over():
             return

@@ -44,6 +44,7 @@ def resources(
     threads: int | None = None,
     gang: str | None = None,
     partial: bool | None = None,
+    spread: bool | None = None,
     on_failure: str | None = None,
     attempts: int | Mapping[str, object] | None = None,
     ahead: bool | None = None,
@@ -107,6 +108,7 @@ def resources(
     :param ppn: processes on each of them, 1 without it
     :param threads: cpus of each process, 1 without it
     :param gang: a name: all jobs of a run with the same start together, or none of them does (docs/gangs.md)
+    :param spread: whether each job of a gang runs on a location of its own, as on a machine of its own
     :param partial: whether those of a gang start for which there is room, and the others are each tried alone
     :param on_failure: what becomes of a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
     :param attempts: how often room is looked for before the job, or the gang, fails: a number, or

@@ -7,24 +7,58 @@ import argparse
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
+    ARG_YES,
     ActionCommand,
     Arg,
     GroupCommand,
     lazy_load_command,
-    positive_int,
 )
 
 from lading.plugin.offline.options import COMMANDS
+from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import parse_time
 
 STATES = ("queued", "attempted", "placed", "running", "succeeded", "failed", "cancelled")
 
-# What is counted is counted from 1.
-COUNT = positive_int(allow_zero=False)
+# The largest number that a column of integers takes in each database.
+LARGEST = 2**31 - 1
+
+
+def whole_number(text: str, least: int) -> int:
+    """A whole number that the store can be asked for."""
+    try:
+        found = int(text)
+    except ValueError:  # also of digits that are too many for Python
+        found = least - 1
+    if not least <= found <= LARGEST:
+        raise argparse.ArgumentTypeError(
+            f"{shortened(text)} is no whole number from {least} to {LARGEST:_}".replace("_", ",")
+        )
+    return found
+
+
+def count(text: str) -> int:
+    """How many of something; what is counted is counted from 1."""
+    return whole_number(text, 1)
+
+
+def map_index(text: str) -> int:
+    """Which instance of a mapped task; -1: it is not mapped."""
+    return whole_number(text, -1)
+
+
+def utf8_name(text: str) -> str:
+    """A name that the store can be asked for: a shell hands on any bytes, and databases take text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is no text in UTF-8, as names are") from None
+    return text
+
 
 ARG_SITE = Arg(("site",), nargs="*", help="The sites to check (default: all)")
 ARG_TIMEOUT = Arg(
-    ("--timeout",), type=COUNT, help="Seconds that the trial job of a site may take (default: 60, with --launch 600)"
+    ("--timeout",), type=count, help="Seconds that the trial job of a site may take (default: 60, with --launch 600)"
 )
 ARG_LAUNCH = Arg(
     ("--launch",),
@@ -37,9 +71,9 @@ ARG_POLICY = Arg(
     help="Only print the least that the account of each of these sites must be allowed, for kind ec2 a policy of IAM",
 )
 ARG_STATE = Arg(("--state",), nargs="+", choices=STATES, help="Only jobs in these states")
-ARG_DAG = Arg(("--dag-id",), help="Only jobs of this Dag")
-ARG_RUN = Arg(("--run-id",), help="Only jobs of this run")
-ARG_LIMIT = Arg(("--limit",), type=COUNT, default=50, help="At most so many jobs, the youngest (default: 50)")
+ARG_DAG = Arg(("--dag-id",), type=utf8_name, help="Only jobs of this Dag")
+ARG_RUN = Arg(("--run-id",), type=utf8_name, help="Only jobs of this run")
+ARG_LIMIT = Arg(("--limit",), type=count, default=50, help="At most so many jobs, the youngest (default: 50)")
 ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
 ARG_LADING = Arg(
     ("--lading",),
@@ -57,16 +91,16 @@ ARG_INSTANCES_ACTION = Arg(
 )
 ARG_ENDED = Arg(("--ended",), action="store_true", help="List those that have ended as well, as long as they are kept")
 ARG_INSTANCE = Arg(("instance",), nargs="*", help="What to drain or terminate: names, or ids of EC2 and of batch jobs")
-ARG_THE_DAG = Arg(("dag_id",), help="The Dag")
-ARG_WAKE_RUN = Arg(("run_id",), nargs="?", help="One run of it (default: all)")
-ARG_GANG = Arg(("--gang",), help="Only the gang of this name, or of this task (default: all)")
-ARG_EXPLAIN_RUN = Arg(("run_id",), help="The run")
-ARG_EXPLAIN_TASK = Arg(("task_id",), help="The task; that of a task in a group is group.task")
-ARG_EXPLAIN_INDEX = Arg(("map_index",), nargs="?", type=int, default=-1, help="Which instance of a mapped task")
-ARG_COST_RUN = Arg(("run_id",), nargs="?", help="One run: its tasks (default: all runs that are known)")
-ARG_RUNS = Arg(("--limit",), type=COUNT, default=100, help="At most so many runs, the youngest (default: 100)")
+ARG_THE_DAG = Arg(("dag_id",), type=utf8_name, help="The Dag")
+ARG_WAKE_RUN = Arg(("run_id",), nargs="?", type=utf8_name, help="One run of it (default: all)")
+ARG_GANG = Arg(("--gang",), type=utf8_name, help="Only the gang of this name, or of this task (default: all)")
+ARG_EXPLAIN_RUN = Arg(("run_id",), type=utf8_name, help="The run")
+ARG_EXPLAIN_TASK = Arg(("task_id",), type=utf8_name, help="The task; that of a task in a group is group.task")
+ARG_EXPLAIN_INDEX = Arg(("map_index",), nargs="?", type=map_index, default=-1, help="Which instance of a mapped task")
+ARG_COST_RUN = Arg(("run_id",), nargs="?", type=utf8_name, help="One run: its tasks (default: all runs that are known)")
+ARG_RUNS = Arg(("--limit",), type=count, default=100, help="At most so many runs, the youngest (default: 100)")
 ARG_ONCE = Arg(("--once",), action="store_true", help="Show it once and end")
-ARG_SECONDS = Arg(("--seconds",), type=COUNT, default=3, help="Seconds between two looks (default: 3)")
+ARG_SECONDS = Arg(("--seconds",), type=count, default=3, help="Seconds between two looks (default: 3)")
 ARG_GROUPS = Arg(
     ("--groups",),
     action="store_true",
@@ -154,10 +188,11 @@ def get_commands() -> list[GroupCommand]:
                     "cost",
                     "What the runs of a Dag, or the tasks of a run, took and cost",
                     (ARG_THE_DAG, ARG_COST_RUN, ARG_RUNS, ARG_OUTPUT),
-                    "Jobs that have ended, at the price of their sites for a cpu and an hour; cpu-hours "
-                    "where a site has no price. Of what bought machines cost while nobody used them each has the part "
-                    "that it has of what was used (usd_idle), known when they have ended; of_which says what of both "
-                    "sums went to volumes and public addresses. Ends with status 1 where nothing is known.",
+                    "Jobs that have ended, and those that run until now, at the price of their sites for a cpu and "
+                    "an hour; cpu-hours where a site has no price. Of what bought machines cost while nobody used them "
+                    "each has the part that it has of what was used (usd_idle), known when they have ended; of_which "
+                    "says what of both sums went to volumes and public addresses. Ends with status 1 where nothing is "
+                    "known.",
                 ),
                 command(
                     "top",
@@ -179,6 +214,14 @@ def get_commands() -> list[GroupCommand]:
                     (),
                     "Executors start one by themselves where none lives; run it as a service to have it "
                     "looked after by something else. Of several, one acts.",
+                ),
+                command(
+                    "uninstall",
+                    "Drop Lading's tables and remove its state folder",
+                    (ARG_YES,),
+                    "Asks first. Refuses while a scheduler runs with Lading, a controller or a node agent runs, jobs "
+                    "are at work, or something that was launched has not ended. Then uninstall the package: with it "
+                    "`airflow db migrate` makes the tables anew.",
                 ),
                 *(
                     ActionCommand(

@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from lading.plugin.hint_checks import check_gang
 from lading.scheduling.hints.gang_words import LIMITS, TASKS
-from lading.scheduling.hints.hints import HintError
+from lading.scheduling.hints.hints import HintError, Hints
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 Task: TypeAlias = "BaseOperator | MappedOperator"
 
 
-def of_gang(task: Task, gang: str, gang_of: Callable[[Task], object]) -> dict[str, object]:
+def of_gang(
+    task: Task, gang: str, gang_of: Callable[[Task], object], hints_of: Callable[[Task], Mapping[str, object]]
+) -> dict[str, object]:
     """What the task policy adds to the hints of a member: the tasks of its gang.
 
     :param gang: its name
     :param gang_of: says what gang a task names, as its own hints and those above it have it
+    :param hints_of: says all hints of a task, those above it and its bindings included
     :raises HintError: the members can never run at the same time
     """
     dag = task.get_dag()
@@ -41,8 +45,25 @@ def of_gang(task: Task, gang: str, gang_of: Callable[[Task], object]) -> dict[st
             "start; take one of their tasks out of its gang"
         )
     check_limits(task, gang, list(members.values()))
+    if task.task_id == next(iter(members)):  # what concerns all of them is looked at once
+        check_together(gang, {name: (hints_of(each), length(each)) for name, each in members.items()}, task.dag_id)
     limits = {task_id: [*min(found)[::-1]] for task_id, each in members.items() if (found := limits_of(each))}
     return {TASKS: {name: [] for name in members}, **({LIMITS: limits} if limits else {})}
+
+
+def check_together(gang: str, members: Mapping[str, tuple[Mapping[str, object], int]], dag_id: str) -> None:
+    """Check what the members say of their gang, and ask for together.
+
+    :param members: by task, its hints as they are written and how many jobs it is at least
+    :raises HintError: some of them say that they are to be spread and others do not, or they ask for too much
+    """
+    spread = [name for name, (hints, _) in members.items() if hints.get("spread")]
+    if spread and (others := sorted(members.keys() - set(spread))):
+        raise HintError(
+            f"hint spread: it is True of task {spread[0]!r} of gang {gang!r} and not of {', '.join(others)}; it says "
+            "that no two members share a location: give it to all of them, as by default_args of their task group"
+        )
+    check_gang(gang, {name: (Hints.parse(hints), count) for name, (hints, count) in members.items()}, dag_id)
 
 
 def waits_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task], object]) -> list[str]:

@@ -55,7 +55,9 @@ def batch_systems() -> Sequence[type[BatchSystem]]:  # type: ignore[empty-body]
 def binding_filters() -> Mapping[str, GetTargets]:  # type: ignore[empty-body]
     """Binding filters by name: functions ``get_targets(job, targets)``, called when a job with targets is placed.
 
-    ``job`` has a ``name``, which no other job has. ``targets`` are texts such as ``hpc/long``; the answer are those of
+    ``job`` is a :class:`lading.scheduling.job.Job`: its ``name`` is that of no other job, ``dag_id``, ``run_id``,
+    ``task_id`` and ``map_index`` say which task instance it runs, ``inputs`` what are the values of its inputs.
+    ``targets`` are texts such as ``hpc/long``; the answer are those of
     them that the job may go to, in the order in which they are tried. What a filter raises fails the job.
     """
 
@@ -64,9 +66,9 @@ def binding_filters() -> Mapping[str, GetTargets]:  # type: ignore[empty-body]
 def rank_matches(job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
     """The sites that can run a job which names no place, in the order in which it goes to them; None: Lading's order.
 
-    It is asked once in a tick for all jobs that ask for the same.
+    It is asked for each such job in every tick.
 
-    :param job: one of them
+    :param job: with its task instance and the values of its inputs, see :class:`lading.scheduling.job.Job`
     :param matches: in the order of the sites file, see :class:`lading.scheduling.matching.ranking.Match`
     """
 
@@ -74,6 +76,8 @@ def rank_matches(job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
 @hookspec
 def rules() -> Mapping[str, Relax]:  # type: ignore[empty-body]
     """Rules by name, for ``plugin`` in ``[[rules]]``: functions from a job to what it may ask for instead, best first.
+
+    A rule is asked once for all jobs that ask for the same, so it may go by what they ask for alone.
 
     An answer is a list of mappings such as ``{"cpus": 8}``: amounts within the range that the job has, ``features``
     without some that it only prefers, ``capacity_type`` ``on-demand`` for ``spot``, another ``queue``. What else it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -76,6 +76,12 @@ def policies() -> dict[str, Policy]:
     if taken := sorted(found.keys() & set(BUILT_IN)):
         raise ValueError(f"policy {taken[0]!r} is Lading's own, and a plugin offers one of that name; rename it")
     return found
+
+
+def implemented(name: str) -> Callable[..., Any] | None:
+    """What calls the implementations of a hook; None: no plugin has one."""
+    hook: pluggy.HookCaller = getattr(plugin_manager().hook, name)
+    return hook if hook.get_hookimpls() else None
 
 
 def _by_name(what: str, offers: Iterable[Mapping[str, T]]) -> dict[str, T]:

@@ -25,7 +25,7 @@ from lading.scheduling.hints.hints import (
 )
 from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
 from lading.scheduling.hints.patterns import input_names
-from lading.scheduling.matching.bindings import binding
+from lading.scheduling.matching.bindings import FILTERS, binding
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
@@ -39,45 +39,85 @@ hookimpl = pluggy.HookimplMarker("airflow.policy")
 EXECUTOR_CLASS = "LadingExecutor"
 # The hints that say where a task runs.
 WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
+# How many wrong tasks of a Dag the words of its import error name.
+MOST_WRONG_TASKS = 20
 
 
 @hookimpl
 def task_policy(task: BaseOperator | MappedOperator) -> None:
     """Merge the hints of Dag, task groups, operator and task into the task's ``executor_config``, and check them.
 
+    Airflow asks for one task of a Dag after the other, and for none after the first that it may not have. So the tasks
+    behind a wrong one are checked with it, that its author may mend them all at once. Not before, by a policy of the
+    Dag: by then other policies have had no task yet, and may still give some the hints that they need.
+
     :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same words
+    """
+    try:
+        give_checked_hints(task)
+    except HintError as error:
+        from airflow.exceptions import AirflowClusterPolicyViolation
+
+        faults = [in_task(task, error), *faults_behind(task)]
+        more = len(faults) - MOST_WRONG_TASKS
+        shown = faults[:MOST_WRONG_TASKS] + ([f"+ {more} more tasks with wrong hints"] if more > 0 else [])
+        raise AirflowClusterPolicyViolation("\n".join(shown)) from error
+
+
+def faults_behind(task: BaseOperator | MappedOperator) -> list[str]:
+    """What is wrong with the hints of the tasks that stand behind a task in its Dag."""
+    dag: DAG | None = task.get_dag()
+    tasks = [] if dag is None else list(dag.tasks)
+    position = next((number for number, each in enumerate(tasks, 1) if each is task), len(tasks))
+    faults = []
+    for each in tasks[position:]:
+        try:
+            give_checked_hints(each)
+        except HintError as error:
+            faults.append(in_task(each, error))
+    return faults
+
+
+def in_task(task: BaseOperator | MappedOperator, error: HintError) -> str:
+    return f"Dag {task.dag_id!r}, task {task.task_id!r}: {error}"
+
+
+def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
+    """Make the merged hints of all levels those of the task, where it is Lading's.
+
+    :raises HintError: a hint is wrong
     """
     ours, is_script = goes_to_lading(task.executor), needs_sites_file(task)
     if not (ours or is_script) or runs_a_task():
         return
-    try:
-        if is_script:
-            check_script(task)
-        if not ours:
-            return
-        if not getattr(task, "takes_hints", True):
-            check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
-            return
-        authored = merged(task)
-        hints = with_binding(authored, task)
-        if is_script and not WHERE & merge(*levels(task)[-2:]).keys():
-            hints = beside_the_sites_file(hints)
+    if is_script:
+        check_script(task)
+    if not ours:
+        return
+    if not getattr(task, "takes_hints", True):
+        check(Hints(), task.dag_id)  # what a scatter adds around its jobs needs next to nothing, but a site
+        return
+    authored = merged(task)
+    hints = with_binding(authored, task)
+    if is_script and not WHERE & merge(*levels(task)[-2:]).keys():
+        hints = beside_the_sites_file(hints)
+    parsed = Hints.parse(hints)
+    if parsed.gang is not None:
+        hints |= of_gang(
+            task,
+            parsed.gang,
+            lambda each: merged(each).get("gang"),
+            lambda each: with_binding(merged(each), each),
+        )
         parsed = Hints.parse(hints)
-        if parsed.gang is not None:
-            hints |= of_gang(task, parsed.gang, lambda each: merged(each).get("gang"))
-            parsed = Hints.parse(hints)
-        if any(level.get("ahead") for level in levels(task)):
-            hints[AFTER] = sorted(task.upstream_task_ids)
-        inputs = sources(task, parsed, is_bound="matching" not in authored)
-        if hints or inputs:
-            give(task, hints, inputs)
-        check(parsed, task.dag_id)
-        if parsed.stage:
-            check_stage(parsed, inputs, task.dag_id)
-    except HintError as error:
-        from airflow.exceptions import AirflowClusterPolicyViolation
-
-        raise AirflowClusterPolicyViolation(f"Dag {task.dag_id!r}, task {task.task_id!r}: {error}") from error
+    if any(level.get("ahead") for level in levels(task)):
+        hints[AFTER] = sorted(task.upstream_task_ids)
+    inputs = sources(task, parsed, is_bound="matching" not in authored)
+    if hints or inputs:
+        give(task, hints, inputs)
+    check(parsed, task.dag_id)
+    if parsed.stage:
+        check_stage(parsed, inputs, task.dag_id)
 
 
 def levels(task: BaseOperator | MappedOperator) -> list[Mapping[str, object]]:
@@ -160,15 +200,18 @@ def beside_the_sites_file(hints: Mapping[str, object]) -> dict[str, object]:
 
 
 def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool = False) -> dict[str, Any]:
-    """Where the inputs come from on which the hints, or a site's policy, depend, for the controller; ``{}``: none do.
+    """Where the inputs come from on which the hints, or plugins and policies of sites, may depend, for the controller;
+    ``{}``: none do.
 
     :param is_bound: whether its patterns are those of the sites file, which are for many tasks, whatever their inputs
     :raises HintError: a hint uses an input that the task does not have
     """
     matched = dict(input_names(hints.matching))
     patterns = matched.keys() | {*hints.stage}
-    needs_files = any(site.needs_files for site in known_sites()[0].values())
-    if not (hints.expressions or patterns or needs_files):
+    sites = known_sites()[0].values()
+    needs_files = any(site.needs_files for site in sites)
+    needs_values = any(site.needs_inputs for site in sites) or not set(hints.filters) <= FILTERS.keys()
+    if not (hints.expressions or patterns or needs_files or needs_values):
         return {}
     from lading.operators.scattering import input_sources
 
@@ -176,12 +219,15 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
     if (strange := sorted({*hints.stage} - known)) and not input_sources.takes_rows(task):
         valid = ", ".join(sorted(known)) or "none"
         raise HintError(f"hint stage: {strange[0]!r} is no input of the task; its inputs: {valid}")
-    if not is_bound and (strange := sorted(matched.keys() - known)) and not input_sources.takes_rows(task):
-        valid = ", ".join(sorted(known)) or "none"
-        raise HintError(
-            f"hint matching: {shortened(strange[0])}, which has a pattern for target {matched[strange[0]]!r}, is no "
-            f"input of the task; its inputs: {valid}"
-        )
+    if not is_bound and matched.keys() - known and not input_sources.takes_rows(task):
+        # One that this task leaves out is an input all the same, in which no pattern is found.
+        could_be = input_sources.declared(task)
+        if strange := sorted(matched.keys() - could_be):
+            valid = ", ".join(sorted(could_be)) or "none"
+            raise HintError(
+                f"hint matching: {shortened(strange[0])}, which has a pattern for target {matched[strange[0]]!r}, is "
+                f"no input of the task; its inputs: {valid}"
+            )
     for name, expression in hints.expressions.items():
         unknown = sorted(expression.inputs - known)
         if unknown and not input_sources.takes_rows(task):
@@ -190,7 +236,9 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
                 f"hint {name}: {expression.text!r} uses {unknown[0]}, which is no input of the task; "
                 f"its inputs: {valid}; other names: {', '.join(NAMES)}"
             )
-    every = needs_files or any(expression.uses("input_size") for expression in hints.expressions.values())
+    every = (
+        needs_files or needs_values or any(expression.uses("input_size") for expression in hints.expressions.values())
+    )
     used = {name for expression in hints.expressions.values() for name in expression.inputs} | patterns & known
     if hints.expressions or patterns:
         return input_sources.of_task(task, None if every else used)
@@ -198,7 +246,8 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
         found = input_sources.of_task(task, None)
     except (TypeError, ValueError):  # its function does not say what it takes
         return {}
-    return found if may_name_files(found) else {}
+    has_inputs = any(found.get(each) for each in ("fixed", "mapped", "rows"))
+    return found if (needs_values and has_inputs) or may_name_files(found) else {}
 
 
 def may_name_files(sources: Mapping[str, Any]) -> bool:

@@ -42,7 +42,9 @@ def options() -> dict[str, dict[str, str | None]]:
         ),
         "default_cpus": _option(
             "How many processors a task without a ``cpus`` hint is packed by. It may be a fraction, is more than 0, "
-            "and does not limit what the task uses.",
+            "and does not limit what the task uses. ``auto`` is 0.25, and less where this machine alone takes tasks "
+            "that name no site and has too few processors for as many of them as ``[core] parallelism`` allows: its "
+            "processors are divided by that then.",
             example="1",
         ),
         "default_memory": _option(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from lading.executors.settings import Settings
 from lading.hooks.files import sites_file
 from lading.scheduling.hints.hints import HintError, valid_types
-from lading.scheduling.job import Job
+from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
@@ -23,12 +23,15 @@ class Known:
     """What is known of a site.
 
     :param locations: all that it has and could have; empty: that is not known
+    :param holds: whether room is held there for gangs; None: that is not known
+    :param launches: whether its locations are launched, of each as many as it takes
     :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is none
     :param takes_unnamed: whether it takes tasks that name no site
     :param burst_after: seconds that these wait for room here before another site may have them
     :param has_sites_file: whether its jobs can read the sites file
     :param arch: the architecture of tasks that name none; None: any of its machines will do for them
     :param needs_files: whether its policy asks which files its jobs read
+    :param needs_inputs: whether plugins ask for the values of the inputs of its jobs
     :param stage_schemes: of the object stores from which it takes files that tasks stage; None: that is not known
     :param rules: the parameters of :class:`lading.hooks.batch.site_config.SiteRules`
     """
@@ -41,12 +44,29 @@ class Known:
     rules: Mapping[str, Any] = field(default_factory=dict, compare=False)
     arch: str | None = None
     needs_files: bool = field(default=False, compare=False)
+    needs_inputs: bool = field(default=False, compare=False)
     stage_schemes: tuple[str, ...] | None = field(default=None, compare=False)
+    holds: bool | None = field(default=None, compare=False)
+    launches: bool = field(default=False, compare=False)
 
     def suits(self, job: Job) -> bool:
         """Whether a job may be able to run there."""
         asked = resolved(job, self.arch)
         return not self.locations or any(location.suits(asked) for location in self.locations)
+
+    def at_once(self, asked: Resources) -> int | None:
+        """How many jobs that ask for so much run there at the same time; None: as many as it launches machines for, or
+        as its batch system likes.
+        """
+        if self.launches or self.dialect is not None or not self.locations:
+            return None
+        return sum(int(asked.copies(each.capacity)) for each in self.locations)
+
+    def scarcest(self, asked: Resources) -> str:
+        """The resource of which it has least, as jobs that ask for so much need it."""
+        total = NOTHING.with_all([each.capacity for each in self.locations])
+        amounts = {field.name: getattr(asked, field.name) for field in fields(asked)}
+        return min((name for name in amounts if amounts[name]), key=lambda name: getattr(total, name) / amounts[name])
 
     def of_types(self, pattern: str) -> Known:
         """The same site with no machines but those whose instance type matches a pattern (``*``, ``?``, ``[...]``).
@@ -117,6 +137,7 @@ def known(site: Mapping[str, Any]) -> Known:
             capacity_type=each["capacity_type"],
         )
         for each in site["locations"]
+        for _ in range(each.get("count", 1))
     )
     return Known(
         locations,
@@ -127,5 +148,8 @@ def known(site: Mapping[str, Any]) -> Known:
         site["rules"],
         default_arch(site["arch"], locations),
         site.get("needs_files", False),
+        site.get("needs_inputs", False),
         None if (schemes := site.get("stage_schemes")) is None else tuple(schemes),
+        site.get("holds"),
+        site.get("launches", False),
     )

@@ -28,7 +28,7 @@ from lading.executors.store.db_manager import ensure_tables
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.hooks.files.open_files import raise_limit
 from lading.hooks.files.permissions import make_private, opener
-from lading.plugin.manager import binding_filters, plugin_manager, policies, rules
+from lading.plugin.manager import binding_filters, implemented, plugin_manager, policies, rules
 from lading.plugin.sites import SitesError, load_sites
 
 log = logging.getLogger(__name__)
@@ -78,9 +78,8 @@ def serve(managed: bool) -> None:
 
 def extensions(settings: Settings) -> Extensions:
     """What plugins and the sites file add to the choice of places."""
-    hook = plugin_manager().hook
     found = rules_of(settings.sites_file, rules())
-    return Extensions(binding_filters(), policies(), found, hook.rank_matches, hook.assign_jobs)
+    return Extensions(binding_filters(), policies(), found, implemented("rank_matches"), implemented("assign_jobs"))
 
 
 def end_in_spite_of_threads() -> None:

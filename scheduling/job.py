@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
@@ -70,6 +71,12 @@ class Job:
     :param nodes: the machines of a batch job of its own, which such a job counts as for these limits
     :param budget: what its run may cost; None: any sum
     :param expected: how long it will run; None: ``time``, or nothing is known
+    :param dag_id: the task instance that it runs, with ``run_id``, ``task_id`` and ``map_index`` (-1: it is not
+        mapped); None: it runs none, as a callback does
+    :param input_values: the values of its inputs, as JSON; None: no plugin asks for them, or they are not known
+
+    Whose job it is, and its inputs, are what plugins may go by; Lading decides about all jobs in the same way that are
+    alike in all else.
     """
 
     name: str
@@ -90,6 +97,18 @@ class Job:
     expected: Prediction | None = None
     types: frozenset[str] | None = None
     budget: Budget | None = None
+    dag_id: str | None = field(default=None, compare=False)
+    run_id: str | None = field(default=None, compare=False)
+    task_id: str | None = field(default=None, compare=False)
+    map_index: int = field(default=-1, compare=False)
+    input_values: str | None = field(default=None, compare=False)
+
+    @property
+    def inputs(self) -> tuple[Mapping[str, Any], ...]:
+        """The values of its inputs by their names: one mapping, of a chunk of a scatter one for each element; empty:
+        they are not known.
+        """
+        return () if self.input_values is None else tuple(json.loads(self.input_values))
 
     @property
     def wish(self) -> Wish:

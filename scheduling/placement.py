@@ -13,8 +13,8 @@ from typing import TypeAlias
 from lading.scheduling.groups import Machines
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
-from lading.scheduling.matching.ranking import Rank, by_probability
-from lading.scheduling.matching.routes import nowhere, route, through_filters
+from lading.scheduling.matching.ranking import Rank
+from lading.scheduling.matching.routes import matches, nowhere, rankable, route, through_filters, through_rank
 from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting, once_per_shape
@@ -37,7 +37,7 @@ def assign(
     rules: Sequence[Rule] = RULES,
     wanted: Mapping[str, Sequence[Waiting]] = {},
     choice: Choice | None = None,
-    rank: Rank = by_probability,
+    rank: Rank | None = None,
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
@@ -51,7 +51,7 @@ def assign(
     :param now: epoch seconds
     :param filters: the binding filters by name
     :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
-    :param rank: orders the sites of jobs that name no place
+    :param rank: orders the sites of each job that names no place; None: that is done for all together that are alike
     :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
     :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
@@ -59,10 +59,11 @@ def assign(
 
     def going(job: Waiting) -> Alike:
         try:
-            found = route(job, sites, rules, rank)
+            found = route(job, sites, rules)
         except ValueError as error:
             return Alike((), str(error))
-        return Alike(found, "" if found else nowhere(job, sites))
+        its_matches = () if rank is None else rankable(job, matches(job, sites))
+        return Alike(found, "" if found else nowhere(job, sites), matches=its_matches)
 
     alike_of = once_per_shape(going)
     kinds: list[Alike] = []
@@ -80,6 +81,8 @@ def assign(
                 continue
             if targets is not None:
                 its_own.send(job, targets)
+        elif rank is not None and its_own.matches:
+            its_own.send(job, through_rank(job, its_own.route, its_own.matches, rank))
         if not its_own.jobs:
             kinds.append(its_own)
         its_own.jobs.append(job)

@@ -5,6 +5,7 @@ Everywhere inside Lading memory and disk are whole MiB (2**20 bytes), cpus and g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -88,6 +89,17 @@ class Resources:
         names = self.lacking(room)
         return len(names), sum(1 - getattr(room, name) / getattr(self, name) for name in names)
 
+    def copies(self, room: Resources) -> float:
+        """How many times this much goes into ``room``; infinite where this is nothing."""
+        if not self.fits(room):
+            return 0
+        cpus = (room.cpus + TOLERANCE) / self.cpus if self.cpus > 0 else math.inf
+        memory = room.memory / self.memory if self.memory > 0 else math.inf
+        disk = room.disk / self.disk if self.disk > 0 else math.inf
+        gpus = (room.gpus + TOLERANCE) / self.gpus if self.gpus > 0 else math.inf
+        least = min(cpus, memory, disk, gpus)
+        return least if least == math.inf else math.floor(least)
+
     def lacking(self, room: Resources) -> list[str]:
         """The names of the resources of which ``room`` has too little, in the order of the fields."""
         return [
@@ -97,3 +109,18 @@ class Resources:
 
 # What a machine is taken to have that has never answered: nothing that may fit is refused before it has.
 NOT_KNOWN = Resources(cpus=1e6, memory=2**31 - 1, disk=2**31 - 1, gpus=1e6)
+
+
+def cpus_of_one(cpus: float, parallelism: int, most: float) -> float:
+    """The cpus by which a task is packed that says nothing, so that a machine runs as many at once as Airflow allows.
+
+    Memory is a limit of its own: it decides where a machine has less of that than as many tasks are packed by.
+
+    :param cpus: that tasks can fill
+    :param parallelism: how many tasks Airflow lets run at once; 0: any number
+    :param most: that it is at most, as on a machine with enough cpus
+    """
+    if parallelism < 1 or cpus <= 0:
+        return most
+    # Rounded down, or the last one would not fit.
+    return max(min(most, math.floor(cpus / parallelism * 10_000) / 10_000), 0.0001)

@@ -35,6 +35,7 @@ DAG = "stdlib_survey"
 # They name sites that have to be there.
 OF_OTHER_SITES = ("burst.py", "cluster_sketches.py", "lab_machines.py", "stays_with_its_files.py")
 PATIENCE = 600  # seconds that the run may take
+MOST_JOBS = 1000  # that the table shows; the run has some sixty, more than the command prints by default
 ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
 console = Console()
@@ -63,7 +64,8 @@ def demonstrate(airflow: Airflow) -> str:
     airflow.wait_for_dag(DAG)
     run_id = airflow.trigger(DAG)
     state = watch(airflow, run_id)
-    jobs = [Job.of(row) for row in json.loads(airflow.cli("lading", "jobs", "--run-id", run_id, "--output", "json"))]
+    listing = ("lading", "jobs", "--run-id", run_id, "--limit", str(MOST_JOBS), "--output", "json")
+    jobs = [Job.of(row) for row in json.loads(airflow.cli(*listing))]
     console.print(table(jobs))
     console.print(summary(jobs))
     if state == "success":

@@ -39,8 +39,9 @@ from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Assignment
 from lading.hooks.files import open_files
 from lading.hooks.files.atomic import visible
+from lading.hooks.files.bell import Bell
 from lading.hooks.files.log_lines import log_to_stderr
-from lading.hooks.files.regular_file import NotReadable
+from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.machines.agent_host import introduce
 from lading.hooks.spool.agent_config import AgentConfig
@@ -79,8 +80,7 @@ class Agent:
         self.spool = spool
         self.held = held
         close = close if held is None else (*close, held)
-        # Opened for writing as well, so that it never is at its end.
-        self.bell = os.open(spool.bell, os.O_RDWR | os.O_NONBLOCK)
+        self.bell = Bell(spool.bell).open()
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.journal = AgentJournal(spool)
         self.running = Running(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
@@ -139,8 +139,9 @@ class Agent:
         """Whether it has the lock that is there; one that somebody has removed is made again."""
         if self.held is None:
             return True
-        if self.spool.lock.exists() and os.path.samestat(os.stat(self.spool.lock), os.fstat(self.held)):
-            return True
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.lstat(self.spool.lock), os.fstat(self.held)):
+                return True
         if (anew := lock(self.spool)) is None:
             return False
         os.dup2(anew, self.held, inheritable=False)
@@ -330,7 +331,7 @@ def part_log(spool: Spool) -> None:
     ours = [output for output in (1, 2) if os.path.samestat(os.fstat(output), full)]
     if ours:
         spool.part_log()
-        new = os.open(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        new = open_regular(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for output in ours:
             os.dup2(new, output)
         os.close(new)

@@ -29,7 +29,13 @@ from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.tasks.container import MayBeContained
-from lading.hooks.cluster.allocations.layout import MOST_TERMS_BYTES, AllocationFolder, Claim, Terms
+from lading.hooks.cluster.allocations.layout import (
+    MOST_TERMS_BYTES,
+    SECONDS_BETWEEN_WORDS,
+    AllocationFolder,
+    Claim,
+    Terms,
+)
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible, write_atomically
@@ -72,6 +78,7 @@ class AllocationAgent(Agent):
         self.ending = Ending(began + terms.seconds, Cause("time_limit", self._over()), terms.kill_grace)
         self.ending.tell(self.spool)
         self.busy_at = time.monotonic()
+        self._tell_at = 0.0
 
     def run(self) -> None:
         super().run()
@@ -108,6 +115,21 @@ class AllocationAgent(Agent):
             return False
         log.info("nothing has run for %s", format_time(self.terms.idle))
         return True
+
+    def tell_left(self) -> None:
+        """Say where it is, and how much of its time is left: the clock of whoever reads it may be another one.
+
+        :raises OSError: that cannot be written
+        """
+        self._tell_at = time.monotonic() + SECONDS_BETWEEN_WORDS
+        said = {"host": socket.gethostname(), "now": time.time(), "left": round(max(self.left, 0.0))}
+        write_atomically(Path(self.folder.up), f"{json.dumps(said)}\n")
+
+    def _obey_end(self) -> None:
+        super()._obey_end()
+        if time.monotonic() >= self._tell_at:
+            with contextlib.suppress(OSError):  # limits are to be enforced all the same, and it is tried again
+                self.tell_left()
 
     def _read_config(self) -> None:
         """The terms of an allocation do not change."""
@@ -200,9 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
     gc.collect()
     gc.freeze()
     agent = AllocationAgent(folder, terms, runner, began=began, close=(watched,))
-    write_atomically(
-        Path(folder.up), json.dumps({"host": socket.gethostname(), "ends_at": round(time.time() + agent.left)}) + "\n"
-    )
+    agent.tell_left()
     agent.run()
     watchdog.revoke(watched)
     return 0

@@ -29,7 +29,8 @@ LEAST_VALIDITY = 30.0
 # How long a job that could not be started is left alone, seconds.
 RETRY_PAUSE = 5.0
 
-# A folder's modification time is as coarse as the kernel's clock, so what came at the same moment might be missed.
+# A folder's modification time is as coarse as the clock of whoever dates it, so what came at the same moment might be
+# missed. How long it has been the same is measured here: a file server has another clock.
 CLOCK_TICK = 0.1
 
 # Short waits are not worth an entry in Airflow's event log each.
@@ -74,11 +75,11 @@ class Inbox:
         self.rejected = Rejected(spool.rejected)
         self.entries: dict[str, Entry] = {}
         self._order: list[Waiting] = []
-        self._seen: tuple[int, float] = (0, 0.0)
+        self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
 
     def look(self) -> None:
         """Read what is new or was replaced, forget what was taken away. One that was closed has nothing any more."""
-        now = time.time()
+        now = time.monotonic()
         try:
             modified = os.stat(self.spool.inbox).st_mtime_ns
         except FileNotFoundError:
@@ -87,11 +88,11 @@ class Inbox:
             for token in list(self.entries):
                 self.forget(token)
             return
-        seen, at = self._seen
-        if modified == seen and at > modified / 1e9 + CLOCK_TICK:
+        seen, since, read_at = self._seen
+        if modified == seen and read_at > since + CLOCK_TICK:
             return
         found = self._found()
-        self._seen = (modified, now)
+        self._seen = (modified, since if modified == seen else now, now)
         for token in self.entries.keys() - found.keys():
             self.forget(token)
         for token, inode in found.items():
@@ -201,7 +202,7 @@ class Inbox:
             return
         except OSError as error:
             self.rejected.say(path.name, f"{error}, tried again")
-            self._seen = (0, 0.0)
+            self._seen = (0, 0.0, 0.0)
             return
         except Exception as error:  # whatever may be wrong with it, it is one job's trouble
             self._set_aside(token, f"the envelope of the job cannot be read: {type(error).__name__}: {error}")

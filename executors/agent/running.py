@@ -234,11 +234,14 @@ class Running:
 
     def _find_out(self, job: RunningJob, inbox: Inbox) -> None:
         """Tell the end of a job that is gone and has left no word of it."""
-        owner = job_folder.owner(job.folder)
-        if owner is None:
+        waits = job.folder.workload
+        if (owner := job_folder.owner(job.folder)) is None and not waits.exists():
+            owner = job_folder.owner(job.folder)  # it may have been claimed in this very moment
+        # What has neither an owner nor an envelope was claimed by this process: the task has spoilt what said so.
+        if owner is None and waits.exists():
             del self.jobs[job.token]
             self.take_back(job.token, inbox, "its process ended before it could claim the job")
-        elif (owner.pid, owner.started) != (job.supervisor.pid, job.supervisor.started):
+        elif owner is not None and (owner.pid, owner.started) != (job.supervisor.pid, job.supervisor.started):
             # A process forked by an agent before this one has won the claim.
             job.supervisor, job.is_child, job.exit_status = owner, False, None
         else:

@@ -24,7 +24,7 @@ from lading.executors.controller.comparison import Comparison
 from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
-from lading.executors.controller.life.process import another_scheduler_lives
+from lading.executors.controller.life.process import another_scheduler_lives, was_stopped
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.site_thread import SiteThread
@@ -32,6 +32,7 @@ from lading.executors.controller.sites.lull import Lull
 from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
+from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.gangs.ahead import Ahead
 from lading.executors.gangs.keeper import Keeper
@@ -39,7 +40,7 @@ from lading.executors.gangs.outcome import Outcome
 from lading.executors.locality.staging import Staging
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
-from lading.executors.store import Change, lanes, queue
+from lading.executors.store import Change, lanes, queue, strikes
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
 from lading.hooks.files.bell import Bell
@@ -89,12 +90,17 @@ class Controller:
         self.managed = managed
         self.parent = os.getppid()
         self.leadership = Leadership(sites, managed, self.stop)
+        self.leadership.clock.note_hang = self._note_hang
+        self.hangs_at: str | None = None
+        self.has_noted = False
         self.stopping = False
         self.turn = 0
         self.lull = Lull()
         self.metrics = Metrics()
         self.durations = Durations()
-        self.housekeeping = housekeeping.Housekeeping(settings, managed, sites)
+        self.housekeeping = housekeeping.Housekeeping(
+            settings, managed, sites, needs_inputs=self.placing.extensions.ask_of_all
+        )
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
         self.troubled = Absence()
@@ -102,9 +108,16 @@ class Controller:
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
-        self.estimator = Estimator(settings, self.ring, self.housekeeping.largest, sites)
+        self.estimator = Estimator(
+            settings,
+            self.ring,
+            self.housekeeping.largest,
+            sites,
+            self.leadership.holder,
+            keeps_inputs=self.placing.needs_inputs,
+        )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
-        ways = Ways(self.placing.extensions.rules, self.placing.ranked, self.placing.extensions.filters)
+        ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = Keeper(ways, ahead=ahead, files=self.staging.missing)
@@ -123,6 +136,23 @@ class Controller:
         """End after the current tick."""
         self.stopping = True
 
+    def _note_hang(self, hangs: bool) -> None:
+        """Note the job for which a plugin hangs that was asked, as two looks in a row have found it; or take it back.
+
+        What else is noted has not brought the controller to a halt. Called by the lease's clock.
+        """
+        at = self.placing.at if hangs else None
+        if at is not None and at == self.hangs_at and not self.has_noted:
+            with create_session(scoped=False) as session:
+                strikes.take_all_back(session, self.leadership.holder)
+                strikes.note(session, self.leadership.holder, [at])
+            self.has_noted = True
+        elif at is None and self.has_noted and self.hangs_at is not None:
+            with create_session(scoped=False) as session:
+                strikes.take_back(session, [self.hangs_at])
+            self.has_noted = False
+        self.hangs_at = at
+
     def _tick_safely(self) -> float:
         """One tick; returns the seconds to wait for the next. Trouble is logged and tried again, never fatal."""
         try:
@@ -140,6 +170,12 @@ class Controller:
             if self.managed and os.getppid() != self.parent:
                 self.stop()
             return
+        if self.leadership.struck:
+            struck, self.leadership.struck = self.leadership.struck, []
+            self._tell([change for change in struck if "state" in change.values])
+        if self.managed and was_stopped(self.settings):
+            self.stop()
+            return
         if not self.lull.lasts(self.threads) or self.any_wait():
             with self.metrics.tick():
                 self._work(time.time())
@@ -152,6 +188,7 @@ class Controller:
         seen = self.observe()
         any_wait = self.any_wait()
         if any_wait:
+            self.drop_unwanted()
             self.appraise()
         decision = self.decide(seen, any_wait)
         self.record(decision, any_wait, started)
@@ -217,12 +254,19 @@ class Controller:
             self.staging.sweep(session)
             return store.any_queued(session) or gangs.any_gang(session)
 
+    def drop_unwanted(self) -> None:
+        """End jobs that wait and that Airflow does not want any more, before anything is done for them."""
+        with create_session(scoped=False) as session:
+            changes = housekeeping.drop_unwanted(session, time.time())
+        self._tell(changes)
+
     def appraise(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
         with create_session(scoped=False) as session:
-            changes, lessons = self.estimator.step(session)
-            store.apply(session, changes)
+            found, lessons = self.estimator.step(session)
+            changes = appraisal.stored(session, found)
             session.add_all(lesson.entry() for lesson in lessons)
+        self.estimator.start()
         self._tell([change for change in changes if "state" in change.values])
 
     def decide(self, seen: Sequence[Answer], any_wait: bool) -> Decision:
@@ -238,8 +282,12 @@ class Controller:
                 found = self.placing.assign(session, waiting, together.sites, at_work, now, wanted=together.wanted)
             for name, absence in self.turned_away.items():
                 absence.look(found.turned_away.get(name, ()))
-            decision = together.added_to(dispatch.decided(waiting, found, now))
             by_name = {site.name: site for site in together.sites}
+            for name, provision in found.provisions.items():
+                found.provisions[name] = self.launched[name].without_abandoned(
+                    provision, by_name[name], together.wanted.get(name, ()), together.active
+                )
+            decision = together.added_to(dispatch.decided(waiting, found, now))
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):
@@ -326,8 +374,8 @@ class Controller:
             return {}
         with create_session(scoped=False) as session:
             ready, changes = self.staging.ready(session, site.name, placed)
-            found = dispatch.to_send(session, ready, self.mint, site.jwt_seconds)
-        self._tell(changes)
+            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds)
+        self._tell([*changes, *refused])
         return found
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ What travels is read from the store, so that one that ended meanwhile does not.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +28,8 @@ from lading.scheduling.provisioning import Provision
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
 
 BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
 
@@ -155,33 +158,47 @@ def explain(session: Session, decision: Decision, before: float) -> None:
 
 def to_send(
     session: Session, placed: Mapping[str, Sequence[str]], mint: Callable[[str, float], str], seconds: float
-) -> dict[str, list[Envelope]]:
-    """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds."""
+) -> tuple[dict[str, list[Envelope]], list[Change]]:
+    """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds; and what was stored.
+
+    One whose row cannot be read fails, and it alone.
+    """
     expires_at = time.time() + seconds
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
-    by_token = {each.token: each for each in envelopes(jobs, lambda subject: mint(subject, seconds), expires_at)}
+    by_token, changes = dict[str, Envelope](), list[Change]()
+    for job in jobs:
+        jwt = mint(job.subject, seconds)
+        try:
+            by_token[job.token] = envelope(job, jwt, expires_at)
+            changes.append(Change(job.token, {"expires_at": expires_at}))
+        except Exception as error:  # the data is whatever was stored
+            words = f"its row cannot be read, so it was not sent: {type(error).__name__}: {error}; clear the task"
+            log.error("Job %s: %s", job.token, words, exc_info=error)
+            changes.append(refused(job.token, words, time.time()))
     # After the JWTs, which take a while: who has written to SQLite holds its one lock until he commits.
-    store.apply(session, [Change(job.token, {"expires_at": expires_at}) for job in jobs])
-    return {location: [by_token[token] for token in tokens if token in by_token] for location, tokens in placed.items()}
+    store.apply(session, changes)
+    sent = {location: [by_token[each] for each in tokens if each in by_token] for location, tokens in placed.items()}
+    return sent, [change for change in changes if "state" in change.values]
 
 
-def envelopes(jobs: Iterable[Job], mint: Callable[[str], str], expires_at: float) -> list[Envelope]:
-    """The jobs as they travel, each with a JWT that ``mint`` makes for its subject."""
-    return [
-        Envelope(
-            token=job.token,
-            workload={**json.loads(job.workload), "token": mint(job.subject)},
-            resources=job.resources,
-            memory_limit=job.memory_limit,
-            time_limit=job.time_limit,
-            priority=job.priority,
-            queued_at=job.queued_at,
-            expires_at=expires_at,
-            queue=job.queue or job.queue_hint,
-            native=json.loads(job.native_hint) if job.native_hint else {},
-            layout=job.layout,
-            container=job.container,
-            inputs=json.loads(job.stage) if job.stage else {},
-        )
-        for job in jobs
-    ]
+def envelope(job: Job, jwt: str, expires_at: float) -> Envelope:
+    """A job as it travels.
+
+    :param jwt: with which its task introduces itself
+    :param expires_at: when that is no longer valid, epoch seconds
+    """
+    return Envelope(
+        token=job.token,
+        workload={**json.loads(job.workload), "token": jwt},
+        resources=job.resources,
+        memory_limit=job.memory_limit,
+        time_limit=job.time_limit,
+        priority=job.priority,
+        queued_at=job.queued_at,
+        expires_at=expires_at,
+        queue=job.queue or job.queue_hint,
+        native=json.loads(job.native_hint) if job.native_hint else {},
+        layout=job.layout,
+        container=job.container,
+        inputs=json.loads(job.stage) if job.stage else {},
+    )

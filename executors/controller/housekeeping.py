@@ -57,10 +57,14 @@ class Housekeeping:
 
     :param managed: whether the controller belongs to an executor, and may end when there is none any more
     :param sites: all sites by name
+    :param needs_inputs: whether plugins ask for the values of the inputs of all jobs
     """
 
-    def __init__(self, settings: Settings, managed: bool, sites: Mapping[str, Site[Any]]) -> None:
+    def __init__(
+        self, settings: Settings, managed: bool, sites: Mapping[str, Site[Any]], *, needs_inputs: bool = False
+    ) -> None:
         self.settings = settings
+        self.needs_inputs = needs_inputs
         self.managed = managed
         self.sites = sites
         self.edition = edition_now(settings.sites_file)
@@ -198,7 +202,7 @@ class Housekeeping:
         """What is published of a site, also of one that could not be asked yet or has no location now."""
         dialect = self.dialects.get(site.name) if seen else site.dialect()
         locations = possible(self.potential[site.name], lasting(site, seen))
-        return about(site, locations, dialect)
+        return about(site, locations, dialect, needs_inputs=self.needs_inputs)
 
 
 def lasting(site: Site[Any], seen: Sequence[Seen]) -> list[Location]:
@@ -216,6 +220,40 @@ def same_task() -> ColumnElement[bool]:
     )
 
 
+# In these states Airflow wants a job that has not begun.
+WANTED = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
+
+
+def drop_unwanted(session: Session, now: float) -> list[store.Change]:
+    """End jobs that wait and whose task instance says that it has ended, was cleared or was queued anew, at once.
+
+    One whose task instance is not there at all is left to :func:`cancel_unwanted`.
+
+    :returns: what has changed
+    """
+    is_another = or_(
+        TaskInstance.external_executor_id.is_distinct_from(Job.token),
+        TaskInstance.state.is_(None),
+        TaskInstance.state.not_in(WANTED),
+    )
+    tokens = session.scalars(
+        select(Job.token).where(
+            Job.kind == "ExecuteTask",
+            Job.state.in_((State.QUEUED, State.ATTEMPTED)),
+            select(TaskInstance.id).where(same_task(), is_another).exists(),
+        )
+    ).all()
+    if not tokens:
+        return []
+    log.info("%d jobs that wait are not wanted any more", len(tokens))
+    return store.apply(session, [store.Change(token, ended_unwanted(now), report=True) for token in tokens])
+
+
+def ended_unwanted(now: float) -> dict[str, Any]:
+    """The columns of a job that waits and that Airflow does not want any more."""
+    return {"state": State.CANCELLED, "cause": "cancelled", "reason": UNWANTED, "ended_at": now}
+
+
 def cancel_unwanted(session: Session, now: float) -> None:
     """End waiting jobs whose task instance Airflow has cleared, ended, deleted or queued anew meanwhile."""
     wanted = (
@@ -223,7 +261,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
         .where(
             same_task(),
             TaskInstance.external_executor_id == Job.token,
-            TaskInstance.state.in_((TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)),
+            TaskInstance.state.in_(WANTED),
         )
         .exists()
     )
@@ -239,9 +277,8 @@ def cancel_unwanted(session: Session, now: float) -> None:
         )
         .limit(CHUNK)
     ).all()
-    ended = {"state": State.CANCELLED, "cause": "cancelled", "reason": UNWANTED, "ended_at": now}
     for state in (State.QUEUED, State.ATTEMPTED, State.PLACED):
-        values = {"cancel": UNWANTED} if state == State.PLACED else ended
+        values = {"cancel": UNWANTED} if state == State.PLACED else ended_unwanted(now)
         chosen = [token for token, its_state in tokens if its_state == state]
         if chosen:
             log.info("%d jobs in state %s are not wanted any more", len(chosen), state.value)

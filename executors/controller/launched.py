@@ -17,8 +17,12 @@ from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
 from lading.scheduling.hints.machine_words import ON_DEMAND
+from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning import Launch, Provision
+from lading.scheduling.provisioning.allocations import abandoned
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -51,6 +55,10 @@ class Launched:
         self.sizes: Sizes | None = None
         self.ordered_for: dict[str, Sequence[str]] = {}
         """The jobs for which each instance was ordered, by its token."""
+        self.for_gangs: dict[str, Sequence[str]] = {}
+        """Those of them that were ordered for members of gangs alone."""
+        self.wanted: frozenset[str] = frozenset()
+        """The members of gangs for which something was to be launched in the last decision."""
         self.promised: Mapping[str, str] = {}
         """What boots and has a place for a waiting job, by the job's name."""
 
@@ -68,6 +76,7 @@ class Launched:
         # Forget orders whose row has ended by other means: no refusal can come for them.
         living = {row.token for row in rows}
         self.ordered_for = {token: jobs for token, jobs in self.ordered_for.items() if token in living}
+        self.for_gangs = {token: jobs for token, jobs in self.for_gangs.items() if token in living}
         return rows
 
     def _take_in(self, session: Session, rows: Sequence[Instance], seen: Sequence[Seen]) -> None:
@@ -101,9 +110,25 @@ class Launched:
         """Store what was decided, before the site hears of it."""
         session.add_all(self._priced(row(self.site, each, now)) for each in orders)
         self.ordered_for |= {each.name: each.launch.jobs for each in orders}
+        self.for_gangs |= {each.name: each.launch.jobs for each in orders if self.wanted.issuperset(each.launch.jobs)}
         self.promised = promised(orders, provision)
         spare = provision.spare - queue.busy(session, self.site)
         instances.change(session, self.site, idle(instances.living(session, self.site), spare, now))
+
+    def without_abandoned(
+        self, provision: Provision, there: SiteView, wanted: Iterable[Job], active: Collection[str]
+    ) -> Provision:
+        """What was decided, and the end of the allocations that wait for gangs which look for room no more.
+
+        :param wanted: the jobs before all others for which something is to be launched
+        :param active: the members of gangs that look for room, or have started
+        """
+        # What is asked ahead for a run is for no gang: it waits for tasks that are still to come.
+        self.wanted = frozenset(job.name for job in wanted).intersection(active)
+        if not self.for_gangs or not isinstance(there.market, Market):
+            return provision
+        releases = abandoned(there.launched, self.for_gangs, active, provision.spare)
+        return replace(provision, releases={**provision.releases, **releases}) if releases else provision
 
     def _priced(self, instance: Instance) -> Instance:
         rate = self.cpu_hour(instance.capacity)
@@ -128,9 +153,9 @@ class Launched:
 def end(event: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an instance that its end changes."""
     reason = clean(event.get("message", "")) or None
-    known = {name: event[name] for name in ("native_id", "launched_at") if event.get(name) is not None}
+    known = {"native_id": as_name(event.get("native_id")), "launched_at": event.get("launched_at")}
     values = {"state": InstanceState.ENDED, "ended_at": event["at"], "cause": event.get("cause"), "reason": reason}
-    return values | known
+    return values | {name: value for name, value in known.items() if value is not None}
 
 
 def refusal(token: str, event: Mapping[str, Any]) -> Change:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from lading.executors.locality import data
 from lading.executors.locality.allocations import AllocationHistory
 from lading.executors.store import ENDED, Change
@@ -17,14 +19,14 @@ from lading.hooks.site import Site
 from lading.scheduling import placement
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
-from lading.scheduling.matching.ranking import Match
-from lading.scheduling.matching.rules import RULES, Rule
+from lading.scheduling.matching.ranking import Match, Rank
+from lading.scheduling.matching.rules import RULES, Relax, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import AtWork
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
-from lading.scheduling.placing.policies import DATA_LOCALITY, Policy
+from lading.scheduling.placing.policies import DATA_LOCALITY, Context, Policy
 from lading.scheduling.placing.rooms import stacks
 from lading.scheduling.text.printable import shortened
 
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 AssignJobs = Callable[..., Assignment | None]
 # Orders the sites of a job; None: it does not.
 RankMatches = Callable[..., Sequence[Match] | None]
+# A decision that fails over more jobs than these in a tick fails by no fault of theirs.
+MOST_CULPRITS = 10
 UNRANKED = "rank_matches of a plugin has failed, so sites are tried in Lading's order"
 REPLACED = "assign_jobs of a plugin has failed, so Lading decides where jobs go"
 
@@ -48,15 +52,20 @@ class Extensions:
     :param filters: the binding filters by name, with Lading's own
     :param policies: by name, without Lading's own
     :param rules: by which jobs do without what they only wish, those of the sites file or Lading's own
-    :param rank_matches: called with ``job`` and ``matches``
-    :param assign_jobs: called with ``jobs``, ``sites``, ``at_work`` and ``now`` before Lading decides
+    :param rank_matches: called with ``job`` and ``matches`` for each job; None: no plugin has it
+    :param assign_jobs: called with ``jobs``, ``sites``, ``at_work`` and ``now`` before Lading decides; None: likewise
     """
 
     filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
     policies: Mapping[str, Policy] = field(default_factory=dict)
     rules: Sequence[Rule] = RULES
-    rank_matches: RankMatches = lambda **_: None
-    assign_jobs: AssignJobs = lambda **_: None
+    rank_matches: RankMatches | None = None
+    assign_jobs: AssignJobs | None = None
+
+    @property
+    def ask_of_all(self) -> bool:
+        """Whether they decide about jobs at every site, by whatever they know of these."""
+        return self.rank_matches is not None or self.assign_jobs is not None
 
 
 class Attempts:
@@ -93,18 +102,61 @@ class Attempts:
             self._tried = set(turned_away)
 
 
+class NotedPolicy:
+    """A policy of a third party, during whose calls it is known which job they are for."""
+
+    def __init__(self, policy: Policy, noted: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self.policy = policy
+        self.noted = noted
+
+    def get_location(self, context: Context, job: Job, *rest: Any) -> str | None:
+        answer: str | None = self.noted(job.name, lambda: self.policy.get_location(context, job, *rest))
+        return answer
+
+
 class Placing:
-    """The choice of places for the jobs that wait."""
+    """The choice of places for the jobs that wait.
+
+    :ivar at: the job for which a third party is asked now; None: none is
+    """
 
     def __init__(self, sites: Mapping[str, Site[Any]], extensions: Extensions) -> None:
         self.sites = sites
-        self.extensions = extensions
+        self.at: str | None = None
+        self.extensions = replace(
+            extensions,
+            filters={name: self._filter(each) for name, each in extensions.filters.items()},
+            policies={name: NotedPolicy(each, self._noted) for name, each in extensions.policies.items()},
+            rules=[each if each.relax is None else self._rule(each, each.relax) for each in extensions.rules],
+        )
         self.trouble = Trouble(log)
         self.waits = PastWaits()
         self.attempts = {name: Attempts(site.config.retry_delay) for name, site in sites.items()}
         used = {site.config.policy for site in sites.values()}
         self.history = AllocationHistory() if used & extensions.policies.keys() else None
+        third_party = extensions.filters.keys() - FILTERS.keys() or used & extensions.policies.keys()
+        self.needs_inputs = extensions.ask_of_all or bool(third_party)
+        self.unranked = 0
         self.needs_files = not used.isdisjoint({DATA_LOCALITY, *extensions.policies})
+
+    def _noted(self, token: str, ask: Callable[[], Any]) -> Any:
+        """What a third party answers for a job, which is known while it is asked.
+
+        :raises Exception: whatever it raises; in the place of the end of the process RuntimeError
+        """
+        self.at = token
+        try:
+            return ask()
+        except SystemExit as error:
+            raise RuntimeError(f"it has called sys.exit({error.code!r})") from error
+        finally:
+            self.at = None
+
+    def _filter(self, ask: GetTargets) -> GetTargets:
+        return lambda job, targets: self._noted(job.name, lambda: ask(job, targets))
+
+    def _rule(self, rule: Rule, ask: Relax) -> Rule:
+        return replace(rule, relax=lambda job: self._noted(job.name, lambda: ask(job)))
 
     def heard(self, session: Session, site: str, events: Iterable[dict[str, Any]], changes: Iterable[Change]) -> None:
         """Take note of what has happened at a site, when it has been stored."""
@@ -135,53 +187,117 @@ class Placing:
         ]
         found = self._replaced(jobs, sites, at_work, now)
         if found is None:
-            choice = Choice(now, self.extensions.policies)
-            if self.needs_files:
-                choice.files = data.read(session, [job.name for job in jobs])
-            if self.history is not None:
-                beneath = {(each.name, name): lower for each in sites for name, lower in stacks(each.locations).items()}
-                choice.allocations = self.history.read(session, beneath)
-            found = placement.assign(
-                jobs,
-                [replace(each, waits=self.waits.read(session)) for each in sites],
-                at_work,
-                now=now,
-                filters=self.extensions.filters,
-                rules=self.extensions.rules,
-                rank=self.ranked,
-                choice=choice,
-                wanted=wanted,
-            )
+
+            def assigned(some: Sequence[Waiting]) -> Assignment:
+                return placement.assign(
+                    some,
+                    [replace(each, waits=self.waits.read(session)) for each in sites],
+                    at_work,
+                    now=now,
+                    filters=self.extensions.filters,
+                    rules=self.extensions.rules,
+                    rank=self.rank,
+                    choice=self._choice(session, some, sites, now),
+                    wanted=wanted,
+                )
+
+            found = self._without_culprits(jobs, assigned)
         for name, attempts in self.attempts.items():
             attempts.note(found.turned_away.get(name, ()))
+        if not self.unranked:
+            self.trouble.end(UNRANKED)
+        self.unranked = 0
         return found
 
-    def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
-        """The order of a plugin; None: it has none."""
+    def _choice(self, session: Session, jobs: Sequence[Waiting], sites: Sequence[SiteView], now: float) -> Choice:
+        """By which locations are chosen, with what policies are told of the store."""
+        choice = Choice(now, self.extensions.policies)
+        if self.needs_files:
+            choice.files = data.read(session, [job.name for job in jobs])
+        if self.history is not None:
+            beneath = {(each.name, name): lower for each in sites for name, lower in stacks(each.locations).items()}
+            choice.allocations = self.history.read(session, beneath)
+        return choice
+
+    def _without_culprits(self, jobs: Sequence[Waiting], assigned: Callable[..., Assignment]) -> Assignment:
+        """Where jobs go; those over which the decision fails are refused, and they alone.
+
+        :raises Exception: it fails without any of them as well, or over too many to be their own fault
+        """
         try:
-            found = self.extensions.rank_matches(job=job, matches=tuple(matches))
+            return assigned(jobs)
+        except SQLAlchemyError:
+            raise
+        except Exception as error:  # what an author or a plugin has said of one of them
+            failures = culprits(jobs, assigned, error)
+            found = assigned([job for job in jobs if job.name not in failures])
+            for name, failure in failures.items():
+                log.error("No place could be sought for job %s, so it fails", name, exc_info=failure)
+                found.refused[name] = f"no place could be sought for it: {type(failure).__name__}: {failure}"
+            return found
+
+    @property
+    def rank(self) -> Rank | None:
+        """The order of a plugin for each job; None: no plugin ranks."""
+        return None if self.extensions.rank_matches is None else self.ranked
+
+    def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+        """The order of a plugin for a job; None: it has none."""
+        assert self.extensions.rank_matches is not None
+        try:
+            ask = self.extensions.rank_matches
+            found = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
             if found is not None and (len(found) != len(matches) or set(found) != set(matches)):
                 raise ValueError(f"it answers {shortened(found)}; valid: the matches in another order")
         except Exception as error:  # a third party's may raise anything
+            self.unranked += 1
             self.trouble.begin(UNRANKED, error, traceback=True)
             return None
-        self.trouble.end(UNRANKED)
         return found
 
     def _replaced(
         self, jobs: Sequence[Waiting], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
     ) -> Assignment | None:
         """What a plugin decides in Lading's place; None: nothing."""
+        if self.extensions.assign_jobs is None:
+            return None
         try:
             given = {"jobs": tuple(jobs), "sites": tuple(sites), "at_work": tuple(at_work)}
             found = self.extensions.assign_jobs(**given, now=now)
             if found is not None:
                 check(found, jobs, sites)
-        except Exception as error:  # a third party's may raise anything
+        except (Exception, SystemExit) as error:  # a third party's may raise anything
             self.trouble.begin(REPLACED, error, traceback=True)
             return None
         self.trouble.end(REPLACED)
         return found
+
+
+def culprits(jobs: Sequence[Waiting], assigned: Callable[..., Assignment], error: Exception) -> dict[str, Exception]:
+    """The jobs over which a decision fails, each with how, found by halving.
+
+    :param error: how it has failed over all of them
+    :raises Exception: it fails without any of them as well, or over more than :data:`MOST_CULPRITS`
+    """
+    assigned([])
+    found: dict[str, Exception] = {}
+    failing = [(jobs, error)]
+    while failing:
+        some, failure = failing.pop()
+        if len(some) == 1:
+            found[some[0].name] = failure
+            if len(found) > MOST_CULPRITS:
+                raise error
+            continue
+        middle = len(some) // 2
+        for half in (some[:middle], some[middle:]):
+            try:
+                assigned(half)
+            except SQLAlchemyError:
+                raise
+            except Exception as its_own:
+                failing.append((half, its_own))
+    return found
 
 
 def check(found: Assignment, jobs: Sequence[Waiting], sites: Sequence[SiteView]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -94,20 +95,26 @@ def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[L
     return (*seen, *(each for each in potential if each.name not in names))
 
 
-def about(site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, Any] | None) -> dict[str, Any]:
+def about(
+    site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, Any] | None, *, needs_inputs: bool = False
+) -> dict[str, Any]:
     """What is published of a site.
 
     :param locations: all that it has and could have; empty: that is not known
+    :param needs_inputs: whether plugins ask for the values of the inputs of all jobs
     """
-    alike = {json.dumps(described(each), sort_keys=True) for each in locations}
+    alike = Counter(json.dumps(described(each), sort_keys=True) for each in locations)
     return {
-        "locations": [json.loads(each) for each in sorted(alike)],
+        "locations": [{**json.loads(each), "count": count} for each, count in sorted(alike.items())],
+        "holds": site.holds,
+        "launches": site.launches,
         "arch": site.arch,
         "dialect": dialect,
         "takes_unnamed": bool(site.config.takes_unnamed),
         "burst_after": site.config.burst_after,
         "has_sites_file": site.has_sites_file,
         "needs_files": site.config.policy not in BUILT_IN or site.config.policy == DATA_LOCALITY,
+        "needs_inputs": needs_inputs or site.config.policy not in BUILT_IN,
         "stage_schemes": list(site.config.stage_schemes),
         "rules": asdict(SiteRules.of(site.config)),
     }

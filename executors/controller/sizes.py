@@ -24,17 +24,21 @@ class Sizes:
         self._names: set[str] = set()
 
     def learn(self, observation: Observation) -> dict[tuple[str, str], Resources]:
-        """Look at the machines that have come up; returns what was not known of them."""
+        """Look at the machines that have come up; returns what was not known of them.
+
+        One that has booted from another image than is launched now says nothing of that.
+        """
         market = observation.market
         if not isinstance(market, MachineMarket):
             return {}
-        up = {each.name: each.location for each in observation.locations if each.state == LocationState.UP}
-        came = {
-            (str(it.instance_type), market.images.get(it.arch or "", "")): it.capacity
-            for name, it in up.items()
-            if name not in self._names
-        }
-        self._names = set(up)
+        up = {each.name: each for each in observation.locations if each.state == LocationState.UP}
+        self._names &= up.keys()
+        came = {}
+        for name, each in up.items():
+            it, image = each.location, market.images.get(each.location.arch or "", "")
+            if name not in self._names and each.image in (None, image.partition(" ")[0]):
+                self._names.add(name)
+                came[str(it.instance_type), image] = it.capacity
         news = {key: size for key, size in came.items() if self.known.get(key) != size}
         self.known |= news
         return news

@@ -64,6 +64,7 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
         burst_after=config.burst_after,
         allowed_dags=config.allowed_dags,
         holds=site.holds,
+        launches=site.launches,
         attempts=config.attempts,
         policy=config.policy,
         rest=config.rest,

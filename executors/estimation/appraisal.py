@@ -14,20 +14,20 @@ from typing import Any
 from airflow.models.log import Log
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.session import create_session
-from sqlalchemy import select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import func, select, update
+from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.events import clean
 from lading.executors.estimation.file_sizes import FileSizes, addresses
-from lading.executors.estimation.inputs import Inputs
+from lading.executors.estimation.inputs import Inputs, kept
 from lading.executors.estimation.matched_targets import matched
 from lading.executors.estimation.staged_inputs import staged
 from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.locality import data
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, State, usage
+from lading.executors.store import Change, Job, State, strikes, usage
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints
 from lading.scheduling.hints.levels import largest_of
@@ -52,6 +52,7 @@ class Unappraised:
     :param hints: as its author gave them
     :param sources: where its inputs come from, see ``lading.operators.scattering.input_sources``
     :param fault: why hints and sources cannot be read, in words; None: they can
+    :param text: hints and sources as they are stored
     """
 
     token: str
@@ -62,6 +63,7 @@ class Unappraised:
     hints: Mapping[str, object]
     sources: Mapping[str, Any]
     fault: str | None = None
+    text: str = ""
 
     @property
     def has_expressions(self) -> bool:
@@ -121,46 +123,53 @@ def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any],
     """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
 
     :param config: its hints as they were written
-    :param sources: where its inputs come from, if a hint or a policy needs them
+    :param sources: where its inputs come from, if a hint, a policy or a plugin needs them
     """
     if not (hints.expressions or hints.auto or hints.matching or hints.stage or sources or try_number > 1):
         return {}
     return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
 
-def waiting_dags(session: Session) -> list[str]:
-    """The Dags that have jobs which wait for their appraisal."""
-    return [
-        str(dag_id)
-        for dag_id in session.scalars(
-            select(Job.dag_id).where(Job.state == State.QUEUED, Job.appraisal.is_not(None)).distinct()
-        )
-    ]
+def waiting_dags(session: Session) -> dict[str, bool]:
+    """The Dags that have jobs which wait for their appraisal, and whether a controller may have died over one."""
+    rows = session.execute(
+        select(Job.dag_id, func.max(func.coalesce(Job.strikes, 0)))
+        .where(Job.state == State.QUEUED, Job.appraisal.is_not(None))
+        .group_by(Job.dag_id)
+    )
+    return {str(dag_id): most > 0 for dag_id, most in rows}
 
 
-def unappraised(session: Session, busy: Iterable[str], dag_id: str | None = None) -> list[Unappraised]:
+def unappraised(
+    session: Session, busy: Iterable[str], dag_id: str | None = None, *, are_struck: bool = False
+) -> list[Unappraised]:
     """Queued jobs that wait for their appraisal, in the order in which they should start.
 
     :param busy: the jobs that are being appraised, or shall not be now
     :param dag_id: of this Dag; None: of any
+    :param are_struck: those over which a controller may have died, or the others
     """
     but = set(busy)
     query = select(
         Job.token, Job.dag_id, Job.run_id, Job.task_id, Job.map_index, Job.try_number, Job.site_hint, Job.appraisal
-    ).where(Job.state == State.QUEUED, Job.appraisal.is_not(None))
+    ).where(
+        Job.state == State.QUEUED,
+        Job.appraisal.is_not(None),
+        strikes.is_struck() if are_struck else ~strikes.is_struck(),
+    )
     if dag_id is not None:
         query = query.where(Job.dag_id == dag_id)
     rows = session.execute(query.order_by(Job.priority.desc(), Job.queued_at, Job.token).limit(MOST_AT_ONCE + len(but)))
     jobs = []
     for token, dag, run_id, task_id, map_index, try_number, site_hint, appraisal in rows:
         if token not in but:
-            task = (str(dag), str(run_id), str(task_id))
+            task, text = (str(dag), str(run_id), str(task_id)), str(appraisal)
             try:
-                asked = json.loads(str(appraisal))
-                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, **asked))
+                asked = json.loads(text)
+                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, **asked, text=text))
             except (ValueError, TypeError, RecursionError) as error:
                 fault = f"what it asks for cannot be read: {type(error).__name__}: {error}"
-                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, {}, {}, fault))
+                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, {}, {}, fault, text))
     return jobs
 
 
@@ -212,12 +221,15 @@ def read(jobs: Sequence[Unappraised]) -> Reading:
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         writer = data.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
+        struck = strikes.repeated(session, jobs[0].task)
         questions: list[Question] = []
         behind: dict[str, str] = {}
         for job in jobs:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
             live = next((each.token for each in tries if each.state in store.LIVE), writer)
-            if live is None:
+            if words := strikes.refusal(struck.get(job.text, []), job.map_index):
+                questions.append(Question(job, tries, ExpressionError(words), known))
+            elif live is None:
                 questions.append(Question(job, tries, read_inputs(job, inputs), known))
             else:
                 behind[job.token] = live
@@ -247,9 +259,12 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
 
 
 def answer(
-    question: Question, sizes: FileSizes, settings: Settings, largest: Resources | None
+    question: Question, sizes: FileSizes, settings: Settings, largest: Resources | None, *, keeps_inputs: bool = False
 ) -> tuple[Change, list[Lesson]]:
-    """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone."""
+    """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone.
+
+    :param keeps_inputs: whether plugins ask for the values of its inputs
+    """
     job = question.job
     try:
         if isinstance(question.inputs, Exception):
@@ -262,9 +277,41 @@ def answer(
     except Exception as error:  # the data is whatever tasks have written
         why = f"what it asks for cannot be found out from its inputs: {type(error).__name__}: {error}"
         return failed(job.token, why), []
-    change = Change(job.token, {**values, "appraisal": None, "reason": None})
+    seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
+    change = Change(job.token, {**values, **seen, "appraisal": None, "reason": None})
     said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
     return change, [Lesson(job, event, "; ".join(words)) for event, words in said.items() if words]
+
+
+def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
+    """Store what was found out; a job fails of which no column takes it, and it alone.
+
+    :returns: what was stored
+    :raises SQLAlchemyError: the database has failed
+    """
+    if not changes:
+        return []
+    try:
+        with session.begin_nested():
+            store.apply(session, changes)
+    except Exception as error:
+        if is_of_database(error):
+            raise
+        if len(changes) > 1:
+            return [done for change in changes for done in stored(session, [change])]
+        cause = (error.orig if isinstance(error, StatementError) else None) or error  # without the whole statement
+        end = failed(changes[0].token, f"what it asks for cannot be stored: {type(cause).__name__}: {cause}")
+        store.apply(session, [end])
+        return [end]
+    return list(changes)
+
+
+def is_of_database(error: Exception) -> bool:
+    """Whether an error is the database's own, and not one of what is stored there, or is to be."""
+    is_of_data = isinstance(error, DataError) or (
+        isinstance(error, StatementError) and not isinstance(error, DBAPIError)
+    )
+    return isinstance(error, SQLAlchemyError) and not is_of_data
 
 
 def failed(token: str, why: str) -> Change:

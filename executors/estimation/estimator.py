@@ -3,6 +3,9 @@
 Inputs may be on file systems that are slow or hang. No Dag takes all threads, each takes its turn, and a thread that
 hangs is counted against its Dag alone. Where several hang, nobody looks until one of them goes on. A job without
 expressions, such as a plain retry, needs no look. The threads are daemons, so none of them keeps a stopped controller.
+
+Jobs are noted in the store before a thread looks at them, and those over which a controller may have died or hung are
+looked at alone (see :mod:`lading.executors.store.strikes`).
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.estimation import appraisal, preemptions
-from lading.executors.estimation.appraisal import Lesson, Unappraised
+from lading.executors.estimation.appraisal import Lesson, Question, Unappraised
 from lading.executors.estimation.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
-from lading.executors.store import Change
+from lading.executors.store import Change, strikes
 from lading.executors.turns import THREADS, THREADS_PER_DAG, Turns
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
@@ -52,7 +55,9 @@ class Work:
 
     :param largest: the most of everything that a location has which they can ever get; None: that is not known
     :param most_preemptions: after how many of them a job goes on demand, by site
+    :param keeps_inputs: whether plugins ask for the values of inputs
     :ivar behind: the jobs that wait for the end of an earlier try, each with its token
+    :param is_alone: whether it is one job beside which no other is looked at
     :ivar left: the jobs that nobody has looked at, as the time was up
     :ivar place: where it hangs
     """
@@ -62,9 +67,11 @@ class Work:
     known: KnownSizes
     largest: Resources | None
     most_preemptions: Mapping[str, int]
+    is_alone: bool = False
+    keeps_inputs: bool = False
     changes: list[Change] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
-    behind: Mapping[str, str] = field(default_factory=dict)
+    behind: dict[str, str] = field(default_factory=dict)
     left: frozenset[str] = frozenset()
     is_over: bool = False
     is_given_up: bool = False
@@ -96,32 +103,54 @@ class Work:
             self._look()
         except SQLAlchemyError as error:
             log.warning("Jobs of %s could not be appraised: %s", "/".join(self.jobs[0].task), error)
-        except Exception as error:
-            log.exception("Jobs of %s could not be appraised", "/".join(self.jobs[0].task))
-            why = f"what it asks for could not be found out: {type(error).__name__}: {error}"
-            done = {change.token for change in self.changes}
-            self.changes += [appraisal.failed(token, why) for token in self.tokens - done]
-        self.is_over = True
+        finally:
+            self.is_over = True
         if self.changes and not self.is_given_up:
             ring()
 
     def _look(self) -> None:
-        read = appraisal.read(self.jobs)
-        self.behind = read.behind
+        questions = self._questions(self.jobs)
         until = time.monotonic() + SECONDS_PER_TURN
-        for number, question in enumerate(read.questions):
+        for number, question in enumerate(questions):
             if self.is_given_up or time.monotonic() > until:
-                self.left = frozenset(each.job.token for each in read.questions[number:])
+                self.left = frozenset(each.job.token for each in questions[number:])
                 return
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
-            change, lessons = appraisal.answer(question, sizes, self.settings, self.largest)
-            change, more = preemptions.heeded(question, change, self.most_preemptions)
+            try:
+                change, lessons = appraisal.answer(
+                    question, sizes, self.settings, self.largest, keeps_inputs=self.keeps_inputs
+                )
+                change, more = preemptions.heeded(question, change, self.most_preemptions)
+            except Exception as error:
+                change, lessons, more = self._failed(question.job, error), [], []
             self._at = None
             if self.is_given_up:
                 return
             self.changes.append(change)
             self.lessons += [*lessons, *more]
+
+    def _questions(self, jobs: Sequence[Unappraised]) -> Sequence[Question]:
+        """What is to be answered; where something is wrong with what the store has of one of them, it fails alone.
+
+        :raises SQLAlchemyError: the database has failed
+        """
+        try:
+            read = appraisal.read(jobs)
+        except Exception as error:
+            if appraisal.is_of_database(error):
+                raise
+            if len(jobs) > 1:
+                return [question for job in jobs for question in self._questions([job])]
+            self.changes.append(self._failed(jobs[0], error))
+            return ()
+        self.behind |= read.behind
+        return read.questions
+
+    def _failed(self, job: Unappraised, error: Exception) -> Change:
+        log.error("Job %s of %s could not be appraised", job.token, "/".join(job.task), exc_info=error)
+        why = f"what it asks for could not be found out: {type(error).__name__}: {error}"
+        return appraisal.failed(job.token, why)
 
 
 class Estimator:
@@ -130,6 +159,8 @@ class Estimator:
     :param ring: called when something has been found out
     :param largest: the most of everything that a location can ever have at a site, or at any (None)
     :param sites: by name
+    :param holder: by which the controller holds its lease
+    :param keeps_inputs: whether plugins ask for the values of inputs
     """
 
     def __init__(
@@ -138,31 +169,51 @@ class Estimator:
         ring: Callable[[], None],
         largest: Callable[[str | None], Resources | None],
         sites: Mapping[str, Site[Any]],
+        holder: str,
+        *,
+        keeps_inputs: bool = False,
     ) -> None:
         self.settings = settings
+        self.holder = holder
+        self.keeps_inputs = keeps_inputs
         self.largest = largest
         limits = {name: site.config.most_preemptions for name, site in sites.items()}
         self.most_preemptions = {name: most for name, most in limits.items() if most is not None}
         self.ring = ring
         self.known = KnownSizes()
         self.under_way: list[Work] = []
+        self.beginning: list[Work] = []
+        """What is under way and is to be started when its jobs' notes are committed."""
+        self.is_turn_of_struck = True
         self.hanging: list[Work] = []
         self.resting: dict[str, Backoff] = {}
         self.behind: dict[str, str] = {}
         self.turns = Turns()
 
     def step(self, session: Session) -> tuple[list[Change], list[Lesson]]:
-        """Collect what has been found out, and begin with jobs that are new."""
+        """Collect what has been found out, and note the jobs that are next; call :meth:`start` after the commit."""
         changes: list[Change] = []
         lessons: list[Lesson] = []
+        self.under_way = [work for work in self.under_way if work not in self.beginning]  # what was not committed
+        self.beginning = []
         for work in self._ended():
             changes += work.changes
             lessons += work.lessons
+            done = {change.token for change in work.changes}
+            strikes.passed(session, done)
+            strikes.take_back(session, work.tokens - done)
         self.hanging = [work for work in self.hanging if not work.is_over]
         there = Counter(work.place for work in self.hanging if work.place is not None)
         self.known.hanging = frozenset(where for where, count in there.items() if count >= MOST_HANGING_THERE)
         self._begin(session, {change.token for change in changes})
+        strikes.note(session, self.holder, (token for work in self.beginning for token in work.tokens))
         return changes, lessons
+
+    def start(self) -> None:
+        """Start the threads of what has been begun."""
+        for work in self.beginning:
+            threading.Thread(target=work.run, args=(self.ring,), name="appraisal", daemon=True).start()
+        self.beginning = []
 
     def close(self) -> None:
         """Begin with nothing more; a thread that hangs is not waited for."""
@@ -196,8 +247,11 @@ class Estimator:
         self.resting = {token: rest for token, rest in self.resting.items() if rest.left > -2 * LONGEST_REST}
 
     def _begin(self, session: Session, known: Iterable[str]) -> None:
-        """Begin with jobs of the Dags in turn, as far as there are threads."""
-        if len(self.under_way) >= THREADS:
+        """Begin with jobs of the Dags in turn, as far as there are threads.
+
+        One over which a controller may have died has its turn between those of the others, when they have ended.
+        """
+        if len(self.under_way) >= THREADS or any(work.is_alone for work in self.under_way):
             return
         busy = {*known, *(token for work in self.under_way for token in work.tokens)}
         busy |= {token for token, rest in self.resting.items() if rest.left > 0}
@@ -206,30 +260,53 @@ class Estimator:
         busy |= self.behind.keys()
         dags = appraisal.waiting_dags(session)
         self.turns.forget(dags)
+        struck = self._struck(session, busy) if any(dags.values()) else None
+        if struck is None or not self.is_turn_of_struck:
+            self._begin_together(session, busy, [*dags])
+            self.is_turn_of_struck = bool(self.under_way)
+        if struck is not None and not self.under_way:
+            self._start([struck], is_alone=True)
+            self.is_turn_of_struck = False
+
+    def _taken(self) -> Counter[str]:
+        """How many threads each Dag has, also those that hang."""
+        # A place that nobody looks at any more keeps no Dag from looking elsewhere.
+        hung = Counter(work.dag_id for work in self.hanging if work.place not in self.known.hanging)
+        return Counter(work.dag_id for work in self.under_way) + hung
+
+    def _may_hang(self, dag: str) -> bool:
+        """Whether a thread may look for a Dag where it might hang."""
+        return self._taken()[dag] < THREADS_PER_DAG and len(self.hanging) < MOST_HANGING
+
+    def _struck(self, session: Session, busy: Iterable[str]) -> Unappraised | None:
+        """The next job over which a controller may have died or hung; None: none can be looked at now."""
+        found = appraisal.unappraised(session, busy, are_struck=True)
+        return next((job for job in found if not job.has_expressions or self._may_hang(job.task[0])), None)
+
+    def _begin_together(self, session: Session, busy: Iterable[str], dags: list[str]) -> None:
+        """Begin with jobs that may be looked at beside each other."""
         waiting: dict[str, list[list[Unappraised]]] = {}
         while dags and len(self.under_way) < THREADS:
             at_work = Counter(work.dag_id for work in self.under_way)
-            # A place that nobody looks at any more keeps no Dag from looking elsewhere.
-            hung = Counter(work.dag_id for work in self.hanging if work.place not in self.known.hanging)
-            taken = at_work + hung
-            dag = self.turns.next(dags, taken)
+            dag = self.turns.next(dags, self._taken())
             if at_work[dag] >= THREADS_PER_DAG:
                 dags.remove(dag)
                 continue
             if dag not in waiting:
                 waiting[dag] = by_task(appraisal.unappraised(session, busy, dag))
-            may_hang = taken[dag] < THREADS_PER_DAG and len(self.hanging) < MOST_HANGING
-            jobs = first(waiting[dag], may_hang)
+            jobs = first(waiting[dag], self._may_hang(dag))
             if jobs is None:
                 dags.remove(dag)
                 continue
             self.turns.serve(dag)
             self._start(jobs)
 
-    def _start(self, jobs: Sequence[Unappraised]) -> None:
-        work = Work(jobs, self.settings, self.known, self.largest(jobs[0].site_hint), self.most_preemptions)
+    def _start(self, jobs: Sequence[Unappraised], *, is_alone: bool = False) -> None:
+        largest = self.largest(jobs[0].site_hint)
+        most = self.most_preemptions
+        work = Work(jobs, self.settings, self.known, largest, most, is_alone, self.keeps_inputs)
         self.under_way.append(work)
-        threading.Thread(target=work.run, args=(self.ring,), name="appraisal", daemon=True).start()
+        self.beginning.append(work)
 
 
 def first(waiting: list[list[Unappraised]], may_hang: bool) -> list[Unappraised] | None:
@@ -243,8 +320,8 @@ def first(waiting: list[list[Unappraised]], may_hang: bool) -> list[Unappraised]
 
 
 def by_task(jobs: Iterable[Unappraised]) -> list[list[Unappraised]]:
-    """The jobs of each task and run, in their order."""
-    found: dict[appraisal.TaskKey, list[Unappraised]] = {}
+    """The jobs of each task and run that ask for the same, in their order."""
+    found: dict[tuple[appraisal.TaskKey, str], list[Unappraised]] = {}
     for job in jobs:
-        found.setdefault(job.task, []).append(job)
+        found.setdefault((job.task, job.text), []).append(job)
     return list(found.values())

@@ -5,6 +5,7 @@ The database holds what tasks have written, so it is read as plain JSON and no c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,37 @@ from lading.scheduling.scatter import ScatterError, elements, expand
 
 # The back ends that keep what tasks return as JSON in the database.
 PLAIN_BACKENDS = ("airflow.sdk.execution_time.xcom.BaseXCom", "airflow.sdk.bases.xcom.BaseXCom")
+
+
+# Of what plugins see of a job's inputs: the longest value, and all of them, in characters of JSON.
+LONGEST_VALUE = 1000
+MOST_OF_A_JOB = 8000
+
+
+def kept(inputs: Sequence[Mapping[str, Any]]) -> str | None:
+    """The values of inputs as JSON, for plugins; None: there are none.
+
+    What is not known, is no JSON, or is longer than :data:`LONGEST_VALUE` is left out, and so are the elements of a
+    chunk behind the first that have :data:`MOST_OF_A_JOB` together.
+
+    :param inputs: by name; of several jobs where it is a chunk of a scatter
+    """
+    found: list[str] = []
+    for values in inputs:
+        its_own = {name: text for name, value in values.items() if (text := _short_json(value)) is not None}
+        element = "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in its_own.items()) + "}"
+        if sum(map(len, found)) + len(element) > MOST_OF_A_JOB:
+            break
+        found.append(element)
+    return f"[{', '.join(found)}]" if found else None
+
+
+def _short_json(value: object) -> str | None:
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError):  # what is not known is none of JSON's types
+        return None
+    return text if len(text) <= LONGEST_VALUE else None
 
 
 class Inputs:

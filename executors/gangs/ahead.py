@@ -19,9 +19,9 @@ from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import Run
 from lading.hooks.files.trouble import Trouble
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.matching.routes import route
+from lading.scheduling.matching.routes import router
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting, once_per_shape
+from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.provisioning import LONGEST_ARRIVAL
 
 log = logging.getLogger(__name__)
@@ -99,8 +99,8 @@ class Ahead:
             self.durations.read(session),
             self.waits.launches,
             self.latency(),
-            once_per_shape(lambda job: route(job, sites, ways.rules, ways.rank)),
-            once_per_shape(lambda job: route(job, able, ways.rules, ways.rank)),
+            router(sites, ways.rules, ways.rank),
+            router(able, ways.rules, ways.rank),
             ways.filters,
             by_dag,
         )

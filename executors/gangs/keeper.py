@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.gangs import roster
@@ -12,9 +14,13 @@ from lading.executors.gangs.outcome import Outcome
 from lading.executors.gangs.tick import Files, ReadRoster, Tick
 from lading.executors.gangs.turn import Turn
 from lading.executors.store.gangs import rows
+from lading.hooks.files.trouble import Trouble
+from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
 
 
 class Keeper:
@@ -36,6 +42,7 @@ class Keeper:
         self.read_roster = read_roster
         self.ahead = ahead
         self.files = files
+        self.trouble = Trouble(log)
 
     def decide(self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool) -> Outcome:
         """What is to be done about gangs.
@@ -50,9 +57,22 @@ class Keeper:
             if row.state in ("asked", "held"):
                 held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
         tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster, self.ways, self.files)
-        for memory, members in tick.gangs():
-            Turn(tick, memory, members).take()
         outcome = tick.outcome
+        active: set[str] = set()
+        for memory, members in tick.gangs():
+            try:
+                Turn(tick, memory, members).take()
+            except SQLAlchemyError:
+                raise
+            except Exception as error:  # what authors and plugins have said of its members
+                self.trouble.begin(f"The turn of gang {memory.row.token} has failed", error, traceback=True)
+                outcome.forget(memory.row.token, members, known.holds)
+                words = f"no room could be sought for {memory.called}: {type(error).__name__}: {error}"
+                outcome.fail([each for each in members if each.is_ready], words, now)
+                continue
+            if memory.gang.stage not in (Stage.ATTEMPTED, Stage.FAILED):
+                active.update(each.token for each in members)
+        outcome.active = frozenset(active)
         outcome.sites = tick.room.with_held()
         if self.ahead is not None:
             outlook = self.ahead.look(session, outcome.sites, now, by_dag=by_dag)

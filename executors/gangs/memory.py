@@ -51,6 +51,8 @@ class Memory:
             tuple(Try(*each) for each in said["tried"]),
             tuple(Try(*each) for each in said["held"]),
             said["words"],
+            said.get("look_at", 0.0),
+            said.get("doubted", False),
         )
         return cls(row, terms, gang, {name: tuple(tokens) for name, tokens in said["members"].items()})
 
@@ -67,6 +69,8 @@ class Memory:
                 "tried": gang.tried,
                 "held": gang.held,
                 "words": gang.words,
+                "look_at": gang.look_at,
+                "doubted": gang.doubted,
                 "members": self.members,
             }
         )

@@ -33,6 +33,7 @@ class Outcome:
     :param asked: by site and location, the holds that are asked for, or again
     :param dropped: by site and location, the tokens of holds that are given back
     :param saved: gangs as they are now; ``gone``: those that are over
+    :param active: the members of gangs that look for room, are to, or have started: for which what is launched is kept
     :param notes: what event logs of tasks say
     :param new_holds: those that are asked for first; ``gone_holds``: those that are over; ``again``: asked for again
     """
@@ -51,6 +52,7 @@ class Outcome:
     gone_holds: set[str] = field(default_factory=set)
     again: list[str] = field(default_factory=list)
     notes: list[Log] = field(default_factory=list)
+    active: frozenset[str] = frozenset()
 
     def record(self, session: Session, now: float) -> None:
         """Store what was decided, before any site hears of it; jobs are changed with those of the decision."""
@@ -72,6 +74,33 @@ class Outcome:
         return replace(
             decision.with_reasons(self.reasons), holds=self.asked, drops=self.dropped, store_more=self.record
         )
+
+    def forget(self, gang: str, members: Iterable[Member], holds: Iterable[HoldRow]) -> None:
+        """Take back all that was to be done about a gang whose turn has failed; what it holds stays as it is.
+
+        :param holds: those of all gangs
+        """
+        tokens = {each.token for each in members}
+        theirs = {row.token for row in (*self.new_holds, *holds) if row.gang == gang}
+        self.changes = [each for each in self.changes if each.token not in tokens]
+        self.saved = [row for row in self.saved if row.token != gang]
+        self.new_holds = [row for row in self.new_holds if row.gang != gang]
+        self.gone_holds -= theirs
+        self.again = [token for token in self.again if token not in theirs]
+        self.reasons = {words: [each for each in some if each not in tokens] for words, some in self.reasons.items()}
+        for placed in self.placed.values():
+            placed |= {where: [each for each in some if each not in tokens] for where, some in placed.items()}
+        for cancels in self.cancels.values():
+            cancels |= {
+                where: {token: words for token, words in some.items() if token not in tokens}
+                for where, some in cancels.items()
+            }
+        for asked in self.asked.values():
+            asked |= {where: [each for each in some if each.token not in theirs] for where, some in asked.items()}
+        for dropped in self.dropped.values():
+            dropped |= {where: [each for each in some if each not in theirs] for where, some in dropped.items()}
+        for site, wanted in self.wanted.items():
+            self.wanted[site] = [job for job in wanted if job.name not in tokens]
 
     # -- what is added to it
 

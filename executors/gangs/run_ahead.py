@@ -155,7 +155,10 @@ class RunAhead:
             return Expected(step.partition, None, after)
         found = Expected(step.partition, self.known.durations.known(step.row), after)
         if all(row.state in BEGUN and row.start_date is not None for row in rows):
-            return replace(found, begun_at=max(row.start_date.timestamp() for row in rows))
+            # Airflow's start is dated by the clock of the task's machine, that of our job by ours.
+            said = min(max(row.start_date.timestamp() for row in rows), self.now)
+            runs = (row for row in live if row.task_id == task_id and row.state == State.RUNNING)
+            return replace(found, begun_at=max((row.started_at for row in runs if row.started_at), default=said))
         place = self._place(task_id)
         if waiting := [row for row in live if row.task_id == task_id and row.state != State.RUNNING]:
             wait = max(self._wait_of(row, place) for row in waiting)

@@ -18,6 +18,7 @@ class Terms:
     :param attempts: None: as usual
     :param tasks: of the gang, in their order, each with those that come before it
     :param limits: how many jobs of a task Airflow lets run at once, and what its limit is called
+    :param spread: whether each member has a location of its own
     """
 
     name: str | None = None
@@ -26,6 +27,7 @@ class Terms:
     attempts: Attempts | None = None
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    spread: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

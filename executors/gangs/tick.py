@@ -50,6 +50,8 @@ class Tick:
     outcome: Outcome = field(default_factory=Outcome)
     memories: list[Memory] = field(default_factory=list)
     rosters: dict[str, Roster] = field(default_factory=dict)
+    shortages: dict[object, str] = field(default_factory=dict)
+    """Why gangs of these shapes can never have room, in words; empty: they may."""
 
     def gangs(self) -> list[tuple[Memory, list[Member]]]:
         """The gangs with their live members, in the order in which they should start; those without are forgotten."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lading.executors.controller.events import clean
@@ -16,9 +17,13 @@ from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
 from lading.scheduling.gangs import gang as passes
 from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gangs.gang import Alone, Choices, Effect, Event, Fail, Gang, Partition, Sleep, Stage, Start, Try
-from lading.scheduling.gangs.room import Options, options
+from lading.scheduling.gangs.room import Options, Where, options
+from lading.scheduling.gangs.supply import demand, shortage
 from lading.scheduling.matching.routes import nowhere
+from lading.scheduling.matching.rules import minimum
+from lading.scheduling.matching.sites import asked
 from lading.scheduling.matching.stops import Stop
+from lading.scheduling.matching.waiting import Apart, Waiting
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_moment
@@ -76,7 +81,7 @@ class Turn:
             self._gather_again(0)
         if self.gang.stage in (Stage.TRYING, Stage.ATTEMPTED, Stage.FAILED):
             if {each.token for each in self.ready} == self.memory.tokens:
-                return self._answers()
+                return self._freed() if self.gang.stage is Stage.ATTEMPTED else self._answers()
             # One has gone, or come back: those that are there now are another gang.
             self._gather_again(0 if self.gang.stage is Stage.FAILED else self.gang.attempt)
         return self._gathered() if self.gang.stage is Stage.GATHERING else []
@@ -160,6 +165,29 @@ class Turn:
         there = (site for site in self.tick.sites if site.name in named or (None in named and site.takes_unnamed))
         return next((site.attempts for site in there if site.attempts is not None), None)
 
+    def _freed(self) -> list[Event]:
+        """Whether all members have room now, where that comes from the ends of other jobs alone."""
+        if not self.gang.wakes_by_room(self.tick.now):
+            return []
+        if not self.tick.room.may_fit([each.job for each in self.ready]):
+            return []  # before it is looked up where they may go
+        names = [each.name for each in self.gang.partitions]
+        if not all(self._is_there_anyway(name) for name in names):
+            return []
+        partitions = [
+            ([each.job for each in self.of_partition(name)], self._options(name).in_order()) for name in names
+        ]
+        is_spread = self.memory.terms.spread
+        fits = self.tick.room.would_fit(partitions, self.tick.now, spread=is_spread)
+        return [passes.Freed()] if fits else []
+
+    def _is_there_anyway(self, partition: str) -> bool:
+        """Whether nothing is launched at the sites to which a partition may go."""
+        names = {
+            stop.site for places in self._options(partition).stops.values() for each in places for stop in each.values()
+        }
+        return bool(names) and not any(self.tick.room.sites[name].launches for name in names)
+
     def _answers(self) -> list[Event]:
         """What sites have said of what is held, and is to be."""
         events: list[Event] = []
@@ -209,10 +237,10 @@ class Turn:
         elif isinstance(effect, Sleep):
             out.sleep(self.of_partition(*effect.partitions), self._asleep(effect.until))
             if is_parted:
-                self._part(effect.partitions[0], Stage.ATTEMPTED, effect.until)
+                self._part(effect.partitions[0], effect.until)
         elif isinstance(effect, Alone):
             for name in effect.partitions:
-                self._part(name, Stage.GATHERING, None)
+                self._part(name, None)
         elif isinstance(effect, Fail):
             out.fail(self.of_partition(*effect.partitions), effect.words, now)
         return []
@@ -239,7 +267,48 @@ class Turn:
     def _choices(self, partition: str) -> Choices:
         found = self._options(partition)
         words = "" if found.matches else found.words or self._why_nowhere(partition)
-        return Choices(found.matches, found.rules, words)
+        is_costly = bool(found.matches) and not self._is_there_anyway(partition)
+        return Choices(found.matches, found.rules, words, lambda: self._never(partition), is_costly)
+
+    def _never(self, partition: str) -> str:
+        """Why there can never be room, as far as it is known what sites can ever give, in words; empty: there may."""
+        if not self._options(partition).matches:
+            return self._why_nowhere(partition) if self._is_nowhere(partition) else ""
+        # Gangs that are alike are looked at once in a tick.
+        terms, names = self.memory.terms, [partition] if self.memory.terms.partial else [*self.memory.members]
+        jobs = {name: [each.job for each in self.of_partition(name)] for name in names}
+        shapes = tuple((name, frozenset(Counter(job.shape for job in jobs[name]).items())) for name in names)
+        if (key := (partition, shapes, terms.spread)) not in self.tick.shortages:
+            self.tick.shortages[key] = self._shortage(partition, jobs)
+        if not (words := self.tick.shortages[key]):
+            return ""
+        return f"{self.memory.called} can never start together: {words}; ask for less, or name a site that has more"
+
+    def _shortage(self, partition: str, jobs: Mapping[str, Sequence[Waiting]]) -> str:
+        """Why a partition can never have room, or it and the others together, in words; empty: that may be.
+
+        What others lack is said when it is their turn.
+        """
+        sites, spread = self.tick.room.sites, self.memory.terms.spread
+        demands = {name: demand(name, its_own, self._options(name), sites) for name, its_own in jobs.items()}
+        known = [each for each in demands.values() if each is not None]
+        if (its_own := demands[partition]) is None:
+            return ""
+        words = shortage([its_own], spread=spread)
+        return words or (shortage(known, spread=spread) if len(known) == len(demands) else "")
+
+    def _is_nowhere(self, partition: str) -> bool:
+        """Whether no site that holds room, and to which a partition may go, could ever hold one of its jobs."""
+        if self._options(partition).words:
+            return False  # a plugin has failed, and may not the next time
+        for job in (each.job for each in self.of_partition(partition)):
+            there = [site for site in asked(job, self.tick.sites) if site.holds]
+            if there and not any(
+                site.is_new or site.trouble is not None or site.bars(job) is not None or site.may_run(minimum(job))
+                for site in there
+            ):
+                return True
+        return False
 
     def _why_nowhere(self, partition: str) -> str:
         able = {site.name: site for site in self.tick.sites if site.holds}
@@ -254,7 +323,7 @@ class Turn:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
         tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
         places = self._options(wanted.partition).stops.get((wanted.rule, wanted.match), ())
-        found, left = tick.room.find(jobs, places, tick.now)
+        found, left = tick.room.find(jobs, places, tick.now, self._apart(wanted.partition))
         if not left and found:
             made = tick.outcome.hold(self.memory.row.token, wanted.partition, found, tick.now)
             self.holds += made
@@ -267,28 +336,48 @@ class Turn:
             if site.is_new:
                 return []  # it is about to answer
             if site.market is not None and site.trouble is None and site.market.held is None:
-                tick.outcome.wanted.setdefault(site.name, []).extend(stops[job.name].asked(job) for job in left)
+                missing = {job.name for job in left}
+                # Also those that would find room there now: what is free for them is not free for the others.
+                wanting = [
+                    stops[job.name].asked(job)
+                    for job in jobs
+                    if job.name in missing or found[job.name].stop.site == site.name
+                ]
+                if (apart := self._apart(wanted.partition)) is not None:
+                    taken = frozenset(name for where, name in apart if where == site.name)
+                    wanting = [replace(job, apart=Apart(self.memory.row.token, taken)) for job in wanting]
+                tick.outcome.wanted.setdefault(site.name, []).extend(wanting)
                 return []
         return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else "")]
+
+    def _apart(self, partition: str) -> set[Where] | None:
+        """The locations that other partitions have, where each member is to have one of its own; None: it is not."""
+        if not self.memory.terms.spread:
+            return None
+        return {(row.site, row.location) for row in self.holds if row.partition != partition}
 
     def _no_room(self, wanted: Try, left: int, jobs: int) -> str:
         trouble = [site.trouble for site in self.tick.sites if site.name == wanted.match and site.trouble is not None]
         if trouble:
             return trouble[0]
         some = f"{left} of {jobs} jobs" if jobs > 1 else "the job"
-        return f"{wanted.match}: no room for {some} of task {wanted.partition!r}"
+        where = ", each at a location of its own" if self.memory.terms.spread else ""
+        return f"{wanted.match}: no room for {some} of task {wanted.partition!r}{where}"
 
-    def _part(self, partition: str, stage: Stage, wake_at: float | None) -> None:
-        """Make a partition that the others have left a gang of its own."""
+    def _part(self, partition: str, wake_at: float | None) -> None:
+        """Make a partition that the others have left a gang of its own.
+
+        :param wake_at: epoch seconds of its next attempt; None: it is tried as soon as its members are there
+        """
         row, terms = self.memory.row, self.memory.terms
         token = str(uuid.uuid5(PARTED, f"{row.token} {partition}"))
         alone = replace(terms, tasks={partition: ()}, partial=False, on_failure="leave")
         made = Memory.new(token, row.dag_id, row.run_id, alone)
-        attempt = self.gang.attempt if stage is Stage.ATTEMPTED else 0
+        attempt = 0 if wake_at is None else self.gang.attempt
         made.members = {partition: self.memory.members.get(partition, ())}
-        made.gang = replace(
-            made.gang, partitions=(Partition(partition),), stage=stage, attempt=attempt, wake_at=wake_at
-        )
+        made.gang = replace(made.gang, partitions=(Partition(partition),), attempt=attempt, doubted=self.gang.doubted)
+        if wake_at is not None:
+            made.gang = passes.asleep(made.gang, self.tick.now, wake_at - self.tick.now)
         made.write()
         self.tick.outcome.saved.append(made.row)
         self.tick.outcome.move(self.of_partition(partition), token, alone.to_json())
@@ -298,12 +387,18 @@ class Turn:
         if self.gang.stage is not Stage.TRYING or self.gang.trying is None:
             return
         taken = {each.partition for each in (*self.gang.held, self.gang.trying)}
+        apart = None if self._apart("") is None else {(row.site, row.location) for row in self.holds}
         for name in (each.name for each in self.gang.partitions if each.name not in taken):
             jobs = [each.job for each in self.of_partition(name)]
             found = self._options(name)
             for match in found.matches:
                 places = found.stops.get((passes.NO_RULE, match), ())
-                if places and not self.tick.room.find(jobs, places, self.tick.now)[1]:
+                if not places:
+                    continue
+                there, left = self.tick.room.find(jobs, places, self.tick.now, apart)
+                if not left:
+                    if apart is not None:
+                        apart |= {(each.stop.site, each.location) for each in there.values()}
                     break
 
     # -- what is held, and what is said
@@ -325,10 +420,12 @@ class Turn:
 
     def _asleep(self, until: float) -> str:
         gang = self.gang
+        by_room = not gang.doubted and all(map(self._is_there_anyway, (each.name for each in gang.partitions)))
+        sooner = "when jobs that end have left room for all of it, " if by_room else ""
         return (
             f"waits: attempt {gang.attempt} of {gang.attempts.count} has found no room for {self.memory.called} "
-            f"({gang.words or 'no match'}); the next is at {format_moment(until)}, or when it is woken "
-            "(airflow lading wake)"
+            f"({gang.words or 'no match'}); the next is at {format_moment(until)}, {sooner}"
+            "or when it is woken (airflow lading wake)"
         )
 
     def _explain(self) -> None:

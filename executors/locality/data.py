@@ -13,6 +13,7 @@ from sqlalchemy import BigInteger, Double, Index, String, Text, and_, delete, fu
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from lading.executors import store
+from lading.executors.controller.events import clean
 from lading.executors.store import LIVE, Job
 from lading.executors.store.tables import Base
 from lading.hooks.staging.copying import key
@@ -50,6 +51,8 @@ def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> No
         query = select(Job.token, Job.location, Job.dag_id, Job.run_id).where(Job.token.in_(chunk), Job.site == site)
         for token, location, dag_id, run_id in session.execute(query.where(Job.location.is_not(None))):
             for uri, size in outputs[token].items():
+                if clean(uri) != uri:
+                    continue  # no database takes its name
                 run = {"dag_id": dag_id, "run_id": run_id}
                 where = {"key": key(uri), "site": site, "location": location}
                 left[key(uri), location] = Data(**where, **run, uri=uri, bytes=size, at=time.time())

@@ -3,6 +3,10 @@
 A job with the hint ``stage`` is given to its location when all its files lie there. Each is brought once for all jobs
 of a depot, in a thread of its own: from where a task has left it, or out of an object store. What is there as it is,
 as in a folder that machines share, is not brought. Copies go when no Dag run that lives has jobs that read them.
+
+Stores may be slow or hang. Each Dag, each depot and each host that is read from has so many of the threads and no
+more. A thread that has waited for too long is left alone: its file fails, another one takes its place, and where
+several hang, nothing more is begun that would hang as well. The threads are daemons: none keeps a stopped controller.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,13 +36,20 @@ from lading.hooks.site import Depot, Site
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.staging import copying
-from lading.hooks.staging.sources import MachineFile, Source, StoredObject, Version
+from lading.hooks.staging.sources import PART_TIMEOUT, VERSION_TIMEOUT, MachineFile, Source, StoredObject, Version
 from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
 # So many files are brought into one depot at once: its site has other news as well.
 MOST_PER_DEPOT = 2
+# So many are read from one host at once, as the first of the places that have it.
+MOST_PER_HOST = 2
+# Threads that hang do no more work. Where so many do, at a host, for a Dag or in all, a file fails at once that would
+# be read there, for that Dag, or out of any store.
+MOST_HANGING_THERE = 2
+MOST_HANGING_OF_DAG = 8
+MOST_HANGING = 64
 # That a file lies somewhere, as it is, is believed for so long; then it is looked at again, seconds.
 SECONDS_KEPT = 60.0
 # What keeps failing at a place that answers fails its jobs after so many times.
@@ -49,6 +61,10 @@ SWEEP_INTERVAL = 60.0
 Key = tuple[str, str]
 
 
+class Abandoned(Exception):
+    """What a thread does is not waited for any more."""
+
+
 @dataclass
 class Fetch:
     """A file on its way into a depot.
@@ -57,6 +73,7 @@ class Fetch:
     :param path: where it lies there; None: it does not yet
     :param failure: why it never will, in words
     :param dag: for which it is on its way
+    :param reads: what is read now that may hang, in words, for how long, and by when it has to be there; None: nothing
     """
 
     depot: Depot
@@ -68,6 +85,16 @@ class Fetch:
     thread: threading.Thread | None = None
     dag: str = ""
     known_until: float = 0.0
+    reads: tuple[str, float, float] | None = None
+
+    @property
+    def host(self) -> str | None:
+        """From where it is read, if from anywhere."""
+        return self.places[0][1].host if self.places else None
+
+    @property
+    def may_hang(self) -> bool:
+        return any(source.may_hang for _, source in self.places)
 
     @property
     def is_due(self) -> bool:
@@ -87,19 +114,57 @@ class Fetch:
 
     def run(self, ring: Callable[[], None]) -> None:
         """What its thread does."""
+        path, failure, trouble = None, None, None
         try:
-            self.path = self._lies()
-            self.known_until = time.monotonic() + SECONDS_KEPT
-            self.backoff.succeeded()
+            path = self._lies()
+        except Abandoned:
+            return
         except (FileNotFoundError, PermissionError) as error:
-            self.failure = str(error)
+            failure = str(error)
         except Exception as error:  # each object store has its own
-            self.backoff.failed(f"{self.address}: {str(error) or type(error).__name__}")
+            trouble = error
+        if not self._is_awaited:
+            return
+        if path is not None:
+            self.path, self.known_until = path, time.monotonic() + SECONDS_KEPT
+            self.backoff.succeeded()
+        self.failure = failure
+        if trouble is not None:
+            self.backoff.failed(f"{self.address}: {str(trouble) or type(trouble).__name__}")
             # A place that does not answer may do so later.
-            if not isinstance(error, TransportError) and self.backoff.failures >= MOST_FAILURES:
+            if not isinstance(trouble, TransportError) and self.backoff.failures >= MOST_FAILURES:
                 self.failure = f"{self.address} could not be brought to where it runs: {self.backoff.words}"
         self.thread = None
         ring()
+
+    def hangs(self) -> str | None:
+        """Why its thread is not waited for any more; None: it is."""
+        if self.thread is None or (reads := self.reads) is None or time.monotonic() <= reads[2]:
+            return None
+        return f"{self.address} could not be brought to where it runs: {reads[0]} took longer than {reads[1]:g} s"
+
+    def abandon(self, why: str) -> None:
+        """Leave its thread alone: whatever comes of it counts no more."""
+        self.thread, self.reads, self.failure = None, None, why
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self.thread is threading.current_thread()
+
+    @contextmanager
+    def _reading(self, source: Source, what: str, seconds: float) -> Iterator[None]:
+        """Note what is read meanwhile, if it may hang.
+
+        :raises Abandoned: it did
+        """
+        if source.may_hang:
+            self.reads = f"{what} from {source.host}", seconds, time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            if not self._is_awaited:
+                raise Abandoned
+            self.reads = None
 
     def _lies(self) -> str:
         """Where it lies, brought there if need be.
@@ -111,7 +176,8 @@ class Fetch:
         why, trouble = [], None
         for where, source in self.places:
             try:
-                version = source.version()
+                with self._reading(source, "the look at it", VERSION_TIMEOUT):
+                    version = source.version()
             except FileNotFoundError:
                 why.append(f"it is not there any more: {where}")
             except IsADirectoryError:
@@ -130,10 +196,38 @@ class Fetch:
 
     def _brought(self, where: str, source: Source, version: Version) -> str:
         began = time.monotonic()
-        path = copying.brought(self.depot, self.address, source, version)
+        path = copying.brought(self.depot, self.address, _Watched(source, self._reading), version)
         seconds = time.monotonic() - began
         log.info("%s (%d bytes) was brought from %s to %s in %.1f s", self.address, version.size, where, path, seconds)
         return path
+
+
+class _Watched(Source):
+    """A source whose reads are noted while they last.
+
+    :param reading: notes one, by its source, what it is and the seconds that it may take
+    """
+
+    def __init__(self, source: Source, reading: Callable[[Source, str, float], AbstractContextManager[None]]) -> None:
+        self.source = source
+        self.reading = reading
+
+    @property
+    def host(self) -> str:
+        return self.source.host
+
+    def version(self) -> Version:
+        with self.reading(self.source, "the look at it", VERSION_TIMEOUT):
+            return self.source.version()
+
+    def parts(self, size: int) -> Iterator[bytes]:
+        parts = self.source.parts(size)
+        while True:
+            with self.reading(self.source, "a part of it", PART_TIMEOUT):
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
 
 
 class Staging:
@@ -155,6 +249,8 @@ class Staging:
         """By site the files that these jobs read, each with their Dags."""
         self.for_gangs: dict[tuple[Key, str], set[str]] = {}
         """The files of jobs for which room is held, as they were asked for since the last tick, likewise."""
+        self._hanging: list[tuple[threading.Thread, str | None, str]] = []
+        """What was left alone and has not ended, each with the host and the Dag."""
         self._sweeps: dict[Key, threading.Thread] = {}
         self._swept: dict[Key, frozenset[str]] = {}
         self._sweep_at = 0.0
@@ -282,31 +378,69 @@ class Staging:
 
     def _begin(self, session: Session) -> None:
         """Look for files that jobs wait for and bring them, those of the Dags in turn, as far as there are threads."""
+        self._abandon()
         sweeping = {where for where, thread in self._sweeps.items() if thread.is_alive()}
-        at_work = [(where, each.dag) for (where, _), each in self.fetches.items() if each.thread is not None]
-        depots, taken = Counter(where for where, _ in at_work), Counter(dag for _, dag in at_work)
+        at_work = [(where, each.dag, each.host) for (where, _), each in self.fetches.items() if each.thread is not None]
+        depots, dags = Counter(where for where, _, _ in at_work), Counter(dag for _, dag, _ in at_work)
+        hosts = Counter(host for _, _, host in at_work)
         due: dict[str, list[tuple[Key, str]]] = {}
         for wanted in (self.for_gangs, *self.wanted.values()):
-            for name, dags in wanted.items():
+            for name, readers in wanted.items():
                 if name[0] not in sweeping and (fetch := self.fetches.get(name)) is not None and fetch.is_due:
-                    for dag in dags:
+                    for dag in readers:
                         due.setdefault(dag, []).append(name)
         self.turns.forget(due)
         while due and depots.total() < THREADS:
-            dag = self.turns.next(due, taken)
-            free = [name for name in due[dag] if self.fetches[name].is_due and depots[name[0]] < MOST_PER_DEPOT]
-            if not free or taken[dag] >= THREADS_PER_DAG:
+            # A Dag of which some hang comes after those of which none does.
+            dag = self.turns.next(due, dags + Counter(dag for _, _, dag in self._hanging))
+            fetch = None
+            while due[dag] and fetch is None and dags[dag] < THREADS_PER_DAG:
+                where, address = name = due[dag].pop(0)
+                if self.fetches[name].is_due and depots[where] < MOST_PER_DEPOT:
+                    fetch = self._next(session, where[0], self.fetches[name], dag, hosts)
+            if fetch is None:
                 del due[dag]
                 continue
-            where, address = free[0]
-            due[dag] = free[1:]
             depots[where] += 1
-            taken[dag] += 1
+            dags[dag] += 1
+            hosts[fetch.host] += 1
             self.turns.serve(dag)
-            fetch = self.fetches[where, address]
             fetch.dag, fetch.places = dag, self._places(session, where[0], address)
             fetch.thread = threading.Thread(target=fetch.run, args=(self.ring,), name="staging", daemon=True)
             fetch.thread.start()
+
+    def _next(
+        self, session: Session, site: str, fetch: Fetch, dag: str, hosts: Mapping[str | None, int]
+    ) -> Fetch | None:
+        """A file, if it can be looked for now; it fails where others hang that are read there, or by the same Dag."""
+        fetch.places = fetch.places or self._places(session, site, fetch.address)
+        if fetch.host is not None and hosts.get(fetch.host, 0) >= MOST_PER_HOST:
+            return None
+        if not fetch.may_hang:
+            return fetch
+        there = sum(host == fetch.host for _, host, _ in self._hanging)
+        of_dag = sum(each == dag for _, _, each in self._hanging)
+        for number, most, what in (
+            (there, MOST_HANGING_THERE, f" from {fetch.host}"),
+            (of_dag, MOST_HANGING_OF_DAG, f" for Dag {dag!r}"),
+            (len(self._hanging), MOST_HANGING, ""),
+        ):
+            if number >= most:
+                fetch.failure = (
+                    f"{fetch.address} is not brought to where it runs, for {number} reads{what} hang; it is tried "
+                    "again when one of them goes on, or when the controller was started anew"
+                )
+                return None
+        return fetch
+
+    def _abandon(self) -> None:
+        """Leave threads alone that have waited for too long, and forget those that have ended since."""
+        self._hanging = [each for each in self._hanging if each[0].is_alive()]
+        for fetch in self.fetches.values():
+            if (why := fetch.hangs()) is not None and (thread := fetch.thread) is not None:
+                fetch.abandon(why)
+                self._hanging.append((thread, fetch.host, fetch.dag))
+                log.warning("%s; it is left alone", why)
 
     def sweep(self, session: Session) -> None:
         """Bring what gangs wait for, and now and then remove the copies that no run needs any more which has jobs that

@@ -31,6 +31,7 @@ from lading.executors.store.jobs import (
     mark_reported,
     save_locations,
     unreported,
+    usd_until,
 )
 from lading.executors.store.leases import Lease, drop_lease, lease, take_lease
 from lading.executors.store.tables import ENDED, LIVE, Capacity, Job, Location, SiteRow, State, metadata

@@ -30,7 +30,8 @@ COLUMNS = (
     Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
     Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.memory_limit, Job.time_limit,
     Job.arch, Job.os, Job.features, Job.capacity_type, Job.run_id, Job.task_id, Job.max_instances,
-    Job.run_max_instances, Job.targets, Job.queue, Job.soft, Job.max_usd,
+    Job.run_max_instances, Job.targets, Job.queue, Job.soft, Job.max_usd, Job.map_index,
+    Job.input_values,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (Job.priority.desc(), Job.queued_at, Job.token)
@@ -72,11 +73,12 @@ def costs(session: Session, now: float) -> dict[tuple[str, str], tuple[float, fl
     queued = select(Job.dag_id, Job.run_id).where(*CAN_BE_PLACED, Job.max_usd.is_not(None)).distinct()
     runs = {(str(dag_id), str(run_id)) for dag_id, run_id in session.execute(queued)}
     rate = store.cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1)
-    until_now = case((Job.state == State.RUNNING, rate * (now - Job.started_at) / 3600), else_=Job.usd)
     at_work = case((Job.state.in_(AT_WORK), rate))
     found = dict.fromkeys(runs, (0.0, 0.0))
     for chunk in store.chunks(sorted(run_id for _, run_id in runs)):
-        query = select(Job.dag_id, Job.run_id, func.sum(until_now), func.sum(at_work)).where(Job.run_id.in_(chunk))
+        query = select(Job.dag_id, Job.run_id, func.sum(store.usd_until(now)), func.sum(at_work)).where(
+            Job.run_id.in_(chunk)
+        )
         for dag_id, run_id, spent, per_hour in session.execute(query.group_by(Job.dag_id, Job.run_id)):
             if (dag_id, run_id) in runs:
                 found[dag_id, run_id] = float(spent or 0.0), float(per_hour or 0.0)

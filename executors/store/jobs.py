@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
 
 from lading.executors.store.tables import ENDED, LIVE, Job, Location, State
 
@@ -288,6 +288,12 @@ def cpu_hour() -> Any:
     rate = select(Location.usd_per_cpu_hour).where(Location.site == Job.site)
     here, anywhere = (rate.where(Location.name == name).scalar_subquery() for name in (Job.location, Job.site))
     return func.coalesce(here, anywhere)
+
+
+def usd_until(now: float) -> Any:
+    """What a job has cost, USD: one that runs has cost until now what that takes where it is; None: it has no price."""
+    ran = Job.cpus * func.coalesce(Job.nodes, 1) * (now - Job.started_at) / 3600
+    return case((Job.state == State.RUNNING, cpu_hour() * ran), else_=Job.usd)
 
 
 def count_live(session: Session) -> dict[tuple[str | None, str], int]:

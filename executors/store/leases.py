@@ -1,12 +1,18 @@
-"""The lease of the controller that acts: of several one has it, and another takes it when it runs out."""
+"""The lease of the controller that acts: of several one has it, and another takes it when it runs out.
+
+Controllers of several machines share it, so it is dated and judged by the one clock that all of them share: that of the
+database.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Boolean, Double, Integer, String, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Mapped, column_property, mapped_column
+from sqlalchemy.sql.functions import FunctionElement
 
 from lading.executors.store.tables import Base
 
@@ -14,8 +20,35 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
+class DatabaseNow(FunctionElement[float]):
+    """What the database's clock says, seconds since the epoch, at any moment of a transaction."""
+
+    type = Double()
+    name = "lading_now"
+    inherit_cache = True
+
+
+@compiles(DatabaseNow)
+def _of_sqlite(element: DatabaseNow, compiler: Any, **options: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(DatabaseNow, "postgresql")
+def _of_postgresql(element: DatabaseNow, compiler: Any, **options: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
+
+@compiles(DatabaseNow, "mysql", "mariadb")
+def _of_mysql(element: DatabaseNow, compiler: Any, **options: Any) -> str:
+    return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000000e0)"
+
+
 class Lease(Base):
-    """Which controller acts. There is one row at most."""
+    """Which controller acts. There is one row at most.
+
+    :ivar expires_at: by the database's clock
+    :ivar left: seconds for which it still held when it was read; below 0: it has run out
+    """
 
     __tablename__ = "lading_lease"
 
@@ -25,18 +58,20 @@ class Lease(Base):
     pid: Mapped[int] = mapped_column(Integer)
     managed: Mapped[bool] = mapped_column(Boolean)
     expires_at: Mapped[float] = mapped_column(Double)
+    left: Mapped[float] = column_property(expires_at - DatabaseNow())
 
 
 def take_lease(
-    session: Session, holder: str, host: str, pid: int, managed: bool, now: float, seconds: float, dead: str | None
+    session: Session, holder: str, host: str, pid: int, managed: bool, seconds: float, dead: str | None
 ) -> bool:
     """Become or stay the controller that acts.
 
+    :param seconds: for which it is held from now on
     :param dead: a holder that is known not to live any more, whose lease need not run out first
     :returns: whether the lease is held now
     """
-    values = {"holder": holder, "host": host, "pid": pid, "managed": managed, "expires_at": now + seconds}
-    free = or_(Lease.holder == holder, Lease.expires_at < now)
+    values = {"holder": holder, "host": host, "pid": pid, "managed": managed, "expires_at": DatabaseNow() + seconds}
+    free = or_(Lease.holder == holder, Lease.expires_at < DatabaseNow())
     if dead is not None:
         free = or_(free, Lease.holder == dead)
     taken = session.execute(
@@ -57,7 +92,7 @@ def take_lease(
 
 def lease(session: Session) -> Lease | None:
     """Who acts, if anybody."""
-    return session.scalars(select(Lease)).first()
+    return session.scalars(select(Lease).execution_options(populate_existing=True)).first()
 
 
 def drop_lease(session: Session, holder: str) -> None:

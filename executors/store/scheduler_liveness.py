@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from airflow.configuration import conf
 from airflow.jobs.job import Job as AirflowJob
 from airflow.jobs.job import JobState
+from airflow.utils.net import get_hostname
 from sqlalchemy import select
 
 from lading.hooks.files.atomic import visible
@@ -57,14 +58,19 @@ class Presence:
 def living(session: Session, folder: Path) -> set[int]:
     """The numbers of the schedulers that live, as far as can be seen from here."""
     silence = timedelta(seconds=conf.getint("scheduler", "scheduler_health_check_threshold"))
-    heard = session.scalars(
-        select(AirflowJob.id).where(
+    heard = session.execute(
+        select(AirflowJob.id, AirflowJob.hostname).where(
             AirflowJob.job_type == "SchedulerJob",
             AirflowJob.state == JobState.RUNNING,
             AirflowJob.latest_heartbeat > datetime.now(timezone.utc) - silence,
         )
     )
-    return {job_id for job_id in heard if not has_ended(folder / str(job_id))}
+    here = get_hostname()
+    files = {job_id: (folder / str(job_id), host) for job_id, host in heard}
+    # One of this machine without a file does not use Lading yet: it begins, or has died before it could. One that
+    # begins starts a controller itself where it finds none.
+    users = {job_id: path for job_id, (path, host) in files.items() if host != here or path.exists()}
+    return {job_id for job_id, path in users.items() if not has_ended(path)}
 
 
 def has_ended(path: Path) -> bool:

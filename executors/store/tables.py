@@ -85,6 +85,9 @@ class Job(Base):
     max_usd: Mapped[float | None] = mapped_column(Double)
     # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.appraisal).
     appraisal: Mapped[str | None] = mapped_column(Text)
+    # The lease holder that examines it, and how many have died or hung over it (see lading.executors.store.strikes).
+    examined_by: Mapped[str | None] = mapped_column(String(36))
+    strikes: Mapped[int | None] = mapped_column(Integer)
     # The token of the gang with which it starts, and what its hints say of that, as JSON; None: it starts alone.
     gang: Mapped[str | None] = mapped_column(String(36))
     gang_terms: Mapped[str | None] = mapped_column(Text)
@@ -93,6 +96,8 @@ class Job(Base):
     # Its input files, as JSON, each address with its bytes (0: not known), where a policy asks for them; its container.
     inputs: Mapped[str | None] = mapped_column(Text)
     container: Mapped[str | None] = mapped_column(Text)
+    # The values of its inputs, as JSON, where a plugin asks for them (see lading.executors.estimation.inputs).
+    input_values: Mapped[str | None] = mapped_column(Text)
     # The files that are brought to where it runs, as JSON, each address with where it lies there (null: not yet).
     stage: Mapped[str | None] = mapped_column(Text)
     # Bytes of its inputs, where a hint has asked for them.

@@ -6,13 +6,92 @@ does not answer exits with 0, and its elements run on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from lading.hooks.batch.status_query import is_called
+from lading.hooks.batch.system import BatchSystem, NativeJob
+from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.ssh.steps import Put, Run, quoted
 
 # A job that is still shown is asked to end again after so many seconds at most, doubled up to the second number: what
 # is being ended properly is left that time.
 REPEATED_AFTER = (60.0, 600.0)
+# Where it is noted below work_dir that batch jobs of job scripts were asked to end: a file for each, until it is gone.
+NOTES = "cancelled_scripts"
+# So many are looked at together.
+MOST_NOTES = 1000
+_NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """A batch job of a job script that was asked to end by a process which may be gone: a worker, a notebook.
+
+    :param id: the native id of what was submitted
+    :param index: its element of that; None: all of it
+    :param name: of the batch job; None: not known
+    """
+
+    id: str
+    index: int | None = None
+    name: str | None = None
+
+    def native_id(self, system: BatchSystem) -> str:
+        return self.id if self.index is None else system.element(self.id, self.index)
+
+    def is_shown(self, jobs: Iterable[NativeJob]) -> bool:
+        """Whether it is among the jobs that a batch system shows, and has not ended."""
+        return any(
+            job.id == self.id and self.index in (None, job.index) and job.state != "ended" and is_called(job, self.name)
+            for job in jobs
+        )
+
+
+def note(work_dir: str, cancelled: Mapping[str, Cancellation]) -> Put:
+    """Note that jobs are asked to end, for whoever looks at the batch system next.
+
+    :param work_dir: Lading's folder at the site, absolute
+    :param cancelled: by the token of the run
+    """
+    lines = {
+        noted_as(token): f"{each.id}\t{'-' if each.index is None else each.index}\t{each.name or ''}\n"
+        for token, each in cancelled.items()
+    }
+    return Put(f"{work_dir}/{NOTES}", {name: line.encode() for name, line in lines.items()})
+
+
+def noted_as(token: str) -> str:
+    """What the note of a run is called; an element of an array has a token of two parts."""
+    return token.replace("/", ".")
+
+
+def read_notes(work_dir: str) -> Run:
+    """Read what is noted."""
+    return Run(
+        f"cd -- {quoted(f'{work_dir}/{NOTES}')} 2>/dev/null || {{ echo .; exit 0; }}\n"
+        'for each in *; do [ -f "$each" ] && IFS= read -r line <"$each" && printf \'%s\\t%s\\n\' "$each" "$line"\n'
+        f"done | head -n {MOST_NOTES}; echo ."
+    )
+
+
+def parse_notes(answer: Answer) -> dict[str, Cancellation]:
+    """What is noted, by the name of the note; one that makes no sense is left out.
+
+    :raises TransportError: it could not be read
+    """
+    lines = [line for line in answer.lines if line]
+    if answer.status != 0 or lines[-1:] != ["."]:
+        raise TransportError(f"which job scripts were cancelled could not be read: {answer.words}")
+    found = {}
+    for line in lines[:-1]:
+        name, _, rest = line.partition("\t")
+        id, index, job = [*rest.split("\t", 2), "", ""][:3]
+        if _NAME.fullmatch(name) and id and (index == "-" or index.isdecimal()):
+            found[name] = Cancellation(id, None if index == "-" else int(index), job or None)
+    return found
 
 
 class Canceller:

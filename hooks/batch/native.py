@@ -11,7 +11,7 @@ from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request,
 SHELL = "/bin/bash"
 NO_RULES = SiteRules()
 # PBS Pro takes no array that it may not start again (qsub: "cannot submit non-rerunable Array Job"). No task runs twice
-# for that: its envelope can be taken only once.
+# for that: its envelope can be taken only once. An element of a job script's array does where its node has failed.
 ARRAYS: Mapping[str, Mapping[str, str | bool]] = {"pbspro": {"r": "y"}}
 # With these the command does something else than submit a job to this batch system and say its id at once.
 _PBS = frozenset(("C", "I", "V", "W block", "X", "f", "h", "version", "x", "z"))
@@ -32,7 +32,15 @@ def own(system: BatchSystem, *, array: bool) -> dict[str, str | bool]:
 
     :param array: whether it is a job array
     """
-    return {**system.isolation, **system.no_requeue, **(ARRAYS.get(system.name, {}) if array else {})}
+    return {**system.isolation, **once(system, array=array)}
+
+
+def once(system: BatchSystem, *, array: bool) -> dict[str, str | bool]:
+    """The native directives that keep the batch system from starting a job a second time, as far as it takes them.
+
+    :param array: whether it is a job array
+    """
+    return {**system.no_requeue, **(ARRAYS.get(system.name, {}) if array else {})}
 
 
 def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: SiteRules = NO_RULES) -> None:

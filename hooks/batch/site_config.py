@@ -50,6 +50,11 @@ REFUSED_OF: Mapping[str, Mapping[str, str]] = {
         "stage": "it runs scripts before and after the job, outside of it",  # bsub, "-stage"
         "data": "the batch system copies files with it",  # bsub, "-data"
         "hostfile": "it reads hosts from a file",  # bsub, "-hostfile"
+        # bsub, "-i input_file": copied from where it is submitted, unless the node has it; "-is" always
+        "i": "it copies a file of the submitting machine",
+        "is": "it copies a file of the submitting machine",
+        "L": "it runs a login shell for the job, outside of it",  # bsub, "-L login_shell"
+        "rnc": "it runs a command beside the job, outside of it",  # bsub, "-rnc resize_notification_cmd"
     },
     "sge": {
         "xd": "it gives the container of the job options with the rights of root",  # qsub(1), "-xd docker_option"

@@ -11,6 +11,7 @@ from typing import Any
 
 from lading.hooks.batch import xml
 from lading.hooks.batch.inventory import Inventory, Nodes, Survey
+from lading.hooks.ssh.answer import whole_number
 
 _SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgtp]?)([bw]?)", re.IGNORECASE)
 # A node that is powered off (``~``) or being powered up (``#``) takes jobs. With any other mark it gets none now: it
@@ -118,10 +119,10 @@ def torque(text: str) -> Inventory:
             queues.append(name.partition(":")[2].strip())
         elif name.startswith("Server:"):
             default = values.get("default_queue")
-        elif values.get("np", "").isdigit():
+        elif (cpus := whole_number(values.get("np", ""))) is not None:
             status = dict(each.partition("=")[::2] for each in values.get("status", "").split(","))
             is_idle = values.get("state") == "free" and not values.get("jobs")
-            nodes.append(Nodes(int(values["np"]), mib(status.get("physmem", "")), idle=int(is_idle)))
+            nodes.append(Nodes(cpus, mib(status.get("physmem", "")), idle=int(is_idle)))
     return Inventory(nodes, queues, default)
 
 
@@ -160,8 +161,8 @@ def lsf(text: str) -> Inventory:
     for name, (most, is_idle) in slots.items():
         cpus, memory = machines.get(name, ("-", "-"))
         # Of a host that is down it may not be known how large it is, but it is one of them.
-        number = next((int(each) for each in (most, cpus) if each.isdigit()), 0)
-        nodes.append(Nodes(number, mib(memory), idle=int(is_idle)))
+        known = [number for each in (most, cpus) if (number := whole_number(each)) is not None]
+        nodes.append(Nodes(next(iter(known), 0), mib(memory), idle=int(is_idle)))
     return Inventory(nodes, queues, default)
 
 
@@ -173,10 +174,9 @@ def sge(text: str) -> Inventory:
         values = {str(each.get("name")): each.text or "" for each in host.iter("hostvalue")}
         queues = [{each.get("name"): each.text for each in queue.iter("queuevalue")} for queue in host.iter("queue")]
         # Of a host that is down it is not said how large it is, but how many slots its queues have.
-        slots = [int(each) for queue in queues if (each := queue.get("slots") or "").isdigit()]
-        number = values.get("num_proc", "")
-        cpus = int(number) if number.isdigit() else max(slots, default=None)
-        if cpus is not None:
+        slots = [each for queue in queues if (each := whole_number(queue.get("slots") or "")) is not None]
+        number = whole_number(values.get("num_proc", ""))
+        if (cpus := number if number is not None else max(slots, default=None)) is not None:
             # A state is a letter for what keeps jobs away: unknown, disabled, suspended, alarm, error.
             is_open = any(not queue.get("state_string") for queue in queues)
             is_idle = is_open and all(queue.get("slots_used") == "0" for queue in queues)

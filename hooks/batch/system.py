@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 
 from lading.hooks.batch.directives import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any, settings
 from lading.hooks.batch.inventory import Survey
+from lading.hooks.batch.memory_unit import MemoryUnit
 from lading.hooks.batch.refusals import CancelError, CouldNotAsk, SubmitError, Wording
 from lading.hooks.batch.request import ArrayRange, MemoryDialect, Profile, Request, WholeNode
 from lading.hooks.ssh.answer import Answer
@@ -101,6 +102,7 @@ class BatchSystem(ABC):
     :cvar wording: what its refusals mean
     :cvar exclusion: how a job is kept away from nodes; None: the batch system has no word for it
     :cvar survey: how it tells which nodes and queues it has; None: it does not
+    :cvar memory_unit: how it tells in which unit it counts memory, where sites differ; None: they do not
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
         :mod:`lading.hooks.batch.directives`
     """
@@ -121,6 +123,7 @@ class BatchSystem(ABC):
     wording: ClassVar[Wording]
     synonyms: ClassVar[Mapping[str, str]] = {}
     survey: ClassVar[Survey | None] = None
+    memory_unit: ClassVar[MemoryUnit | None] = None
     exclusion: ClassVar[Exclusion | None] = None
 
     def directives(self, request: Request, profile: Profile) -> list[str]:

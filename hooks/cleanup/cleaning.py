@@ -29,7 +29,8 @@ def clean_cluster(
     """Remove leftovers from a cluster, in three exchanges however many there are.
 
     :param root: Lading's folder there, absolute
-    :param older_than: seconds for which nothing in them has changed, by the cluster's clock
+    :param older_than: seconds for which nothing in them has changed; an hour is added, by which the clocks of a
+        cluster may differ
     :param keep: the tokens of jobs and runs that live
     :param dry_run: only tell what would be removed
     :raises TransportError: the cluster or its batch system could not be asked; nothing was removed, or not all

@@ -1,9 +1,10 @@
 """What is left behind in Lading's folder on a cluster, and how it is removed by age. Pure: the shell text, its answer.
 
 Each sort of leftover is what lies in one folder below the root: a folder for each run, submission and so on, or a file.
-One is removed when nothing in it has changed for so long, by the cluster's own clock, and when nothing that lives needs
-it. Whether something lives is told by words: tokens, names and native ids of jobs. A folder is in use if such a word is
-its name, the name of something in it, or stands in a file in which Lading keeps the ids and tokens that belong to it.
+One is removed when nothing in it has changed for so long, and when nothing that lives needs it. Changes are dated by
+the file server and judged by the host that looks: an hour is allowed for between their clocks. Whether something lives
+is told by words: tokens, names and native ids of jobs. A folder is in use if such a word is its name, the name of
+something in it, or stands in a file in which Lading keeps the ids and tokens that belong to it.
 
 Only names that Lading gives are looked at. Nothing is removed through symbolic links, neither through those in a folder
 nor through one that has taken the place of a folder; an attempt that is a link to a job array is read, for the run
@@ -19,6 +20,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from lading.hooks.batch.canceller import NOTES
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import Answer, TransportError
@@ -26,8 +28,10 @@ from lading.hooks.ssh.steps import Run
 
 # Seconds for all of it: a file server removes some hundred folders in a second.
 LIMIT = 3600
-# Less than this, in seconds, may be the age of what is on its way, where the clocks of a cluster differ.
+# Less than this, in seconds, may be the age of what is on its way.
 YOUNGEST = 3600
+# By so much the clocks of a cluster may differ, seconds.
+CLOCKS_DIFFER = 3600
 
 _TOKEN = "-".join("?" * length for length in (8, 4, 4, 4, 12))
 _SUBMISSION = "L" + "?" * 14
@@ -62,7 +66,10 @@ class Sort:
         return f"{'lading_needed && ' if self.needed else ''}lading_clean {shlex.join(words)} {patterns}"
 
 
-RUNS = (Sort("runs", "scripts", [_TOKEN]),)
+RUNS = (
+    Sort("runs", "scripts", [_TOKEN]),
+    Sort("notes of cancelled runs", NOTES, [_TOKEN, f"{_TOKEN}.*"], files=True),
+)
 # The last ones, so that what names them has gone before.
 BUNDLES = (Sort("bundles", "bundles", ["*"], needed=True),)
 JOBS = (
@@ -205,7 +212,15 @@ def sweep(root: str, sorts: Iterable[Sort], living: Iterable[str], older_than: f
         raise ValueError(f"{older_than:g} s is not valid: what is younger than {YOUNGEST} s may be on its way")
     calls = [f"{sort.command()} || printf '%s\\t-\\n' {shlex.quote(sort.kind)}" for sort in sorts]
     text = "\n".join([_SCRIPT, *calls, "echo ."])
-    command = ["/bin/sh", "-c", text, "lading", root, str(math.ceil(older_than / 60)), "yes" if dry_run else "no"]
+    command = [
+        "/bin/sh",
+        "-c",
+        text,
+        "lading",
+        root,
+        str(math.ceil((older_than + CLOCKS_DIFFER) / 60)),
+        "yes" if dry_run else "no",
+    ]
     lines = sorted({word for word in living if _WORD.fullmatch(word)})
     return Run(command, stdin="".join(f"{line}\n" for line in lines).encode(), limit=LIMIT)
 
@@ -219,7 +234,10 @@ def swept(answer: Answer) -> list[Cleaned]:
     if answer.status != 0 or lines[-1:] != ["."]:
         raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.words}")
     told = " / ".join(answer.stderr.strip().splitlines()[:3])
-    return [_cleaned(*line.split("\t"), told=told) for line in lines[:-1]]
+    try:
+        return [_cleaned(*line.split("\t"), told=told) for line in lines[:-1]]
+    except (TypeError, ValueError) as error:
+        raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.words}") from error
 
 
 def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, told: str) -> Cleaned:

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.regular_file import read_regular
+from lading.hooks.files.written import parsed
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +126,7 @@ class ExcludedNodes:
 
     def _load(self, path: Path) -> None:
         try:
-            found = json.loads(read_regular(path, MOST_BYTES))
+            found: Any = parsed(read_regular(path, MOST_BYTES))
             self._known = {str(node): None for node in found["known"]}
             self._excluded = {
                 str(node): _Excluded(float(each["until"]), str(each["why"])) for node, each in found["excluded"].items()

@@ -94,6 +94,8 @@ class JobMode(Poller):
         for name, why in look.reading.left_out(answers["events"]).items():
             self.rejected.say(name, why)
         self._read_events(files)
+        if len(files) < look.reading.most:
+            self._events_read_at = look.asked_at
         known = self._statuses(look)
         if known is not None:
             self._read_status(known, look.live, look.asked_at)
@@ -126,7 +128,7 @@ class JobMode(Poller):
         if job.ended:
             self.event_buffer.drop(file)
         elif event["event"] == "started":
-            job.started, job.envelope = True, None
+            job.started, job.envelope, job.began_at = True, None, event["at"]
             self._tell(event, job, file)
         elif event["event"] != "finished":
             self._tell(event, job, file)
@@ -180,8 +182,8 @@ class JobMode(Poller):
         if native.state == "running":
             job.running_since = job.running_since or asked_at
             if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
-                job.started = True
-                self._tell({"event": "started", "token": job.token, "at": time.time()}, job)
+                job.started, job.began_at = True, time.time()
+                self._tell({"event": "started", "token": job.token, "at": job.began_at}, job)
         elif job.is_hopeless:
             self.tracker.press(job, self.system)
         elif native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:

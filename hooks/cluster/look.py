@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.cluster.tracker import Errands, Tracked
 from lading.hooks.ssh.answer import Answer
@@ -21,6 +23,7 @@ class Look:
     :param copied: the jobs whose logs are looked at
     :param logs: the question for them
     :param status: the question for the states of batch jobs
+    :param cancelled: batch jobs of job scripts that were asked to end, which are asked for as well
     :param steps: all that is sent, by names of the look's own
     :param answers: to them, by the same names
     :param asked_at: when it was sent, on the monotonic clock
@@ -32,6 +35,7 @@ class Look:
     copied: list[Tracked]
     logs: Parts | None = None
     status: StatusQuery | None = None
+    cancelled: Mapping[str, Cancellation] = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)
     asked_at: float = 0.0

@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.outcome import is_unclear
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
@@ -24,13 +26,15 @@ from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.look import Look
 from lading.hooks.cluster.submitter import Submitter
 from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.files.owner import Owner
 from lading.hooks.files.trouble import Trouble
+from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
 from lading.hooks.polling.task_logs import TaskLogs
 from lading.hooks.spool import hold
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Remove, Run
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
@@ -69,14 +73,16 @@ class Poller(ClusterPart, ABC):
         super().__init__(Context(config, system, nodes or ExcludedNodes(0)))
         self.transport = transport
         self.user: str | None = None
-        self.owner: remote_steps.Owner | None = None
+        self.owner: Owner | None = None
         """Whose the cluster's folder is to be; None: anybody's."""
         self.note: str | None = None
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
         self.inventory: Inventory | None = None
         """The nodes and queues as the batch system has told them last; None: it has not, or cannot."""
-        self._surveyed_at = -SECONDS_BETWEEN_SURVEYS
+        self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
+        self._cancelled_scripts: dict[str, Cancellation] = {}
+        self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
         self.rejected = rejected or Rejected(None)
         self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, str] = {}
@@ -245,11 +251,15 @@ class Poller(ClusterPart, ABC):
             if sweep is not None:
                 steps["sweep"] = sweep
         assert self.user is not None
-        if batches or self.note is not None:
+        look.cancelled = dict(self._cancelled_scripts)
+        if batches or look.cancelled or self.note is not None:
             known = {job.submission.id for job in batches if job.submission is not None}
+            known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
             look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
             steps["status"] = Run(look.status.command, limit=QUESTION_LIMIT)
+        if time.monotonic() - self._notes_read_at >= SECONDS_BETWEEN_SURVEYS:
+            steps["cancelled"] = canceller.read_notes(self.folder.root)
         if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
             steps["nodes"] = Run(self.system.survey.command, limit=QUESTION_LIMIT)
         if (accounting := self._accounting(gone)) is not None:
@@ -289,7 +299,33 @@ class Poller(ClusterPart, ABC):
             self._forget(look.done, look.files)
         if "nodes" in answers:
             self._take_inventory(answers["nodes"])
+        if "cancelled" in answers:
+            self._take_notes(answers["cancelled"])
         return answers
+
+    def _take_notes(self, answer: Answer) -> None:
+        """Know which batch jobs of job scripts were asked to end; where that cannot be read, what was known stands."""
+        self._notes_read_at = time.monotonic()
+        trouble = None
+        try:
+            self._cancelled_scripts = canceller.parse_notes(answer)
+        except TransportError as error:
+            trouble = error
+        self._troubles.note("which job scripts were cancelled", trouble)
+
+    def _press_scripts(self, cancelled: Mapping[str, Cancellation], known: Statuses) -> None:
+        """Let the batch system end the jobs of job scripts that it shows still; whoever asked may live no longer."""
+        for name, each in cancelled.items():
+            if each.id in known.silent:
+                continue
+            id = each.native_id(self.system)
+            if not each.is_shown(known.jobs):
+                self.tracker.canceller.forget(id)
+                self.tracker.errands.leftovers.add(f"{canceller.NOTES}/{name}")
+                self._cancelled_scripts.pop(name, None)
+            elif self.tracker.canceller.due([id]):
+                self.tracker.canceller.ask([id])
+                self.tracker.errands.cancels.append(id)
 
     def _take_inventory(self, answer: Answer) -> None:
         """Know the nodes; where that could not be asked, what was told before stands."""
@@ -319,7 +355,9 @@ class Poller(ClusterPart, ABC):
             self.submitter.bundles.swept(look.answers["sweep"])
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
-        for event, last in self.event_buffer.new(files, self.rejected):
+        earliest, latest = moment(self._events_read_at) - SECONDS_UNTIL_SEEN, time.time()
+        for told, last in self.event_buffer.new(files, self.rejected):
+            event = between(told, earliest, latest)  # it is dated by the clock of a node
             token = event["token"]
             if event["event"] in hold.EVENTS:
                 self.event_buffer.tell(event, last)
@@ -341,6 +379,7 @@ class Poller(ClusterPart, ABC):
             return None
         self.note = None
         self._troubles.note("the states of jobs", found.gap)
+        self._press_scripts(look.cancelled, found)
         return found
 
     def _logs_to_copy(self) -> list[Tracked]:

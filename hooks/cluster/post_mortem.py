@@ -75,7 +75,7 @@ class PostMortem(ClusterPart):
     def _judge(self, job: Tracked, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
         sentinel, cause, supervisor, output = remains
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
-        own = job.own or (events.of_sentinel(left, why) if left is not None else None)
+        own = job.own or (job.dated(events.of_sentinel(left, why)) if left is not None else None)
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         facts = self._facts(job, account, own, begun=supervisor is not None)
         words = (output or b"").decode(errors="replace")

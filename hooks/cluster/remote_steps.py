@@ -6,9 +6,10 @@ import logging
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
+from lading.hooks.files.owner import Owner
+from lading.hooks.spool.server import FOREIGN, OWNER
 from lading.hooks.spool.tokens import checked
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Run
@@ -17,8 +18,6 @@ log = logging.getLogger(__name__)
 
 # The exit status of a submission that was not tried, for its files are not there.
 NOT_TRIED = 97
-# The file that says to which Airflow deployment a folder belongs.
-OWNER = "owner"
 # What stands before each line of what lies on a cluster, and the files of a submission.
 _SUBMISSION, _BEGUN, _TASKS, _ANSWER, _WITHDRAWN = "submission", "begun", "task", "answer", "withdrawn"
 _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
@@ -37,28 +36,6 @@ class Found:
     withdrawn: frozenset[str] = field(default_factory=frozenset)
 
 
-@dataclass(frozen=True)
-class Owner:
-    """The Airflow deployment to which a folder on a cluster belongs.
-
-    :param ids: that of the deployment, then those that it had before its Fernet key was rotated
-    :param name: by which people know it
-    """
-
-    ids: Sequence[str]
-    name: str
-
-    @classmethod
-    def of(cls, fernet_key: str, database: str, name: str) -> Owner:
-        """The owner of what a deployment makes.
-
-        :param fernet_key: ``[core] fernet_key``, which all parts of a deployment have, and no other deployment
-        :param database: its URL, which stands in for an empty key
-        """
-        secrets = [each.strip() for each in fernet_key.split(",") if each.strip()] or [database]
-        return cls([sha256(f"lading owner {each}".encode()).hexdigest()[:12] for each in secrets], name)
-
-
 def own(owner: Owner | None) -> str:
     """The lines (sh) that mark the current folder as a deployment's own, and end where it is another's.
 
@@ -69,17 +46,29 @@ def own(owner: Owner | None) -> str:
     """
     if owner is None:
         return ""
-    mine = shlex.quote(f"{owner.ids[0]} {owner.name}".replace("\n", " "))
-    known = "|".join(f"{each}\\ *" for each in owner.ids)
     return (
-        f"if [ ! -e {OWNER} ]; then mark={OWNER}.$$.$(date +%s); printf '%s\\n' {mine} >\"$mark\" || exit\n"
+        f"mine={_mine(owner)}\n"
+        f'if [ ! -e {OWNER} ]; then mark={OWNER}.$$.$(date +%s); printf \'%s\\n\' "$mine" >"$mark" || exit\n'
         f'  ln "$mark" {OWNER} 2>/dev/null || [ -e {OWNER} ] || mv "$mark" {OWNER} || exit; rm -f "$mark"; fi\n'
-        f"IFS= read -r owner <{OWNER} || exit; mine={mine}\n"
-        f"case $owner in {known}) ;; *) "
-        'echo "it belongs to another Airflow deployment, ${owner#* } (${owner%% *}), '
-        f"and this one is ${{mine#* }} (${{mine%% *}}): give each a work_dir of its own; if that one is gone for good, "
-        f'remove $PWD/{OWNER}" >&2; exit 1;; esac\n'
+        f"{_compared(owner)}"
     )
+
+
+def look_at_owner(folder: ClusterFolder, owner: Owner) -> Run:
+    """Find out whether a folder is another deployment's, and mark nothing: it fails and says so."""
+    root = shlex.quote(folder.root)
+    return Run(f"cd {root} 2>/dev/null && [ -e {OWNER} ] || exit 0\nmine={_mine(owner)}\n{_compared(owner)}")
+
+
+def _mine(owner: Owner) -> str:
+    return shlex.quote(" ".join(f"{owner.ids[0]} {owner.name}".split()))
+
+
+def _compared(owner: Owner) -> str:
+    known = "|".join(f"{each}\\ *" for each in owner.ids)
+    theirs, mine = "${owner#* } (${owner%% *})", "${mine#* } (${mine%% *})"
+    words = FOREIGN.format(theirs=theirs, mine=mine, key="a work_dir", file=f"$PWD/{OWNER}")
+    return f'IFS= read -r owner <{OWNER} || exit\ncase $owner in {known}) ;; *) echo "{words}" >&2; exit 1;; esac\n'
 
 
 def load(folder: ClusterFolder, owner: Owner | None = None) -> Run:

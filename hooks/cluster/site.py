@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from socket import gethostname
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lading.hooks.api_tunnel.address import execution_api
@@ -22,7 +21,7 @@ from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.allocations.script import AllocationWriter
 from lading.hooks.cluster.checks import checks as cluster_checks
-from lading.hooks.cluster.checks import nodes
+from lading.hooks.cluster.checks import memory_unit, nodes
 from lading.hooks.cluster.checks.diagnosis import Sighting, explain
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
@@ -30,8 +29,8 @@ from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.cluster.job_script import ScriptWriter
 from lading.hooks.cluster.layout import ClusterFolder
 from lading.hooks.cluster.poller import Poller
-from lading.hooks.cluster.remote_steps import Owner
 from lading.hooks.files.atomic import visible
+from lading.hooks.files.owner import Owner
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
 from lading.hooks.site.depot import Depot
@@ -94,9 +93,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self._excluded_nodes(),
                 Rejected(self._rejected),
             )
-            name = conf.get("api", "base_url", fallback="") or gethostname()
-            database = conf.get("database", "sql_alchemy_conn", fallback="")
-            self._poller.owner = Owner.of(conf.get("core", "fernet_key", fallback=""), database, name)
+            self._poller.owner = Owner.here()
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
@@ -176,7 +173,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self.config.capacity,
                 hints=hints,
                 site=self.name,
-                max_jobs=self.config.max_jobs,
+                # Allocations take as many as they have room for; it is them of which there are so many.
+                max_jobs=self.config.max_jobs if self.config.mode == "job" else None,
                 nodes=there,
                 idle_nodes=idle,
             )
@@ -288,10 +286,18 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         ]
         return explain(self.config, seen, words, timeout)
 
+    def misunderstanding(self, event: Mapping[str, Any], envelope: Envelope) -> str | None:
+        unit, id, script = self.system.memory_unit, event.get("native_id"), self.script(envelope)
+        if unit is None or id is None or script is None:
+            return None
+        (answer,) = self.poller.transport.run([unit.job(str(id))])
+        return memory_unit.misunderstanding(self.name, self.config, self.system, unit, script, answer)
+
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
-            yield from cluster_checks.checks(self.config, self.system, transport, execution_api(self.config.api_url))
+            api, owner = execution_api(self.config.api_url), Owner.here()
+            yield from cluster_checks.checks(self.config, self.system, transport, api, owner)
         finally:
             transport.close()
 

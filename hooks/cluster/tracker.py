@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -15,6 +17,7 @@ from lading.hooks.batch.status_query import Key, Statuses, plain_name
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
 from lading.hooks.cluster.job_script import Shape
 from lading.hooks.cluster.layout import Task
+from lading.hooks.polling.outside_clock import between
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
 
@@ -71,6 +74,7 @@ class Tracked:
     :param native: what the batch system said last
     :param node: where it runs or ran, as the batch system calls it; None: it has not run, or nobody has said
     :param started: whether the job itself has said that it runs
+    :param began_at: when it has begun, epoch seconds by our clock; None: that is not known
     :param own: what it has said of its end, while the batch system may still know better
     :param own_file: the file in which it has
     :param gone_since: since when the batch system says that it has ended or does not know it, on the monotonic clock
@@ -89,6 +93,7 @@ class Tracked:
     native: NativeJob | None = None
     node: str | None = None
     running_since: float | None = None
+    began_at: float | None = None
     started: bool = False
     own: Mapping[str, Any] | None = None
     own_file: str | None = None
@@ -107,6 +112,10 @@ class Tracked:
     @property
     def log_path(self) -> str:
         return self.task.log_path
+
+    def dated(self, end: Mapping[str, Any]) -> dict[str, Any]:
+        """What it has left of its end, by our clock: a node's clock has dated it."""
+        return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
 
     def end(self) -> None:
         """Its end is told."""

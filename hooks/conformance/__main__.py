@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import sys
 from collections.abc import Sequence
@@ -35,9 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             {**table, "work_dir": options.work_dir, "login_setup": options.login_setup}, "options"
         )
         with way.transport() as transport:
-            trial = Trial(
-                system, transport, options.work_dir, site, options.timeout, lambda line: print(line, flush=True)
-            )
+            say = functools.partial(print, flush=True)
+            trial = Trial(system, transport, options.work_dir, site, options.timeout, say, _never(options))
             failed = trial.run()
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -63,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--profile", metavar="FILE", help="the TOML file of the site's profile")
     add("--queue", metavar="NAME", help="the queue of the jobs")
     add("--native", metavar="KEY=VALUE", action="append", default=[], help="a directive; may be repeated")
+    add(
+        "--never",
+        metavar="KEY=VALUE",
+        help='a directive with which a job can never start, such as "dependency=afterok:{failed}", where {failed} is '
+        "the id of a job that has failed; without it that is not tried",
+    )
     add(
         "--timeout",
         metavar="TIME",
@@ -100,6 +106,15 @@ def _system(name: str) -> BatchSystem:
         return found()
     except TypeError as error:
         raise ValueError(f"--live {name}: {error}") from None
+
+
+def _never(options: argparse.Namespace) -> tuple[str, str] | None:
+    if options.never is None:
+        return None
+    key, equals, value = options.never.partition("=")
+    if not (key and equals):
+        raise ValueError(f"--never {options.never!r}: KEY=VALUE is expected")
+    return key, value
 
 
 def _properties(options: argparse.Namespace) -> JobProperties:

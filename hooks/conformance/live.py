@@ -10,7 +10,7 @@ import re
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -19,6 +19,9 @@ from lading.hooks.batch.outcome import Evidence, Outcome, Sentinel, decide
 from lading.hooks.batch.refusals import CouldNotAsk
 from lading.hooks.batch.status_query import Key, Statuses, StatusQuery, accounted, plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, CancelError, NativeJob, Request, SubmitError
+from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.remote_steps import load
+from lading.hooks.files.owner import Owner
 from lading.hooks.job_scripts.layout import SUBMIT_LIMIT
 from lading.hooks.job_scripts.profile import SiteProfile
 from lading.hooks.job_scripts.script import JobScript
@@ -47,6 +50,8 @@ class Trial:
     :param work_dir: a folder that login node and nodes share, absolute or below the home as ``~/...``
     :param site: what is special there, and what the jobs ask for beside their names
     :param seconds: for which a job may wait and run
+    :param never: the key and value of a native directive with which a job can never start, in which ``{failed}`` is the
+        id of a job that has failed; None: that is not tried
     """
 
     system: BatchSystem
@@ -55,6 +60,7 @@ class Trial:
     site: SiteProfile = field(default_factory=SiteProfile)
     seconds: float = 300.0
     say: Callable[[str], None] = print
+    never: tuple[str, str] | None = None
     user: str = field(default="", init=False)
     folder: str = field(default="", init=False)
     ids: dict[str, str] = field(default_factory=dict, init=False)
@@ -92,9 +98,12 @@ class Trial:
         yield "a job is seen to run", self._see_run
         if "array" in self.ids:
             yield "the elements of an array are told one by one", self._see_elements
-        yield "a running job is cancelled, and once more when it is gone", self._cancel
+        yield "a running job is cancelled, once more at once, and once more when it is gone", self._cancel
         yield "a job that has succeeded, and one that has failed, are known as that", self._see_ends
+        if self.never is not None:
+            yield "a job that can never start is known as that, and cancelled", self._see_never
         yield "the accounting answers, where there is one", self._account
+        yield "a folder of one Airflow deployment is refused to another, with both names", self._own
 
     # -- the checks
 
@@ -181,6 +190,14 @@ class Trial:
     def _cancel(self) -> None:
         id = self.ids["sleeps"]
         self.system.cancelled(self._said(self.system.cancel([id])))
+        answer = self._said(self.system.cancel([id]))
+        try:
+            self.system.cancelled(answer)
+        except CancelError as error:
+            raise Failure(
+                f"to cancel job {id} again, which is being ended, counts as a failure; `wording.ending` should know "
+                f"these words: {error.words}"
+            ) from None
         job = self._wait(lambda: self._known("sleeps"), lambda job: job is None or job.state == "ended")
         if job is not None and job.state != "ended":
             raise Failure(f"job {id} was cancelled, but is {self._described(job)}")
@@ -207,6 +224,36 @@ class Trial:
             expected = None if status == 0 else "error"
             if outcome.cause != expected or (outcome.exit_code or 0) != status:
                 raise Failure(f"job {self.ids[name]} has ended with status {status}, but counts as {outcome}")
+
+    def _see_never(self) -> None:
+        assert self.never is not None
+        key, value = self.never
+        self.ids["never"] = id = self._submitted(
+            "never", "exit 0", native={key: value.replace("{failed}", self.ids["fails"])}
+        )
+        job = self._wait(
+            lambda: self._known("never"),
+            lambda job: job is None or job.state == "ended" or job.never or job.cause is not None,
+        )
+        if job is not None and job.state != "ended" and not (job.never or job.cause):
+            raise Failure(
+                f"job {id} can never start, and is {self._described(job)}: `statuses` should say so by `never`, or by "
+                "cause = 'error' where nothing can change it"
+            )
+        self.system.cancelled(self._said(self.system.cancel([id])))
+        job = self._wait(lambda: self._known("never"), lambda job: job is None or job.state == "ended")
+        if job is not None and (job.state != "ended" or job.succeeded):
+            raise Failure(f"job {id}, which could never start, was cancelled, but is {self._described(job)}")
+
+    def _own(self) -> None:
+        folder = ClusterFolder(f"{self.folder}/owned")
+        ours, theirs = Owner.of("one", "", "http://one.example.org"), Owner.of("two", "", "http://two.example.org")
+        first, second, again = self.transport.exchange([load(folder, each) for each in (ours, theirs, ours)])
+        if first.status != 0 or again.status != 0:
+            raise Failure(f"the folder could not be marked. {self._shown(first if first.status else again)}")
+        names = [f"{each.name} ({each.ids[0]})" for each in (ours, theirs)]
+        if second.status == 0 or not all(name in second.stderr for name in names):
+            raise Failure(f"another deployment is not refused with {' and '.join(names)}. {self._shown(second)}")
 
     def _account(self) -> None:
         names = ["ends", "fails"]
@@ -251,9 +298,17 @@ class Trial:
     def _submit(self, name: str, body: str, array: ArrayRange | None = None) -> None:
         self.ids[name] = self._submitted(name, body, array)
 
-    def _submitted(self, name: str, body: str, array: ArrayRange | None = None, queue: str | None = None) -> str:
+    def _submitted(
+        self,
+        name: str,
+        body: str,
+        array: ArrayRange | None = None,
+        queue: str | None = None,
+        native: Mapping[str, str] | None = None,
+    ) -> str:
         request = self._request(name, array)
         request = replace(request, queue=queue) if queue is not None else request
+        request = replace(request, native={**request.native, **(native or {})})
         left, status = shlex.quote(f"{self.folder}/{name}.exit"), body.removeprefix("exit ")
         sentinel = f"echo {status} > {left}\n" if status.isdigit() else ""
         text = "\n".join([*self.system.header(request, self.site.profile, "/bin/sh"), f"{sentinel}{body}\n"])

@@ -56,7 +56,11 @@ class Conformance:
     :cvar nothing: answers to a status query that know of no job: there are none, or those that were asked for are gone
     :cvar unreachable: answers to a status query without any knowledge
     :cvar strange: an answer to a status query about one job, in a state that no manual lists
-    :cvar cancelled: answers to an order to cancel that was taken, among them jobs that had ended already
+    :cvar hopeless: answers to a status query about one job that can never start, whatever changes
+    :cvar never: the same about one that can never start as things are, which an administrator may change
+    :cvar killed_for_memory: outputs of jobs that were ended for their memory, if its wording has ``memory``
+    :cvar cancelled: answers to an order to cancel that was taken, among them jobs that had ended already, and jobs that
+        were asked to end before and have not: such an order is repeated
     :cvar not_cancelled: answers to an order that was not
     :cvar conflicts: requests, each with a native directive that says the same
     :cvar listing: makes the answer to a status query that lists running jobs with these numbers and names
@@ -75,6 +79,9 @@ class Conformance:
     nothing: ClassVar[Sequence[Answer]]
     unreachable: ClassVar[Sequence[Answer]]
     strange: ClassVar[Answer]
+    hopeless: ClassVar[Sequence[Answer]] = ()
+    never: ClassVar[Sequence[Answer]] = ()
+    killed_for_memory: ClassVar[Sequence[str]] = ()
     cancelled: ClassVar[Sequence[Answer]]
     not_cancelled: ClassVar[Sequence[Answer]]
     conflicts: ClassVar[Sequence[tuple[Request, str, str]]]
@@ -307,7 +314,23 @@ class Conformance:
         jobs = self.system.statuses(type(self).listing([(number, "a_name") for number in range(1, 10_001)]))
         assert [job.id.split(".")[0] for job in jobs] == [str(number) for number in range(1, 10_001)]
 
+    def test_what_can_never_start_waits_and_says_why(self) -> None:
+        for answers, expected in ((self.hopeless, ("error", False)), (self.never, (None, True))):
+            for said in [each for answer in answers for each in dressed(answer)]:
+                (job,) = self.system.statuses(said)
+                assert (job.state, job.cause, job.never) == ("pending", *expected)
+                assert job.reason
+
     # -- the end
+
+    def test_outputs_of_jobs_that_were_ended_for_their_memory(self) -> None:
+        words = self.system.wording.memory
+        assert (words is None) == (not self.killed_for_memory), "its wording needs a recorded output, and the other way"
+        for output in self.killed_for_memory:
+            assert words is not None
+            assert words.search(output)
+        for other in (BANNER, "MemoryError\n", "Killed\n", *GARBAGE):
+            assert words is None or not words.search(other)
 
     def test_cancelling(self) -> None:
         for answer in self.cancelled:

@@ -22,8 +22,10 @@ LEFT_OUT = frozenset({".git", "__pycache__"})
 LEFT_OUT_SUFFIX = ".pyc"
 # More files than this are no folder of Dags: one has a link to somewhere else, or an environment in it.
 MOST_FILES = 100_000
-# A file may change twice within one tick of the clock that dates it, so what is younger than this is always read, ns.
-YOUNG = 2 * 10**9
+# A file may change twice within one tick of the clock that dates it, so what has not been seen the same for so long is
+# read, seconds. What was changed longer ago than clocks differ needs no second look, ns.
+YOUNG = 2.0
+OLD = 86400 * 10**9
 # Hexadecimal digits of a hash: 160 bits.
 HASH_DIGITS = 40
 # What is said of a link that leads nowhere, and of a file that has just gone.
@@ -107,15 +109,22 @@ class Hashes:
 
     def __init__(self) -> None:
         self._known: dict[Member, bytes] = {}
+        self._since: dict[Member, float] = {}
 
     def of(self, found: Sequence[Member]) -> str:
         """The hash of the folder with these files, in the order of their names.
 
         :raises OSError: a file cannot be read
         """
+        began = time.monotonic()
         digests = {member: self._known.get(member) or _digest(member) for member in found}
-        newest = time.time_ns() - YOUNG
-        self._known = {member: digest for member, digest in digests.items() if member.changed_at < newest}
+        self._since = {member: self._since.get(member, began) for member in found}
+        old = time.time_ns() - OLD
+        self._known = {
+            member: digest
+            for member, digest in digests.items()
+            if member.changed_at < old or self._since[member] < began - YOUNG
+        }
         whole = hashlib.sha256()
         for member in found:
             whole.update(_line(member, digests[member]))

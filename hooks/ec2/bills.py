@@ -19,7 +19,7 @@ from lading.scheduling import billing
 class Life:
     """A machine that was there, under its name, and what it has cost beside its own price, USD per hour.
 
-    :param launched_at: epoch seconds, as ``ended_at``
+    :param launched_at: epoch seconds by AWS's clock, as ``ended_at``
     """
 
     name: str

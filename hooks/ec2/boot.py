@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lading.hooks.ec2.client import Instance, whole_gib
+from lading.hooks.ec2.client import Instance, number, whole_gib
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, matching
 from lading.hooks.site import Order
@@ -169,6 +169,11 @@ def _interface(config: EC2Config, subnet: str) -> dict[str, Any]:
     return found
 
 
+def subnet_of(request: Mapping[str, Any]) -> str:
+    """In which subnet a request of :func:`request` launches machines."""
+    return str(request["NetworkInterfaces"][0]["SubnetId"])
+
+
 def mark(config: EC2Config, image: str) -> str:
     """An image, and after a space what in the table of the site decides, too, what machines of it have."""
     told = [config.boot, config.setup, config.scratch]
@@ -186,10 +191,7 @@ def named(tags: Mapping[str, str], index: int) -> str | None:
 
 def price(tags: Mapping[str, str]) -> float | None:
     """What an instance cost when it was ordered, USD per hour; None: its tags do not say."""
-    try:
-        return float(tags[PRICE])
-    except (KeyError, ValueError):
-        return None
+    return number(tags.get(PRICE))
 
 
 # What it says goes to a file in the folder, and when it has ended to where cloud-init and the console have it, too.

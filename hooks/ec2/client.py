@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import mktime_tz, parsedate_tz
 from enum import Enum
 from functools import cached_property, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
 
 # Seconds. An answer to RunInstances may take long, and the Price List has much to say; the rest is asked for again, by
@@ -47,7 +50,7 @@ class Trouble(str, Enum):
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 CODES = {
     Trouble.CAPACITY: "InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientReservedInstanceCapacity|"
-    "InsufficientCapacity|SpotMaxPriceTooLow|Unsupported|UnsupportedOperation",
+    "InsufficientCapacity|UnfulfillableCapacity|SpotMaxPriceTooLow",
     Trouble.QUOTA: "InstanceLimitExceeded|VcpuLimitExceeded|MaxSpotInstanceCountExceeded|"
     "MaxSpotFleetRequestCountExceeded|VolumeLimitExceeded|MaxIOPSLimitExceeded",
     Trouble.THROTTLE: "RequestLimitExceeded|ResourceCountExceeded|RequestThrottled|Throttling|ThrottlingException|"
@@ -59,12 +62,13 @@ CODES = {
 }
 
 
-# After these the credentials and the images are read again at the next question: keys rotate, sessions end, and images
-# are replaced. Without one of these they are read again after so many seconds.
-STALE = re.compile(
-    r"AuthFailure|ExpiredToken|ExpiredTokenException|RequestExpired|InvalidClientTokenId|"
-    r"UnrecognizedClientException|InvalidAMIID\..*"
+# What says that the credentials are not taken, and nothing of what was asked with them.
+CREDENTIALS = re.compile(
+    r"AuthFailure|ExpiredToken|ExpiredTokenException|RequestExpired|InvalidClientTokenId|UnrecognizedClientException"
 )
+# After these the credentials, the images and the subnets are read again at the next question: keys rotate, sessions
+# end, images are replaced, and subnets deleted. Without one of these they are read again after so many seconds.
+STALE = re.compile(rf"{CREDENTIALS.pattern}|InvalidAMIID\..*|InvalidSubnetID\..*")
 SECONDS_UNTIL_READ_AGAIN = 900.0
 # Clients, which hold credentials.
 CLIENTS = "reader", "launcher", "pricing"
@@ -73,6 +77,12 @@ INSTANCE_ID = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 GONE = "InvalidInstanceID.NotFound"
 
 
+# The code with which AWS begins the reason for an end. The code beside it may say less:
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html#troubleshooting-launch-internal
+STATE_CODE = re.compile(r"(?:Server|Client)\.\w+(?:\.\w+)*")
+# What raises at an answer that makes no sense.
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+T = TypeVar("T")
 # Only words say when an instance was ended, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html
 TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
@@ -125,7 +135,7 @@ def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
             if STALE.fullmatch(error.code):
                 self.read_again()
             raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except NONSENSE as error:
             words = f"what AWS answers makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
             raise EC2Error(Trouble.SILENCE, "", words) from error
 
@@ -138,10 +148,11 @@ class Instance:
 
     :param state: pending, running, shutting-down, terminated, stopping or stopped
     :param index: its place in its launch
-    :param reason: why it is in its state, as AWS says; empty: nothing was said
-    :param launched_at: seconds since the epoch; None: that is not known
+    :param reason: why it is in its state, as AWS says, with the code first where it has one; empty: nothing was said
+    :param launched_at: seconds since the epoch by AWS's clock, as ``ended_at``; None: that is not known
     :param ended_at: when it was ended or stopped; None: it lives, or EC2 does not say when that was
     :param client_token: of the request that launched it, which nothing can change later; empty: that had none
+    :param image: the id of what it has booted from; empty: that is not known
     """
 
     id: str
@@ -157,6 +168,7 @@ class Instance:
     launched_at: float | None = None
     ended_at: float | None = None
     client_token: str = ""
+    image: str = ""
 
     @property
     def lives(self) -> bool:
@@ -175,6 +187,16 @@ class Picture:
     volumes: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class SpotPrice:
+    """What a type costs on spot in a zone, USD per hour, and since when, epoch seconds."""
+
+    kind: str
+    zone: str
+    usd: float
+    since: float
+
+
 class EC2:
     """What is asked of EC2. Several threads may use it.
 
@@ -187,10 +209,13 @@ class EC2:
         self._make = make or (lambda *asked: _client(config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
         self._pictures: dict[str, Picture] = {}
+        self._zones: Mapping[str, tuple[str, ...]] | None = None
         self._read_at = time.monotonic()
+        self.clock_ahead = 0.0
+        """Seconds by which AWS's clock is before ours, as far as it was asked; 0: they agree."""
 
     def read_again(self, older_than: float = 0.0) -> None:
-        """Read the credentials and the parameters of images again at the next question.
+        """Read the credentials, the parameters of images and the subnets again at the next question.
 
         :param older_than: seconds; what was read later than that ago is kept
         """
@@ -199,6 +224,7 @@ class EC2:
             for name in CLIENTS:
                 self.__dict__.pop(name, None)
             self._images.clear()
+            self._zones = None
 
     @cached_property
     def reader(self) -> Any:
@@ -246,7 +272,19 @@ class EC2:
         """
         asked = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
         options = {"Filters": asked, "PaginationConfig": {"PageSize": 1000}}
-        return list(read(listed(self.reader, "describe_instances", "Reservations", **options)))
+        found: list[Instance] = []
+        asked_at = time.time()
+        for page in self.reader.get_paginator("describe_instances").paginate(**options):
+            self._compare_clocks(page, asked_at)
+            found += read(page.get("Reservations", ()))
+            asked_at = time.time()
+        return found
+
+    def _compare_clocks(self, page: Mapping[str, Any], asked_at: float) -> None:
+        """Know by how much AWS's clock is before ours: each answer says the time."""
+        said = parsedate_tz(str(page.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")))
+        if said is not None:
+            self.clock_ahead = seconds_ahead(mktime_tz(said), asked_at, time.time(), self.clock_ahead)
 
     def terminate(self, ids: Sequence[str]) -> dict[str, EC2Error]:
         """End instances, whatever runs on them; one that is gone already is none the worse for it.
@@ -264,7 +302,7 @@ class EC2:
             try:
                 self._terminate(part)
             except EC2Error as error:
-                if error.trouble in (Trouble.SILENCE, Trouble.THROTTLE) or STALE.fullmatch(error.code):
+                if error.trouble in (Trouble.SILENCE, Trouble.THROTTLE) or CREDENTIALS.fullmatch(error.code):
                     raise
                 named = [each for each in part if each in INSTANCE_ID.findall(error.words)]
                 if len(part) == 1 or named:
@@ -281,17 +319,32 @@ class EC2:
         self.reader.terminate_instances(InstanceIds=list(ids))
 
     @answered
-    def zones(self) -> dict[str, str]:
-        """The site's subnets by their zones; of several in one zone the first.
+    def zones(self) -> Mapping[str, tuple[str, ...]]:
+        """The subnets of the table that there are by their zones, in the order of the table.
 
-        :raises EC2Error: it could not be asked, or one does not exist
+        :raises EC2Error: it could not be asked, or there is none of them
         """
-        answer = self.reader.describe_subnets(SubnetIds=list(self.config.subnets))
-        by_id = {each["SubnetId"]: each["AvailabilityZone"] for each in answer["Subnets"]}
-        found: dict[str, str] = {}
-        for subnet in self.config.subnets:
-            found.setdefault(by_id[subnet], subnet)
-        return found
+        if (zones := self._zones) is None:
+            # By a filter: asked for by its id, one that there is not would be an error for all.
+            asked = [{"Name": "subnet-id", "Values": list(self.config.subnets)}]
+            zone_of = dict(sound(self.reader.describe_subnets(Filters=asked)["Subnets"], _subnet))
+            found: dict[str, list[str]] = {}
+            for subnet in self.config.subnets:
+                if (zone := zone_of.get(subnet)) is not None:
+                    found.setdefault(zone, []).append(subnet)
+            if not found:
+                words = f"there is no subnet {' or '.join(self.config.subnets)} in {self.region}"
+                raise EC2Error(Trouble.PERMANENT, "", f"{words}: mend `subnets` or `region` of the table")
+            self._zones = zones = {zone: tuple(subnets) for zone, subnets in found.items()}
+        return zones
+
+    def unknown_subnets(self) -> list[str]:
+        """The subnets of the table that there are not.
+
+        :raises EC2Error: see :meth:`zones`
+        """
+        known = {subnet for subnets in self.zones().values() for subnet in subnets}
+        return [subnet for subnet in self.config.subnets if subnet not in known]
 
     @answered
     def picture(self, image: str) -> Picture:
@@ -355,7 +408,7 @@ class EC2:
         :raises EC2Error: it could not be asked
         """
         found = listed(self._made("service-quotas"), "list_service_quotas", "Quotas", ServiceCode="ec2")
-        return [(str(each["QuotaName"]), float(each["Value"])) for each in found]
+        return list(sound(found, _quota))
 
     @answered
     def spot_prices(self, kind: str, zone: str, since: float, until: float) -> list[tuple[float, float]]:
@@ -368,8 +421,7 @@ class EC2:
         asked: dict[str, Any] = {"InstanceTypes": [kind], "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"AvailabilityZone": zone, "StartTime": since, "EndTime": until}
         found = listed(self.reader, "describe_spot_price_history", "SpotPriceHistory", **asked)
-        priced = ((each["Timestamp"].timestamp(), number(each["SpotPrice"])) for each in found)
-        return sorted((at, usd) for at, usd in priced if usd is not None)
+        return sorted((each.since, each.usd) for each in sound(found, spot_price))
 
     @answered
     def arch(self, kind: str) -> str:
@@ -416,7 +468,46 @@ def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping
 
 def listed(client: Any, operation: str, key: str, **asked: Any) -> Iterator[Any]:
     """What all pages of an answer have under a key."""
-    return (each for page in client.get_paginator(operation).paginate(**asked) for each in page.get(key, ()))
+    return (each for page in client.get_paginator(operation).paginate(**asked) for each in page.get(key) or ())
+
+
+def sound(rows: Iterable[Any], parse: Callable[[Any], T]) -> Iterator[T]:
+    """What ``parse`` makes of each row of an answer; a row that makes no sense costs itself alone."""
+    for row in rows:
+        try:
+            found = parse(row)
+        except NONSENSE:
+            continue
+        yield found
+
+
+def text_of(row: Mapping[str, Any], key: str) -> str:
+    """:raises ValueError: it is no text, or empty"""
+    value = row[key]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{key} is {value!r}")
+    return value
+
+
+def spot_price(row: Mapping[str, Any]) -> SpotPrice:
+    """A row of the history of spot prices.
+
+    :raises ValueError: the price makes no sense
+    """
+    if (usd := number(row["SpotPrice"])) is None:
+        raise ValueError(f"SpotPrice is {row['SpotPrice']!r}")
+    return SpotPrice(text_of(row, "InstanceType"), text_of(row, "AvailabilityZone"), usd, row["Timestamp"].timestamp())
+
+
+def _quota(row: Mapping[str, Any]) -> tuple[str, float]:
+    value = float(row["Value"])
+    if not 0 <= value < math.inf:
+        raise ValueError(f"Value is {value!r}")
+    return text_of(row, "QuotaName"), value
+
+
+def _subnet(row: Mapping[str, Any]) -> tuple[str, str]:
+    return text_of(row, "SubnetId"), text_of(row, "AvailabilityZone")
 
 
 def number(value: object) -> float | None:
@@ -425,7 +516,7 @@ def number(value: object) -> float | None:
         usd = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
-    return usd if LEAST_USD <= usd <= MOST_USD else None
+    return usd if LEAST_USD <= usd <= MOST_USD and not isinstance(value, bool) else None
 
 
 def meaning(code: str) -> Trouble:
@@ -436,11 +527,8 @@ def meaning(code: str) -> Trouble:
 def read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
     """The instances of reservations; one that makes no sense is left out."""
     for reservation in reservations:
-        for each in (reservation.get("Instances") or ()) if isinstance(reservation, Mapping) else ():
-            try:
-                yield _instance(each)
-            except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-                continue
+        if isinstance(reservation, Mapping):
+            yield from sound(reservation.get("Instances") or (), _instance)
 
 
 def _instance(found: Mapping[str, Any]) -> Instance:
@@ -455,11 +543,20 @@ def _instance(found: Mapping[str, Any]) -> Instance:
         found.get("PrivateIpAddress") or None,
         found.get("PublicIpAddress") or None,
         {str(tag["Key"]): str(tag["Value"]) for tag in found.get("Tags", ())},
-        str(found.get("StateReason", {}).get("Message", "") or transition),
+        _reason(found.get("StateReason") or {}) or transition,
         launched.timestamp() if isinstance(launched := found.get("LaunchTime"), datetime) else None,
         _time(transition),
         str(found.get("ClientToken") or ""),
+        str(found.get("ImageId") or ""),
     )
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    """Why an instance is in its state: the message, and before it the code where the message begins with none."""
+    code, words = str(found.get("Code") or ""), str(found.get("Message") or "")
+    if STATE_CODE.match(words) or not STATE_CODE.match(code):
+        return words
+    return f"{code}: {words}" if words else code
 
 
 def _time(transition: str) -> float | None:

@@ -41,7 +41,10 @@ class EC2Config(MachinesConfig):
         "aws_default", description="Airflow's connection to AWS; empty: the credentials that boto3 finds by itself."
     )
     region: str | None = Field(None, description="Where machines are launched; without it the connection's region.")
-    subnets: Texts = Field(min_length=1, description="In which machines may be launched, each in one zone.")
+    subnets: Texts = Field(
+        min_length=1,
+        description="In which machines may be launched; of several in a zone the first that has free addresses.",
+    )
     security_groups: Texts = Field((), description="Of the machines; without it the default one of their network.")
     ami: dict[Arch, str] = Field(
         min_length=1,

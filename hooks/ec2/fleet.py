@@ -166,7 +166,7 @@ class Fleet:
                 self._learn_of_end(instance)
                 continue
             there.add(member.name)
-            member.describe(instance)
+            member.describe(instance, self.ec2.clock_ahead)
             member.is_described, member.missed_at = True, None
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
@@ -268,15 +268,17 @@ class Fleet:
             self._tell(name, instance, life.unattended(instance))
 
     def _tell(self, name: str, instance: Instance | None, end: End) -> None:
-        """Tell of an end, at the time up to which AWS bills."""
-        at = (instance.ended_at if instance is not None else None) or time.time()
-        event = {"event": "released", "token": name, "at": at, "cause": end.cause, "message": end.words}
+        """Tell of an end, at the time up to which AWS bills: by our clock, and for the bill by AWS's."""
+        ahead = self.ec2.clock_ahead
+        ended_at = (instance.ended_at if instance is not None else None) or time.time() + ahead
+        event = {"event": "released", "token": name, "at": ended_at - ahead, "cause": end.cause, "message": end.words}
         if instance is None:
             self.event_buffer.tell(event)
             return
         self._gone.add(instance.id)
-        self.event_buffer.tell({**event, "native_id": instance.id, "launched_at": instance.launched_at})
-        self.offers.bill(name, instance, at)
+        launched_at = None if instance.launched_at is None else instance.launched_at - ahead
+        self.event_buffer.tell({**event, "native_id": instance.id, "launched_at": launched_at})
+        self.offers.bill(name, instance, ended_at)
 
     # -- reaching machines
 

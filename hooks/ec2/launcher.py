@@ -9,13 +9,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import Batch
-from lading.hooks.ec2.client import EC2, STALE, EC2Error, Instance, Trouble
+from lading.hooks.ec2.client import CREDENTIALS, EC2, EC2Error, Instance, Trouble
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.life import End, Phase
 from lading.hooks.ec2.member import Member
@@ -31,6 +31,19 @@ SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
 NOT_THERE = Phase.ORDERED, Phase.UNKNOWN
 
 
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A request to which there is no answer: it may have launched machines.
+
+    :param parameters: with which it is repeated: EC2 takes a token with no others
+    :param due: on the monotonic clock; it is repeated when EC2 was asked after that what there is
+    """
+
+    batch: Batch
+    parameters: Mapping[str, Any]
+    due: float
+
+
 @dataclass(eq=False)
 class Launcher:
     """``round`` belongs to one thread, the rest may be called by another.
@@ -40,7 +53,7 @@ class Launcher:
     :param members: of the fleet, by name
     :param leave: called with what is not launched, and why
     :ivar batches: what is to be asked for
-    :ivar unanswered: what was asked for without an answer, by its token, and when, on the monotonic clock
+    :ivar unanswered: what was asked for without an answer, by its token
     :ivar looked_at: when EC2 was asked last what there is, and has said it, on the monotonic clock
     """
 
@@ -51,7 +64,7 @@ class Launcher:
     leave: Callable[[Member, End], None]
     shortages: Shortages = field(default_factory=Shortages)
     batches: deque[Batch] = field(default_factory=deque)
-    unanswered: dict[str, tuple[Batch, float]] = field(default_factory=dict)
+    unanswered: dict[str, Unanswered] = field(default_factory=dict)
     looked_at: float | None = None
     no_api: str | None = None
 
@@ -59,7 +72,6 @@ class Launcher:
         self._lock = threading.Lock()
         self._asked: frozenset[str] = frozenset()  # the names of those for which it is asked at this moment
         self._requests, self._instances = Bucket(REQUESTS), Bucket(INSTANCES)
-        self._subnets: dict[str, str] | None = None
 
     def order(self, batches: Sequence[Batch]) -> None:
         """Ask for these from the next round on."""
@@ -121,22 +133,25 @@ class Launcher:
         same token, to which EC2 answers with what it has launched for it, and launches nothing twice:
         https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
         """
-        for token, (batch, at) in list(self.unanswered.items()):
-            if not self._waiting(batch):
+        for token, each in list(self.unanswered.items()):
+            if not self._waiting(each.batch):
                 del self.unanswered[token]
-            elif looked_at > at + SECONDS_UNTIL_ASKED_AGAIN and self._may_ask(batch):
-                self._ask(batch)
+            elif looked_at > each.due and self.shortages.held is None and self._may_ask(each.batch):
+                self._ask(each.batch)
 
     def _ask(self, batch: Batch) -> None:
+        before = self.unanswered.get(batch.token)
         with self._lock:
-            batch = batch if batch.token in self.unanswered else self._wanted(batch)
+            batch = batch if before is not None else self._wanted(batch)
             self._asked = frozenset(each.name for each in self._waiting(batch))
         if not self._asked:
             return
+        parameters = None
         try:
-            self._answered(batch, self.ec2.run(self._parameters(batch)))
+            parameters = before.parameters if before is not None else self._parameters(batch)
+            self._answered(batch, self.ec2.run(parameters))
         except EC2Error as error:
-            self._refused(batch, error)
+            self._refused(batch, parameters, error)
         finally:
             self._asked = frozenset()
 
@@ -156,14 +171,14 @@ class Launcher:
     def _parameters(self, batch: Batch) -> dict[str, Any]:
         kind, zone, _ = batch.offering
         image = self.ec2.image(self.arch(kind))
-        if self._subnets is None:
-            self._subnets = self.ec2.zones()
-        subnet = next(iter(self._subnets.values())) if zone is None else self._subnets.get(zone)
-        if subnet is None:
-            words = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(self._subnets))}"
-            raise EC2Error(Trouble.PERMANENT, "", words)
+        zones = self.shortages.zones = self.ec2.zones()
+        if zone is not None and zone not in zones:
+            words = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(zones))}"
+            raise EC2Error(Trouble.PERMANENT, "InvalidSubnetID.NotFound", words)
+        if not (there := self.shortages.open_subnets(zone)):
+            raise EC2Error(Trouble.CAPACITY, "", str(self.shortages.missing(batch.offering)))
         root = self.ec2.picture(image).root if self.ec2.config.disk else ""
-        return boot.request(self.ec2.config, self.identity, self.scope, batch, image, subnet, root)
+        return boot.request(self.ec2.config, self.identity, self.scope, batch, image, there[0], root)
 
     def arch(self, kind: str) -> str:
         """The architecture of a type.
@@ -181,7 +196,7 @@ class Launcher:
             if member is None or member.instance is not None:
                 continue
             if instance is not None:
-                member.describe(instance)
+                member.describe(instance, self.ec2.clock_ahead)
                 member.enter(Phase.PENDING)
             else:
                 words = f"EC2 had capacity for {len(found)} of {len(batch.orders)} that were asked for together"
@@ -189,17 +204,22 @@ class Launcher:
                 self.shortages.refused(batch.offering, error)
                 self.leave(member, End("no_capacity", words))
 
-    def _refused(self, batch: Batch, error: EC2Error) -> None:
+    def _refused(self, batch: Batch, parameters: Mapping[str, Any] | None, error: EC2Error) -> None:
+        """:param parameters: None: EC2 was not asked yet, for what they are made of could not be"""
         if error.trouble is Trouble.SILENCE:
-            self.unanswered[batch.token] = batch, time.monotonic()
             for each in self._waiting(batch):
-                each.enter(Phase.UNKNOWN)
                 each.note = str(error)
+            if parameters is None:
+                self.batches.append(batch)  # behind those of other images
+            else:
+                self._expect(batch, parameters)
+                for each in self._waiting(batch):
+                    each.enter(Phase.UNKNOWN)
             raise error
-        self.shortages.refused(batch.offering, error)
-        if batch.token in self.unanswered and STALE.fullmatch(error.code):
+        self.shortages.refused(batch.offering, error, boot.subnet_of(parameters) if parameters is not None else None)
+        if batch.token in self.unanswered and parameters is not None and CREDENTIALS.fullmatch(error.code):
             # What the credentials refuse now says nothing of the request before, which may have launched machines.
-            self.unanswered[batch.token] = batch, time.monotonic()
+            self._expect(batch, parameters)
             return
         if error.trouble is Trouble.THROTTLE:
             if batch.token not in self.unanswered:
@@ -210,6 +230,10 @@ class Launcher:
         self.unanswered.pop(batch.token, None)
         log.warning("EC2 does not launch %s in %s (%s): %s", *batch.offering, error)
         self._end(self._waiting(batch), str(error))
+
+    def _expect(self, batch: Batch, parameters: Mapping[str, Any]) -> None:
+        """Repeat a request later."""
+        self.unanswered[batch.token] = Unanswered(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
     def _end(self, members: Sequence[Member], words: str) -> None:
         for each in members:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -20,6 +20,7 @@ from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.written import parsed
 from lading.hooks.site import join
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
@@ -73,19 +74,17 @@ class Offers:
 
         :raises OSError: AWS could not be asked for the zones, or for what a machine has cost
         """
-        if self._prices is None:
-            self._prices = Prices(self.config, self.ec2, tuple(self.ec2.zones()), self.folder)
-        if len(self._volumes_of) < len(self.config.ami):
-            self._volumes = None
-            self._volumes_of = dict(self._sizes())
-            keep_roots(self.folder, self.config, self.roots)
+        zones = tuple(self.ec2.zones())
+        if self._prices is None or self._prices.zones != zones:
+            self._prices = Prices(self.config, self.ec2, zones, self.folder)
+        self._look_at_images()
         try:
             found = self._prices.catalogue(time.time())
         except ValueError as error:  # the user's file, or a pattern
             self.note, self._catalogue = str(error), None
         else:
             self.note, self._catalogue = (
-                join(self._prices.trouble, self._volumes),
+                join(self._prices.trouble, self._volumes, self._unknown()),
                 self._whole(usable(found, self.config, self.roots)),
             )
         self.bills.round()
@@ -187,14 +186,24 @@ class Offers:
             types[name] = replace(kind, offerings=tuple(offerings))
         return Catalogue(types)
 
-    def _sizes(self) -> Iterator[tuple[str, tuple[float, float]]]:
-        """The architectures with the sizes of the volumes of their machines, GiB."""
+    def _look_at_images(self) -> None:
+        """Know the images and the sizes of their volumes: a parameter of SSM may name another one by now."""
+        before, self._volumes = self.roots, None
         for arch in self.config.ami:
             try:
                 self._ids[arch] = image = self.ec2.image(arch)
-                yield arch, self.ec2.volumes(image)
+                self._volumes_of = {**self._volumes_of, arch: self.ec2.volumes(image)}
             except (EC2Error, LookupError) as error:  # nothing is launched with such an image either
-                self._volumes = f"what volumes cost is not counted, the image for {arch} is not known: {error}"
+                so = "is that of its last image" if arch in self._volumes_of else "is not counted"
+                self._volumes = f"what volumes cost {so}, the image for {arch} is not known: {error}"
+        if self.roots != before:
+            keep_roots(self.folder, self.config, self.roots)
+
+    def _unknown(self) -> str | None:
+        """Which subnets of the table there are not, in words; None: they are all there."""
+        unknown = self.ec2.unknown_subnets()
+        words = f"there is no {' or '.join(unknown)} in {self.ec2.region}, so nothing is launched there"
+        return f"{words}: mend `subnets` of the table" if unknown else None
 
 
 def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> None:
@@ -206,8 +215,8 @@ def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> Non
 
 def kept_roots(folder: Path, config: EC2Config) -> dict[str, int]:
     """What was kept of the images of a site; empty: nothing."""
-    with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError):
-        found = json.loads(read_regular(folder / ROOTS, MOST_BYTES))
+    with suppress(OSError, NotReadable, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        found: Any = parsed(read_regular(folder / ROOTS, MOST_BYTES))
         if found["ami"] == config.ami:
             return {str(arch): int(mib) for arch, mib in found["roots"].items() if int(mib) > 0}
     return {}

@@ -36,10 +36,11 @@ class Member:
     :param token: the ClientToken of its launch, from which its host key is derived
     :param capacity: what jobs can use of it, as far as its type says so
     :param usd_per_hour: all that it costs; ``surcharges``: what of that is not the machine itself, by name
-    :param priced_at: epoch seconds since when it costs that; None: since its launch, or it is not known
+    :param priced_at: epoch seconds, by AWS's clock, since when it costs that; None: since its launch, or not known
     :param since: of its phase, on the monotonic clock
     :param instance: as EC2 described it last; None: it has not
     :param heard_at: when EC2 first said that it is there, epoch seconds of our own clock; None: it has not
+    :param clock_ahead: seconds by which AWS's clock was before ours when EC2 described it last
     :param is_described: whether EC2 ever has described it
     :param missed_at: since when it does not, though others are described, on the monotonic clock; None: it does
     :param connection: None: it was not reached yet
@@ -69,6 +70,7 @@ class Member:
     deployment: str = ""
     instance: Instance | None = None
     heard_at: float | None = None
+    clock_ahead: float = 0.0
     is_described: bool = False
     missed_at: float | None = None
     connection: Connection | None = None
@@ -86,8 +88,12 @@ class Member:
     boot_seconds: float = 0.0
     features: frozenset[str] = frozenset()
 
-    def describe(self, instance: Instance) -> None:
-        """Know what EC2 says of it now."""
+    def describe(self, instance: Instance, clock_ahead: float = 0.0) -> None:
+        """Know what EC2 says of it now.
+
+        :param clock_ahead: seconds by which AWS's clock is before ours
+        """
+        self.clock_ahead = clock_ahead
         if instance.state == PENDING:
             self.pending_until = time.monotonic()
             self.pending_since = self.pending_since or self.pending_until
@@ -102,8 +108,8 @@ class Member:
 
     @property
     def billed_from(self) -> float | None:
-        """Epoch seconds since when it is paid for, which is when it began to run; None: it has not, or that is not
-        known.
+        """Epoch seconds, by AWS's clock, since when it is paid for, which is when it began to run; None: it has not, or
+        that is not known.
 
         AWS says when it was launched, in whole seconds. How long it was pending is what was seen of that here, which
         is too little by a poll at most.
@@ -205,7 +211,7 @@ class Member:
     def seen(self, site: str) -> Seen:
         """The location as it is now."""
         id = self.instance.id if self.instance is not None else None
-        billed = self.billed_from
+        billed = None if (since := self.billed_from) is None else since - self.clock_ahead
         state = STATES.get(self.phase, LocationState.BOOTING)
         if self.connection is None or self.phase is Phase.BOOTING:
             return Seen(self._location(site), state, frozenset(), self.trouble, native_id=id, billed_since=billed)
@@ -215,7 +221,8 @@ class Member:
         known = self._location(site)
         its = {name: getattr(known, name) for name in ITS}
         location = replace(there.location, **its)
-        return Seen(location, state, there.known, there.note, native_id=id, node=there.node, billed_since=billed)
+        image = self.instance.image or None if self.instance is not None else None
+        return Seen(location, state, there.known, there.note, id, there.node, billed, image)
 
     def _location(self, site: str) -> Location:
         kind, _, capacity_type = self.offering
@@ -226,7 +233,7 @@ class Member:
             instance_type=kind,
             capacity_type=capacity_type,
             usd_per_hour=self.usd_per_hour or 0.0,
-            priced_at=self.priced_at,
+            priced_at=None if self.priced_at is None else self.priced_at - self.clock_ahead,
             surcharges=self.surcharges,
             arch=self.arch,
             features=self.features,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lading.hooks.ec2.client import EC2Error, Trouble
+from lading.hooks.ec2.client import STATE_CODE, EC2Error, Trouble
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.quotas import quota
 
@@ -23,6 +23,8 @@ FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
 FIRST_HOLD, LONGEST_HOLD = 60.0, 900.0
 # What an administrator has to mend for a part of the site is not asked for again before, seconds.
 SECONDS_UNTIL_MENDED = 900.0
+# Which types a zone has changes as rarely as the list of them is asked for, seconds.
+SECONDS_NOT_OFFERED = 86_400.0
 # AWS takes a moment to know an instance profile that was just made: it is asked again after this, that often, seconds.
 SECONDS_UNTIL_KNOWN, MOST_UNKNOWN = 15.0, 4
 # A type of which a machine never answered is not launched in that zone before, seconds: giving one up takes minutes,
@@ -38,7 +40,9 @@ class Concern(Enum):
     """What a refusal is about: nothing else is held by it."""
 
     OFFERING = "offering"
+    TYPE_IN_ZONE = "type in zone"
     TYPE = "type"
+    SUBNET = "subnet"
     ZONE = "zone"
     CAPACITY_TYPE = "capacity type"
     ACCOUNT = "account"
@@ -48,7 +52,7 @@ class Concern(Enum):
 class Refusal:
     """What AWS means by an error code, or by the code of the reason for which a machine has ended.
 
-    :param code: a pattern of it
+    :param code: a pattern of it; messages change, so what is known by its words has a row for the rest of its code
     :param seconds: for how long what it concerns is left alone; of an account it is the first pause of ever longer ones
     :param words: a pattern of what the message has; empty: any
     :param remedy: what to do; empty: nothing, it passes
@@ -70,12 +74,19 @@ PROFILE = r"Invalid IAM Instance Profile"
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
 REFUSALS = (
-    Refusal("InsufficientFreeAddressesInSubnet", Concern.ZONE, SECONDS_WITHOUT_CAPACITY, ADDRESSES),
-    Refusal("InvalidParameterValue", Concern.ZONE, SECONDS_WITHOUT_CAPACITY, ADDRESSES, "free addresses"),
+    Refusal("InsufficientFreeAddressesInSubnet", Concern.SUBNET, SECONDS_WITHOUT_CAPACITY, ADDRESSES),
+    Refusal(
+        "InvalidParameterValue", Concern.SUBNET, SECONDS_WITHOUT_CAPACITY, ADDRESSES, r"free (ipv[46] )?addresses",
+    ),
     Refusal("InvalidParameterValue", Concern.ACCOUNT, SECONDS_UNTIL_KNOWN, "mend `instance_profile`", PROFILE),
-    Refusal(r"InvalidSubnetID\..*|InvalidSubnet", Concern.ZONE, SECONDS_UNTIL_MENDED, "mend `subnets` of the table"),
+    Refusal(r"InvalidSubnetID\..*|InvalidSubnet", Concern.SUBNET, SECONDS_UNTIL_MENDED, "mend `subnets` of the table"),
     Refusal("InsufficientVolumeCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY),
     Refusal("InsufficientAddressCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY),
+    Refusal(
+        "InvalidParameterCombination", Concern.ACCOUNT, FIRST_HOLD,
+        "the account's plan has only images of the free tier: name such in `ami`, or change the plan",
+        "image is not eligible for free tier",
+    ),
     Refusal(
         "InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED,
         "the account's plan has only types of the free tier: name such in `instance_types`, or change the plan",
@@ -86,7 +97,35 @@ REFUSALS = (
         SECONDS_UNTIL_MENDED, "the image does not suit the type: give another one in `ami`, or leave the type out "
         "(`exclude_types`)", r"\bENA\b|enhanced networking|UEFI|boot mode|architecture|NitroTPM",
     ),
+    Refusal(
+        r"InvalidParameter\w*|Unsupported\w*", Concern.CAPACITY_TYPE, SECONDS_UNTIL_MENDED,
+        "give another image in `ami`, or take `capacity_type = \"on-demand\"`",
+        "spot instance requests are not supported for this ami",
+    ),
     Refusal("InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED, "leave the type out (`exclude_types`)"),
+    Refusal(
+        "Unsupported", Concern.TYPE_IN_ZONE, SECONDS_NOT_OFFERED, "",
+        r"not supported in (your|the) requested availability zone|availability zone is (no longer supported|currently "
+        "constrained)",
+    ),
+    Refusal(
+        "Unsupported", Concern.TYPE, SECONDS_NOT_OFFERED, "leave the type out (`exclude_types`)",
+        "not supported in (this|the|your requested) region",
+    ),
+    Refusal(
+        "Unsupported|UnsupportedOperation", Concern.TYPE, SECONDS_UNTIL_MENDED,
+        "the image is a product of AWS Marketplace that is not for this type: give another one in `ami`, or leave the "
+        "type out (`exclude_types`)", "aws marketplace",
+    ),
+    Refusal(
+        "Unsupported|UnsupportedOperation", Concern.TYPE, SECONDS_UNTIL_MENDED, "leave the type out (`exclude_types`)",
+        "instance type does not support|ebs-optimized instances are not supported",
+    ),
+    # "The requested configuration is currently not supported": the type or how it is bought, there or anywhere.
+    Refusal(
+        "Unsupported|UnsupportedOperation", Concern.OFFERING, SECONDS_UNTIL_MENDED,
+        "if no type can be launched, see whether the tenancy of the subnets' VPC is `default`",
+    ),
     Refusal(
         "AuthFailure.ServiceLinkedRoleCreationNotPermitted", Concern.CAPACITY_TYPE, SECONDS_UNTIL_MENDED,
         "make the role once, by `aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`",
@@ -123,12 +162,16 @@ REFUSALS = (
     Refusal("", Concern.ACCOUNT, FIRST_HOLD),  # what boto3 or the table says: no credentials, no region
     # Of the reasons for which machines end: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
     Refusal(
-        r"Server\.(InsufficientInstanceCapacity|SpotInstanceTermination|InternalError)", Concern.OFFERING,
+        r"Server\.(InsufficientInstanceCapacity|SpotInstance(Termination|Shutdown)|InternalError)", Concern.OFFERING,
         SECONDS_WITHOUT_CAPACITY,
     ),
     Refusal(
-        r"Client\.VolumeLimitExceeded|Client\.VolumeInitiatedShutdown", Concern.ACCOUNT, FIRST_HOLD,
+        r"Client\.VolumeLimitExceeded", Concern.ACCOUNT, FIRST_HOLD,
         "raise the quota of EBS storage in Service Quotas, or lower `disk`",
+    ),
+    Refusal(
+        r"Client\.InvalidParameter\w*", Concern.ACCOUNT, FIRST_HOLD,
+        "the volumes cannot be made as the image says: give another one in `ami`",
     ),
     Refusal(
         r"Client\.(InternalError|InvalidSnapshot\.NotFound)", Concern.ACCOUNT, FIRST_HOLD,
@@ -137,8 +180,6 @@ REFUSALS = (
     ),
 )  # fmt: skip
 UNKNOWN = Refusal(".*", Concern.OFFERING, SECONDS_WITHOUT_CAPACITY)
-# Of an end, only what says that a launch has failed: a machine that was up ends for reasons of its own.
-STATE_CODE = re.compile(r"^((?:Server|Client)\.[\w.]+)")
 
 
 def refusal(code: str, words: str) -> Refusal:
@@ -182,6 +223,10 @@ class Shortages:
         """The same of what an account may have no more of, by the name of the quota."""
         self.wider: dict[tuple[str | None, str | None, str | None], tuple[float, str]] = {}
         """The same of types, zones and capacity types, which hold all offerings that have them; None: any."""
+        self.subnets: dict[str, tuple[float, str]] = {}
+        """The same of subnets: a zone is held while all of its subnets are."""
+        self.zones: Mapping[str, Sequence[str]] = {}
+        """The subnets by their zones, as far as they are known."""
         self._strange: dict[Offering, Backoff] = {}
         self._unknown_profile = 0
         self._throttle = Backoff(FIRST_THROTTLE, LONGEST_THROTTLE)
@@ -189,8 +234,11 @@ class Shortages:
         self._doubt = Backoff(FIRST_HOLD, LONGEST_HOLD)
         self._silent = 0
 
-    def refused(self, offering: Offering, error: EC2Error) -> None:
-        """A launch was refused."""
+    def refused(self, offering: Offering, error: EC2Error, subnet: str | None = None) -> None:
+        """A launch was refused.
+
+        :param subnet: in which it was to be; None: it did not come to that
+        """
         kind, _, capacity_type = offering
         if error.trouble is Trouble.CAPACITY:
             self.offerings[offering] = time.time() + SECONDS_WITHOUT_CAPACITY, str(error)
@@ -199,9 +247,9 @@ class Shortages:
         elif error.trouble is Trouble.THROTTLE:
             self._throttle.failed(f"AWS takes no more requests for now: {error}")
         elif error.trouble is Trouble.PERMANENT:
-            self._refused(offering, refusal(error.code, error.words), str(error))
+            self._refused(offering, refusal(error.code, error.words), str(error), subnet)
 
-    def _refused(self, offering: Offering, found: Refusal, said: str) -> None:
+    def _refused(self, offering: Offering, found: Refusal, said: str, subnet: str | None = None) -> None:
         """Hold what a refusal concerns, and nothing else."""
         kind, zone, capacity_type = offering
         words, until = f"{said}; {found.remedy}" if found.remedy else said, time.time() + found.seconds
@@ -214,15 +262,16 @@ class Shortages:
             pauses = self._strange.setdefault(offering, Backoff(FIRST_HOLD, LONGEST_HOLD))
             pauses.failed(words)
             self.offerings[offering] = time.time() + pauses.left, words
-        elif found.concern is Concern.OFFERING or (found.concern is Concern.ZONE and zone is None):
+        elif found.concern is Concern.SUBNET and subnet is not None:
+            self.subnets[subnet] = until, words
+        elif found.concern is Concern.TYPE:
+            self.wider[kind, None, None] = until, words
+        elif found.concern is Concern.CAPACITY_TYPE:
+            self.wider[None, None, capacity_type] = until, words
+        elif found.concern is Concern.OFFERING or zone is None:
             self.offerings[offering] = until, words
         else:
-            place = {
-                Concern.TYPE: (kind, None, None),
-                Concern.ZONE: (None, zone, None),
-                Concern.CAPACITY_TYPE: (None, None, capacity_type),
-            }[found.concern]
-            self.wider[place] = until, words
+            self.wider[kind if found.concern is Concern.TYPE_IN_ZONE else None, zone, None] = until, words
 
     def failed(self, offering: Offering, words: str) -> bool:
         """A machine has ended before it was up; returns whether AWS says that this was its doing.
@@ -230,7 +279,7 @@ class Shortages:
         :param words: AWS's reason, which begins with a code
         """
         code = STATE_CODE.match(words)
-        if code is None or (found := refusal(code[1], words)) is UNKNOWN:
+        if code is None or (found := refusal(code[0], words)) is UNKNOWN:
             return False
         self._refused(offering, found, words)
         return True
@@ -284,9 +333,24 @@ class Shortages:
     @property
     def any(self) -> bool:
         """Whether there is none of anything."""
-        return any(
-            end > time.time() for end, _ in [*self.offerings.values(), *self.quotas.values(), *self.wider.values()]
-        )
+        held = self.offerings, self.quotas, self.wider, self.subnets
+        return any(end > time.time() for each in held for end, _ in list(each.values()))
+
+    @property
+    def closed(self) -> str | None:
+        """In which subnets nothing is launched for now, and why, in words; None: in all of them it may be."""
+        found = [f"{name}: {words}" for name, (end, words) in sorted(self.subnets.items()) if end > time.time()]
+        return f"nothing is launched for now in {'; '.join(found)}" if found else None
+
+    def open_subnets(self, zone: str | None) -> list[str]:
+        """The subnets of a zone in which machines may be launched now.
+
+        :param zone: None: any
+        """
+        return [each for each in self._subnets_of(zone) if self.subnets.get(each, (0.0, ""))[0] <= time.time()]
+
+    def _subnets_of(self, zone: str | None) -> list[str]:
+        return [each for name, subnets in self.zones.items() if zone in (None, name) for each in subnets]
 
     def until(self, offering: Offering) -> float | None:
         """Until when there is none of an offering, epoch seconds; None: there may be now."""
@@ -304,6 +368,8 @@ class Shortages:
     def _all_of(self, offering: Offering) -> Iterator[tuple[float, str]]:
         kind, zone, capacity_type = offering
         narrow = self.offerings.get(offering), self.quotas.get(quota(kind, capacity_type))
-        places = (kind, None, None), (None, zone, None), (None, None, capacity_type)
+        places = (kind, None, None), (kind, zone, None), (None, zone, None), (None, None, capacity_type)
         wide = (self.wider.get(place) for place in places if place != (None, None, None))
         yield from (each for each in (*narrow, *wide) if each is not None)
+        if (here := self._subnets_of(zone)) and not self.open_subnets(zone):
+            yield min(self.subnets[each] for each in here)

@@ -191,10 +191,10 @@ def checks(
     offered = catalogue()
     zones: Mapping[str, str] = {}
     try:
-        zones = ec2.zones()
-        yield Check("subnets", True, ", ".join(f"{subnet} in {zone}" for zone, subnet in sorted(zones.items())))
+        zones = {zone: subnets[0] for zone, subnets in ec2.zones().items()}
+        yield subnet_check(ec2)
     except EC2Error as error:
-        yield Check("subnets", False, f"{error}; it is looked for in {ec2.region}: mend `subnets` or `region`")
+        yield Check("subnets", False, str(error))
     for arch in config.ami:
         image = None
         try:
@@ -213,6 +213,18 @@ def checks(
         if image is not None and launch is not None:
             parameters = _request(config, identities[0], launch, image, zones[str(launch.zone)], root)
             yield _asked(f"ec2:RunInstances with {image}", lambda asked=parameters: launcher.run_instances(**asked))  # type: ignore[misc]
+
+
+def subnet_check(ec2: EC2) -> Check:
+    """Which subnets of the table there are, and which there are not.
+
+    :raises EC2Error: it could not be asked, or there is none of them
+    """
+    there = [f"{subnet} in {zone}" for zone, subnets in sorted(ec2.zones().items()) for subnet in subnets]
+    if unknown := ec2.unknown_subnets():
+        words = f"there is no {' or '.join(unknown)} in {ec2.region}: mend `subnets` of the table; machines are "
+        return Check("subnets", False, f"{words}launched in the others: {', '.join(there)}")
+    return Check("subnets", True, ", ".join(there))
 
 
 def _cheapest(config: EC2Config, offered: Catalogue | None, arch: str, zones: Mapping[str, str]) -> Launch | None:

@@ -13,13 +13,12 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from lading.hooks.ec2.client import EC2, listed, number
+from lading.hooks.ec2.client import EC2, listed, number, sound, spot_price, text_of
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.regular_file import NotReadable, read_regular
@@ -88,7 +87,7 @@ class Prices:
         self._kept = load(self._file, ec2.region)
         is_whole = self._kept is not None and set(zones) <= self._kept.zones.keys() and bool(self._kept.usd)
         self._asked_at = self._kept.at if is_whole and self._kept is not None else 0.0
-        self._spot: dict[tuple[str, str], tuple[float, float | None]] = {}
+        self._spot: dict[tuple[str, str], tuple[float, float]] = {}
         """By type and zone: USD per hour, and since when."""
         self._spot_at: float | None = None
         self.trouble: str | None = None
@@ -203,22 +202,19 @@ class Prices:
             "Filters": [{"Name": "location", "Values": list(self.zones)}],
         }
         zones: dict[str, list[str]] = {zone: [] for zone in self.zones}
-        for each in listed(self.ec2.reader, "describe_instance_type_offerings", "InstanceTypeOfferings", **asked):
-            zones.setdefault(str(each["Location"]), []).append(str(each["InstanceType"]))
+        found = listed(self.ec2.reader, "describe_instance_type_offerings", "InstanceTypeOfferings", **asked)
+        for zone, name in sound(found, lambda row: (text_of(row, "Location"), text_of(row, "InstanceType"))):
+            zones.setdefault(zone, []).append(name)
         return {zone: sorted(types) for zone, types in zones.items()}
 
-    def _ask_spot(self, now: float) -> Iterator[tuple[tuple[str, str], tuple[float, float | None]]]:
+    def _ask_spot(self, now: float) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
         """The last spot price of each type in each zone, and since when it holds."""
         names = sorted(chosen(self._base(), self.config).types)
-        asked: dict[str, Any] = {"StartTime": now, "ProductDescriptions": ["Linux/UNIX"]}
+        asked: dict[str, Any] = {"StartTime": now + self.ec2.clock_ahead, "ProductDescriptions": ["Linux/UNIX"]}
         asked |= {"InstanceTypes": names} if len(names) <= MOST_NAMES else {}
-        latest: dict[tuple[str, str], Any] = {}
-        for each in listed(self.ec2.reader, "describe_spot_price_history", "SpotPriceHistory", **asked):
-            place = str(each["InstanceType"]), str(each["AvailabilityZone"])
-            usd = number(each["SpotPrice"])
-            if usd is not None and (place not in latest or each["Timestamp"] > latest[place]):
-                latest[place] = at = each["Timestamp"]
-                yield place, (usd, at.timestamp() if isinstance(at, datetime) else None)
+        found = listed(self.ec2.reader, "describe_spot_price_history", "SpotPriceHistory", **asked)
+        for each in sorted(sound(found, spot_price), key=lambda each: each.since):
+            yield (each.kind, each.zone), (each.usd, each.since)
 
 
 def with_file(found: Catalogue, file: str | None) -> Catalogue:

@@ -124,7 +124,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             self.price_rounds.wake()
         shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
-        note = join(*troubles, shortages.held, shortages.paused, fleet.strangers, fleet.refused, fleet.offers.note)
+        note = join(*troubles, shortages.held, shortages.paused, shortages.closed)
+        note = join(note, fleet.strangers, fleet.refused, fleet.offers.note)
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
         return Observation(seen, events, acknowledge, market, note=note)
@@ -196,6 +197,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def found(self) -> list[Found]:
         ours = [each.deployment for each in self.fleet.identities]
+        there = self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
+        ahead = self.fleet.ec2.clock_ahead
         return [
             Found(
                 each.tags.get(boot.SITE, ""),
@@ -206,9 +209,9 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 each.zone,
                 each.capacity_type,
                 boot.price(each.tags),
-                each.launched_at,
+                None if each.launched_at is None else each.launched_at - ahead,
             )
-            for each in self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
+            for each in there
             if each.state not in boot.ENDED and boot.is_ours(each, self.fleet.identities)
         ]
 
@@ -223,7 +226,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             raise error
         with suppress(EC2Error):  # they have ended all the same
             found = ec2.describe({"instance-id": ids})
-        return {each.id: each.ended_at for each in found if each.ended_at is not None}
+        return {each.id: each.ended_at - ec2.clock_ahead for each in found if each.ended_at is not None}
 
     def checks(self) -> Iterator[Check]:
         if self.config.aws_conn_id:
@@ -240,7 +243,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         for each in list(self.fleet.members.values()):
             if (since := each.billed_from) is not None and each.usd_per_hour is not None:
                 kind, zone, capacity_type = each.offering
-                seconds = time.time() - since
+                seconds = time.time() + each.clock_ahead - since
                 usd = billing.cost(each.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
                 found.append(f"a {kind} ({capacity_type}, {zone}) was there for {seconds:.0f} s and cost {usd:.4f} USD")
         return "; ".join(found) or None

@@ -6,6 +6,8 @@ import contextlib
 import errno
 import os
 import select
+import shutil
+import stat
 from pathlib import Path
 from types import TracebackType
 
@@ -20,31 +22,50 @@ class Bell:
         self.path = path
 
     def make(self) -> None:
-        """Make the FIFO where it is missing, in a folder that exists."""
+        """Make the FIFO where it is missing, in a folder that exists; what else has its name goes.
+
+        :raises OSError: it cannot be made
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISFIFO(os.lstat(self.path).st_mode):
+                self._clear()
         with contextlib.suppress(FileExistsError):
             os.mkfifo(self.path, 0o600)
 
+    def _clear(self) -> None:
+        try:
+            os.unlink(self.path)
+        except IsADirectoryError:
+            shutil.rmtree(self.path)
+
+    def open(self) -> int:
+        """A descriptor that is readable when it is rung.
+
+        It is opened for writing as well, so that the last writer's close is no end of file that would wake for ever.
+        """
+        return os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+
     def ring(self) -> None:
-        """Wake whoever waits; where nobody does nothing happens, it looks when it comes.
+        """Wake whoever waits; where nobody does, or something else lies there, nothing happens: it looks when it comes.
 
         :raises OSError: the FIFO is there but may not be used
         """
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError as error:
-            if error.errno in (errno.ENXIO, errno.ENOENT):
+            if error.errno in (errno.ENXIO, errno.ENOENT, errno.ELOOP, errno.EISDIR):
                 return
             raise
         try:
             with contextlib.suppress(BlockingIOError):  # full: it has been rung often enough
-                os.write(descriptor, b"!")
+                if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                    os.write(descriptor, b"!")
         finally:
             os.close(descriptor)
 
     def __enter__(self) -> Bell:
         self.make()
-        # Opened for writing as well, so that the last writer's close is no end of file that would wake us for ever.
-        self.descriptor = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+        self.descriptor = self.open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

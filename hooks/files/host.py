@@ -36,11 +36,16 @@ def usable(folder: Path, root: Path = ROOT) -> Resources:
     :param root: where proc and sys are found; tests give another
     """
     return Resources(
-        cpus=min([float(len(os.sched_getaffinity(0))), *cpu_limits(root)]),
+        cpus=usable_cpus(root),
         memory=min([physical_memory(root), *memory_limits(root)]) // MIB,
         disk=disk(folder),
         gpus=float(len(gpu_devices(root))),
     )
+
+
+def usable_cpus(root: Path = ROOT) -> float:
+    """The processors that a process on this machine may use."""
+    return min([float(len(os.sched_getaffinity(0))), *cpu_limits(root)])
 
 
 def hardware(folder: Path, root: Path = ROOT) -> Resources:

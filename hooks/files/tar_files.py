@@ -31,6 +31,13 @@ def read(packed: bytes) -> dict[str, bytes]:
 
     :raises ValueError: something else is in it, or too much
     """
+    try:
+        return _files(packed)
+    except (tarfile.TarError, OSError, LookupError, OverflowError, EOFError) as error:
+        raise ValueError(f"it is no tar, or damaged: {error}") from error
+
+
+def _files(packed: bytes) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     left, linked = len(packed), MOST_LINKED_BYTES
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:", ignore_zeros=True, tarinfo=_Member) as archive:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 
-# Times, ids and counts differ at every try, and are no other trouble.
-VARYING = re.compile(r"[0-9a-f-]*[0-9][0-9a-f-]*")
+# Times, ids and counts differ at every try, and are no other trouble. A run of such characters is looked at once.
+VARYING = re.compile(r"(?<![0-9a-f-])[0-9a-f-]*[0-9][0-9a-f-]*")
 # What a connection adds while it waits.
 COUNTDOWN = "; tried again in "
 # Of one matter so many different troubles are remembered.

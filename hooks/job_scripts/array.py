@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from lading.hooks.batch.native import once, over
 from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.local_script import interpreter
@@ -190,6 +191,11 @@ def form(
         stdout="/dev/null",
         stderr="/dev/null",
         array=ArrayRange(f"1-{len(records)}"),
+        native=over(
+            {key: value for key, value in common.request.native.items() if value is not None},
+            once(system, array=True),
+            system,
+        ),
     )
     text = _script(folder, request, common.shell, system, profile)
     array = RunArray(folder, name, tuple(map(attempt, records)), text)

@@ -39,10 +39,15 @@ class JobArrayRun(JobRun):
         """
         if index not in self.indices:
             raise IndexError(f"there is no element {index}; the elements are {self.record.elements}")
-        return ElementRun(self._hook, self, index)
+        return self._runs[index]
 
     def __iter__(self) -> Iterator[ElementRun]:
-        return (ElementRun(self._hook, self, index) for index in self.indices)
+        return iter(self._runs.values())
+
+    @cached_property
+    def _runs(self) -> dict[int, ElementRun]:
+        """The runs of the elements, which keep who waits for each, by its index."""
+        return {index: ElementRun(self._hook, self, index) for index in self.indices}
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -69,8 +74,8 @@ class JobArrayRun(JobRun):
         self.elements = dict(zip(self.indices, elements, strict=False))
         self._save(replace(self._saved, record=array.to_json(), elements=[each.to_json() for each in elements]))
 
-    def cancel(self) -> None:
-        """Cancel all elements that have not ended; see :meth:`JobRun.cancel`."""
+    def _cancel(self) -> None:
+        """Cancel all elements that have not ended."""
         living = [each for each in self.elements.values() if not each.ended]
         # Elements that are in another submission of the array, whose answer was lost, are not of its id.
         others = [each for each in living if each.array_id != self.job_id]
@@ -80,8 +85,6 @@ class JobArrayRun(JobRun):
             self.update([found.get(each.token, replace(each, cancelling=True)) for each in living])
         else:
             self.update([found[self.token]] if self.token in found else [])
-
-    abort = cancel
 
     def output(self, most: int = 1_000_000) -> str:
         """What the elements have printed so far, one after the other, at most so many bytes of each.
@@ -114,21 +117,18 @@ class ElementRun(JobRun):
         token, folder = (layout.of_element(run, self.index) for run in (array.token, array.folder))
         return replace(array, token=token, folder=folder, elements=None)
 
-    def cancel(self) -> None:
-        """Cancel this element, waiting or running.
+    def _cancel(self) -> None:
+        """Cancel this element.
 
-        :raises CancelError: it was not cancelled, or that is not known; it may be tried again. An element of an array
-            that has not been accepted yet is cancelled with the whole array only
+        :raises CancelError: an element of an array that has not been accepted yet is cancelled with the whole array
         """
         record = self.record
-        if record.job_id is None and not record.ended:
+        if record.job_id is None:
             raise CancelError(
                 f"{self.array} was not accepted yet, so no element of it can be cancelled; cancel all of it"
             )
         self._cancelling([record])
         self.update(self._hook.site.cancel([record]))
-
-    abort = cancel
 
     def update(self, records: Sequence[RunRecord]) -> None:
         self.array.update(records)

@@ -29,12 +29,13 @@ from lading.hooks.batch.system import BatchSystem
 from lading.hooks.files.file_names import fitting
 from lading.hooks.job_scripts.array_result import JobArrayRun
 from lading.hooks.job_scripts.profile import OPTIONS, SiteOptions, SiteProfile
-from lading.hooks.job_scripts.result import JobFailed, JobRun, Saved, SubmitRejected
+from lading.hooks.job_scripts.result import JobCancelled, JobFailed, JobRun, RunTimeout, Saved, SubmitRejected
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.job_scripts.site_table import batch_system, site_of
+from lading.hooks.job_scripts.watcher import Watcher
 from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import TransportError
@@ -62,7 +63,7 @@ class BatchHook:
     :param work_dir: a folder that login node and compute nodes share; absolute, or below the home as ``~/...``
     :param profile: what is special at the site
     :param options: further keys of a site's table: ``login_setup``, ``setup``, ``accounting``, ``poll_shortest``,
-        ``poll_longest``, ``absence_deadline``, ``control_master``
+        ``poll_longest``, ``absence_deadline``, ``never_deadline``, ``control_master``
     :param transport: in place of a connection of its own
     :param runs_folder: where runs are saved on this machine; None: nowhere, so each call of :meth:`submit` submits, and
         no other process finds the run again
@@ -104,7 +105,8 @@ class BatchHook:
         self._store = None if runs_folder is None else RunStore(runs_folder.expanduser())
         self._runs: dict[str, JobRun] = {}
         self._looked_at = 0.0
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self.watcher = Watcher(site.name, self.pauses)
 
     def submit(self, script: JobScript, *, key: str | None = None, force: bool = False) -> JobRun:
         """Submit a script, unless that was done already: then the run is the one of then, however it has ended.
@@ -123,7 +125,7 @@ class BatchHook:
         """
         # Airflow tells a task's process whose it is.
         full = self.site.admitted(script, os.environ.get("AIRFLOW_CTX_DAG_ID"))
-        with self._lock:
+        with self.lock:
             name = _file_name(key) if key is not None else self._key(full)
             if force:
                 self._forget(name)
@@ -165,7 +167,7 @@ class BatchHook:
 
         :param at_once: look in any case
         """
-        with self._lock:
+        with self.lock:
             options = self.site.options
             if not at_once and time.monotonic() - self._looked_at < options.poll_shortest:
                 return
@@ -196,6 +198,10 @@ class BatchHook:
     def pauses(self) -> Callable[[RunRecord], float]:
         """How long to wait between looks, in seconds: longer and longer while a run does not change."""
         return pauses(self.site.options)
+
+    def watch(self, run: JobRun) -> None:
+        """Look at a run until it has ended, in a thread that all runs of this hook share."""
+        self.watcher.watch(run)
 
     def save(self, key: str, saved: Saved) -> None:
         """Save what is known of a run."""
@@ -271,4 +277,4 @@ def _file_name(key: str) -> str:
     return fitting(key, LONGEST_KEY)
 
 
-__all__ = ["BatchHook", "JobArrayRun", "JobFailed", "JobRun", "SubmitRejected"]
+__all__ = ["BatchHook", "JobArrayRun", "JobCancelled", "JobFailed", "JobRun", "RunTimeout", "SubmitRejected"]

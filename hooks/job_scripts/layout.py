@@ -25,11 +25,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from lading.hooks.batch.native import over
+from lading.hooks.batch.native import once, over
 from lading.hooks.batch.outcome import Sentinel
 from lading.hooks.batch.system import BatchSystem, Profile, Request
 from lading.hooks.job_scripts.local_script import interpreter
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
+from lading.hooks.ssh.answer import whole_number
 from lading.hooks.ssh.steps import Run
 
 WRAPPER = "lading.sh"
@@ -235,7 +236,7 @@ def _wrapper(
     chooses = FOLDER_DIRECTIVES.get(system.name, set()) & {key for key, value in request.native.items() if value}
     # A node that fails would have the script begin a second time, beside what its first run has left.
     given = {key: value for key, value in request.native.items() if value is not None}
-    request = replace(request, native=over(given, system.no_requeue, system))
+    request = replace(request, native=over(given, once(system, array=request.array is not None), system))
     text = _WRAPPER.format(
         script=shlex.quote(script.filename),
         folder=shlex.quote(folder),
@@ -286,7 +287,8 @@ def array_id(system: BatchSystem) -> str:
 def in_job(text: str) -> tuple[str, int | None]:
     """The id and the element that the file ``job`` holds. In an array, PBS tells a job the id of its element."""
     id, _, index = text.strip().partition(" ")
-    return (re.sub(r"\[\d+\]", "[]", id), int(index)) if index.isdecimal() else (id, None)
+    element = whole_number(index)
+    return (id, None) if element is None else (re.sub(r"\[\d+\]", "[]", id), element)
 
 
 def same_job(told: str, job_id: str) -> bool:
@@ -310,9 +312,8 @@ def times(sentinel: str | None) -> tuple[int, int] | None:
 def sentinel(text: str | None) -> Sentinel | None:
     """What the file ``exit`` says; None: nothing yet."""
     words = (text or "").split()
-    if not words or not words[0].isdecimal():
+    if not words or (status := whole_number(words[0])) is None:
         return None
-    status = int(words[0])
     if status and OUT_OF_MEMORY in words[1:]:
         return Sentinel(cause=OUT_OF_MEMORY, exit_code=status)
     return Sentinel.of_status(status)

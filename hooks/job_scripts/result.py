@@ -1,5 +1,7 @@
 """A run of a job script, with the interface of :class:`multiprocessing.pool.AsyncResult`.
 
+It is a :class:`concurrent.futures.Future` as well, so ``concurrent.futures.as_completed`` and ``wait`` take runs.
+
 It also has the names that ``ipyparallel.AsyncResult`` has for the same: ``done``, ``result``, ``abort``, ``elapsed``
 and ``metadata`` (https://ipyparallel.readthedocs.io, "AsyncResult").
 """
@@ -7,9 +9,11 @@ and ``metadata`` (https://ipyparallel.readthedocs.io, "AsyncResult").
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,7 +38,18 @@ class JobFailed(RuntimeError):
         cause = f" ({record.cause})" if record.cause not in (None, "error") else ""
         verb = "was" if record.state == "cancelled" else "has"
         super().__init__(f"{name} {verb} {record.state}{cause}: {record.reason}{words}")
-        self.record = record
+        self.record, self.words = record, words
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.record, self.words)
+
+
+class JobCancelled(JobFailed, futures.CancelledError):
+    """A run was cancelled, by whomever."""
+
+
+class RunTimeout(multiprocessing.TimeoutError, futures.TimeoutError):
+    """A run has not ended within the time that was given."""
 
 
 class SubmitRejected(JobFailed):
@@ -74,14 +89,42 @@ class Keeper(Protocol):
     def save(self, key: str, saved: Saved) -> None:
         """Save what is known of a run."""
 
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while what is known of runs changes."""
 
-class JobRun:
+    def watch(self, run: JobRun) -> None:
+        """Look at a run until it has ended, in a thread that all runs share."""
+
+
+class Waiters(list[Any]):
+    """Those of ``concurrent.futures`` that wait for a run, which has to be looked at from then on.
+
+    ``as_completed`` and ``wait`` put themselves into the list ``_waiters`` of each future.
+    """
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        super().__init__()
+        self._begin = begin
+
+    def append(self, waiter: Any) -> None:
+        super().append(waiter)
+        self._begin()
+
+
+class JobRun(futures.Future[int]):
     """A job script at a batch site: submitted once, whatever process asks.
 
     Methods that look at the site do so at most once per ``poll_shortest`` seconds, for all runs of the hook together.
+    Callbacks, and whoever waits by ``concurrent.futures``, are served by the first thread that sees the end: one that
+    asks, or the one that the runs of a hook share.
     """
 
     def __init__(self, hook: Keeper, key: str, saved: Saved) -> None:
+        super().__init__()
+        self._waiters = Waiters(self._watch)
+        self._is_resolved = False
+        self._finishing = threading.RLock()
         self._hook = hook
         self._saved = saved
         self.key = key
@@ -122,9 +165,24 @@ class JobRun:
             self._hook.refresh()
         if not self.record.ended:
             return False
+        try:
+            is_over = self._is_over()
+        except NearScriptError as error:
+            self._resolve(error)
+            raise
+        if is_over:
+            self._resolve(self._failure())
+        return is_over
+
+    def _is_over(self) -> bool:
+        """Whether its epilogue has run, after its end.
+
+        :raises NearScriptError: the epilogue has failed
+        """
         trouble, what = self._hook.site.trouble, f"the epilogue of run {self.key} waits"
         try:
-            self._finish()
+            with self._finishing:  # which another thread may be about
+                self._finish()
         except TransportError as error:
             trouble.begin(what, error)
             return False
@@ -157,28 +215,103 @@ class JobRun:
     def get(self, timeout: float | None = None) -> int:
         """Wait until it has ended; its exit status, which is 0.
 
-        :raises multiprocessing.TimeoutError: it has not ended after so many seconds
+        :raises RunTimeout: it has not ended after so many seconds; that is a ``multiprocessing.TimeoutError`` and a
+            ``concurrent.futures.TimeoutError``
         :raises SubmitRejected: the batch system does not take it
-        :raises JobFailed: it has failed, or was cancelled
+        :raises JobCancelled: it was cancelled; that is a ``concurrent.futures.CancelledError``
+        :raises JobFailed: it has failed; all of these but the time-out are one
         :raises NearScriptError: the epilogue has failed
         """
         self.wait(timeout)
-        record = self.record
         if timeout is not None and not self.ready():
-            raise multiprocessing.TimeoutError(f"run {self.key} is still {record.state} after {timeout:g} s")
-        if record.cause == "submit_rejected":
-            raise SubmitRejected(record)
-        if record.state != "succeeded":
-            raise JobFailed(record)
+            raise RunTimeout(f"run {self.key} is still {self.record.state} after {timeout:g} s")
+        if (failure := self._failure()) is not None:
+            raise failure
         return 0
 
-    def cancel(self) -> None:
+    def _failure(self) -> JobFailed | None:
+        """What is raised for its end; None: it has succeeded."""
+        record = self.record
+        if record.state == "succeeded":
+            return None
+        if record.cause == "submit_rejected":
+            return SubmitRejected(record)
+        return (JobCancelled if record.state == "cancelled" else JobFailed)(record)
+
+    def exception(self, timeout: float | None = None) -> JobFailed | NearScriptError | None:
+        """Wait until it has ended, or for so many seconds; what :meth:`get` raises for its failure, None: nothing.
+
+        :raises RunTimeout: it has not ended after so many seconds
+        :raises JobCancelled: it was cancelled
+        """
+        try:
+            self.get(timeout)
+        except JobCancelled:
+            raise
+        except (JobFailed, NearScriptError) as error:
+            return error
+        return None
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not. Its epilogue has run then, or has failed, which :meth:`get` raises."""
+        try:
+            return self.ready()
+        except NearScriptError:
+            return True
+
+    def running(self) -> bool:
+        """Whether its script runs now."""
+        return self.status == "running"
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled, by whomever, and has ended."""
+        return self.done() and self.record.state == "cancelled"
+
+    def cancel(self) -> bool:
         """Cancel it, waiting or running. It has ended when the batch system says so: see :meth:`wait`.
 
+        :returns: whether it is being cancelled, or was; False: it has ended before
         :raises CancelError: it was not cancelled, or that is not known; it may be tried again
         """
+        with self._hook.lock:
+            if not self.record.ended:
+                self._cancel()
+            return not self.record.ended or self.record.state == "cancelled"
+
+    def _cancel(self) -> None:
+        """Cancel it, which has not ended."""
         self._cancelling([self.record])
         self.update(self._hook.site.cancel([self.record]))
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Have a function called with the run when it has ended, once; at once if it has.
+
+        It is called by the thread that sees the end first, and is to return soon. What it raises is logged.
+        """
+        super().add_done_callback(fn)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Have it looked at until it has ended."""
+        if not self._is_resolved:
+            self._hook.watch(self)
+
+    def _resolve(self, failure: JobFailed | NearScriptError | None) -> None:
+        """Serve callbacks and those who wait, once; its end is known.
+
+        :param failure: None: it has succeeded
+        """
+        with self._condition:
+            if self._is_resolved:
+                return
+            self._is_resolved = True
+        if isinstance(failure, JobCancelled):
+            super().cancel()
+            self.set_running_or_notify_cancel()
+        elif failure is not None:
+            self.set_exception(failure)
+        else:
+            self.set_result(0)
 
     def _cancelling(self, records: Sequence[RunRecord]) -> None:
         """Save that these are to be cancelled, since that may be done although the batch system says it was not.
@@ -195,7 +328,6 @@ class JobRun:
         """
         return self._hook.site.printed(self.record, most)
 
-    done = ready
     result = get
     abort = cancel
 
@@ -212,8 +344,7 @@ class JobRun:
         """What is known of it: ``submitted``, ``started`` and ``completed`` as times of UTC, None where it has not
         come to that, and ``status``, ``job_id``, ``cause``, ``reason``, ``exit_code``, ``nodes`` and ``folder``.
 
-        When the script began and ended is said by the site's own clock; see
-        :class:`lading.hooks.job_scripts.run.RunRecord`.
+        When the script began and ended it has noted itself; see :class:`lading.hooks.job_scripts.run.RunRecord`.
         """
         record = self.record
         times = {"submitted": record.submitted_at, "started": record.started_at, "completed": record.ended_at}
@@ -269,6 +400,12 @@ class JobRun:
         self._saved = saved
         self._hook.save(self.key, saved)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be pickled, since it has a connection and callbacks; submit the same script, or the same "
+            "key, in the other process: that finds this run"
+        )
+
     def __repr__(self) -> str:
         return f"<JobRun {self.key} {self.record.state} job_id={self.record.job_id}>"
 
@@ -285,4 +422,13 @@ def variables(record: RunRecord) -> dict[str, str]:
     return {name: str(value) for name, value in told.items() if value is not None}
 
 
-__all__ = ["JobFailed", "JobRun", "NearScriptError", "Saved", "SubmitRejected", "TransportError"]
+__all__ = [
+    "JobCancelled",
+    "JobFailed",
+    "JobRun",
+    "NearScriptError",
+    "RunTimeout",
+    "Saved",
+    "SubmitRejected",
+    "TransportError",
+]

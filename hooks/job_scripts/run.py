@@ -12,7 +12,8 @@ from lading.hooks.batch.outcome import Outcome, decide
 from lading.hooks.batch.status_query import plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.job_scripts import layout
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.polling.outside_clock import least_ahead
+from lading.hooks.ssh.answer import Answer, whole_number
 from lading.hooks.ssh.backoff import pause
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
@@ -57,9 +58,10 @@ class RunRecord:
     :ivar time: seconds that it has asked for; None: not known
     :ivar elements: of a job array, their indices; None: it is one job
     :ivar submitted_at: when its first submission was tried
-    :ivar started_at: when its script began: by the site's clock once it has ended, before that when it was first seen
-        to run, by this machine's; None: not known
-    :ivar ended_at: when its script ended, by the site's clock where the script was not killed, else when that was seen
+    :ivar started_at: when its script began, by this machine's clock: as it has noted itself once it has ended, before
+        that when it was first seen to run; None: not known
+    :ivar ended_at: when its script ended, by the same clock: as it has noted itself where it was not killed, else when
+        that was seen
     :ivar gone_since: since when the batch system does not know it, or knows that it has ended and not how
     :ivar never_since: since when it says that the job can never start, though an administrator may change that
     :ivar waited: whether it waited when the batch system was asked last
@@ -156,9 +158,13 @@ class RunRecord:
             first = self.state == "running" and self.started_at is None
             return replace(self, started_at=now) if first else self
         if (times := layout.times(sentinel)) is not None:
-            # In whole seconds, and by another clock: what comes later must not seem to have come before.
-            started = max(float(times[0]), self.submitted_at or 0.0)
-            return replace(self, started_at=started, ended_at=max(float(times[1]), started))
+            # In whole seconds, and by another clock: it began after it was submitted, and ended after it was first seen
+            # to run, and before now.
+            began, ended = map(float, times)
+            submitted = self.submitted_at or 0.0
+            ahead = least_ahead(ended, max(submitted + ended - began, self.started_at or 0.0), now)
+            started = max(began - ahead, submitted)
+            return replace(self, started_at=started, ended_at=max(ended - ahead, started))
         return self if self.ended_at is not None else replace(self, ended_at=now)
 
     def by_itself(self) -> RunRecord:
@@ -228,8 +234,8 @@ def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now
     record = replace(record, submitted_at=record.submitted_at or now)
     first, _, rest = answer.stdout.partition("\n")
     told, *element = first.split() or [""]
-    if told == "newer" and answer.status == 0:
-        return replace(record, attempt=int(element[0]), not_before=0.0, doubtful_since=None)
+    if told == "newer" and answer.status == 0 and (attempt := whole_number("".join(element))) is not None:
+        return replace(record, attempt=attempt, not_before=0.0, doubtful_since=None)
     if told in ("answered", "pending"):
         record = _as_element(record, element)
     if answer.status is None or told not in ("answered", "claimed", "cancelled"):
@@ -337,9 +343,9 @@ def _living(record: RunRecord, native: NativeJob, now: float, never_deadline: fl
 
 def _as_element(record: RunRecord, element: Sequence[str]) -> RunRecord:
     """The run whose attempt is this element of an array: its number, and the name of the array's batch job."""
-    if len(element) != 2 or not element[0].isdecimal():
+    if len(element) != 2 or (index := whole_number(element[0])) is None:
         return replace(record, index=None, array_name=None)
-    return replace(record, index=int(element[0]), array_name=None if element[1] == "-" else element[1])
+    return replace(record, index=index, array_name=None if element[1] == "-" else element[1])
 
 
 def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:

@@ -11,9 +11,11 @@ import shlex
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from lading.hooks.batch.canceller import Canceller
+from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Cancellation, Canceller
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import BatchSystem
@@ -27,10 +29,10 @@ from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.site import Cleaned
-from lading.hooks.ssh.answer import TransportError
-from lading.hooks.ssh.steps import Put
+from lading.hooks.ssh.answer import TransportError, whole_number
+from lading.hooks.ssh.steps import Put, Remove, Run
 from lading.hooks.ssh.tails import Part, Parts
-from lading.hooks.ssh.transport import Transport, Unusable
+from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class RunSite:
         self.transport = self.given_transport or self.options.transport()
         self.trouble = Trouble(log)
         self._canceller = Canceller()
+        self._noted: set[str] = set()
         self._login: tuple[str, str] | None = None
         self._lock = threading.Lock()
 
@@ -86,6 +89,11 @@ class RunSite:
                 root = f"{home}/{root[2:]}" if root.startswith("~/") else root
                 self._login = user, f"{root.rstrip('/')}/scripts"
             return self._login
+
+    @property
+    def _work_dir(self) -> str:
+        """Lading's folder at the site, absolute."""
+        return self.login()[1].removesuffix("/scripts")
 
     def folder(self, token: str) -> str:
         """The folder of a run, absolute.
@@ -196,6 +204,12 @@ class RunSite:
         for record in records:
             if record.ended and record.job_id is not None:
                 self._canceller.forget(record.job_id)
+        gone = [each.token for each in records if each.ended or each.gone_since is not None]
+        if over := self._noted.intersection(gone):
+            names = sorted(map(canceller.noted_as, over))
+            with suppress(TransportError):  # a controller removes them as well
+                self.transport.exchange([Remove(f"{self._work_dir}/{canceller.NOTES}", names)])
+            self._noted -= over
         shown = [each.job_id for each in records if each.is_shown_although_cancelled and each.job_id is not None]
         if not (ids := self._canceller.due(shown)):
             return
@@ -234,9 +248,14 @@ class RunSite:
         if answer.status != 0:
             raise CancelError(f"site {self.name}: {answer.words}")
         living = self._resolved(living)
-        ids = [record.job_id for record in living if record.job_id is not None and not record.ended]
-        if ids:
-            (answer,) = self.transport.run([self.system.cancel(ids)])
+        going = {record.job_id: record for record in living if record.job_id is not None and not record.ended}
+        if ids := list(going):
+            noted = {each.token: Cancellation(*each.submission, each.name) for each in going.values()}
+            note, order = canceller.note(self._work_dir, noted), Run(self.system.cancel(ids), limit=QUESTION_LIMIT)
+            kept, answer = self.transport.exchange([note, order], TIMEOUT + QUESTION_LIMIT)
+            fault = None if kept.status == 0 else TransportError(kept.words)
+            self.trouble.note(f"site {self.name}: what is cancelled could not be noted", fault)
+            self._noted |= noted.keys()
             self.system.cancelled(answer)
             self._canceller.ask(ids)
         if any(record.job_id is None and not record.ended for record in living):
@@ -290,9 +309,9 @@ class RunSite:
     def _end(self, path: str, offset: int) -> bytes:
         """The end of a file from an offset on, after a line that tells how much of it is left out."""
         (answer,) = self.transport.run([f"wc -c <{shlex.quote(path)}"])
-        if answer.status != 0 or not answer.stdout.strip().isdecimal():
+        if answer.status != 0 or (size := whole_number(answer.stdout.strip())) is None:
             raise TransportError(f"site {self.name}: {answer.words}")
-        begin = max(offset, int(answer.stdout) - LAST)
+        begin = max(offset, size - LAST)
         words = f"\n({begin - offset} bytes are left out here; all is in {path})\n" if begin > offset else ""
         return words.encode(errors="surrogateescape") + self._read(path, begin, LAST)
 
@@ -317,11 +336,10 @@ class RunSite:
 
         :raises TransportError: the site could not be asked; nothing was removed, or not all
         """
-        root = self.login()[1].removesuffix("/scripts")
         yield from clean_cluster(
             self.transport,
             self.system,
-            root,
+            self._work_dir,
             leftovers.RUNS,
             older_than=older_than,
             keep=keep,

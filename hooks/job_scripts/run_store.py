@@ -13,6 +13,7 @@ from typing import Any
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import read_regular
+from lading.hooks.files.written import parsed
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.site import Cleaned
 
@@ -74,7 +75,8 @@ class RunStore:
 
     def _record(self, path: Path) -> RunRecord | None:
         try:
-            return RunRecord.from_json(json.loads(read_regular(path, MOST_BYTES))["record"])
+            found: Any = parsed(read_regular(path, MOST_BYTES))
+            return RunRecord.from_json(found["record"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

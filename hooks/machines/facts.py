@@ -10,9 +10,21 @@ from pathlib import Path
 
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.spool.events import Amounts
 from lading.scheduling.resources import Resources
 
 MOST_BYTES = 2**16
+
+
+class FactsFile(Written):
+    """What was known of a machine, as a controller has kept it."""
+
+    host: Text
+    boot_id: Text
+    arch: Text
+    os: Text
+    capacity: Amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +47,10 @@ class Facts:
 
 def load(file: Path) -> Facts | None:
     """What was known before this process began; None: nothing."""
-    with suppress(OSError, NotReadable, ValueError, TypeError, KeyError):
-        found = json.loads(read_regular(file, MOST_BYTES))
-        texts = [str(found[name]) for name in ("host", "boot_id", "arch", "os")]
-        return Facts(texts[0], texts[1], texts[2], texts[3], Resources(**found["capacity"]))
+    with suppress(OSError, NotReadable, ValueError):
+        found = checked(FactsFile, parsed(read_regular(file, MOST_BYTES)))
+        amounts = found.pop("capacity")
+        return Facts(**found, capacity=Resources(amounts.cpus, amounts.memory, amounts.disk, amounts.gpus))
     return None
 
 

@@ -14,6 +14,7 @@ from lading.hooks.api_tunnel.direct import DirectTunnel
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.atomic import visible
+from lading.hooks.files.owner import Owner
 from lading.hooks.machines import introduction
 from lading.hooks.machines.connection import Connection
 from lading.hooks.machines.facts import RESIDENTS
@@ -60,7 +61,8 @@ class FixedSite(Site[SSHConfig], Holding):
 
     def _reach(self, host: HostConfig, logs: Path) -> Connection:
         transport, api = self.connect(host), execution_api(self.config.api_url)
-        machine = Machine(self.name, self.config, host, transport, api, self.folder / host.ssh_conn_id, logs)
+        folder = self.folder / host.ssh_conn_id
+        machine = Machine(self.name, self.config, host, transport, api, folder, logs, Owner.here())
         tunnel = None
         if self.config.api == "tunnel":
             tunnel = DirectTunnel(transport, api, file=f"{machine.root}/api_address")
@@ -185,7 +187,7 @@ class FixedSite(Site[SSHConfig], Holding):
         api = execution_api(self.config.api_url)
         spool = introduction.spool_connection(transport, self.config, host, api)
         try:
-            found = introduction.introduce(spool, self.config, host, api, look=True)
+            found = introduction.introduce(spool, self.config, host, api, Owner.here(), look=True)
         except TransportError as error:
             return Check(what, False, str(error))
         finally:

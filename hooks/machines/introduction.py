@@ -14,9 +14,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
+from lading.hooks.files.owner import Owner
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.machines.facts import Facts
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
+from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.events import Amounts, Date, Name
 from lading.hooks.ssh.answer import TransportError
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
 MODULE = "lading.executors.host"
 # The command that starts the agent answers within this, Python on a slow file server included, seconds.
 TIMEOUT = 60.0
-# Clocks that differ by less are taken to agree: so much may be the way of the answer, seconds.
-SAME_TIME = 2.0
-
 
 # What an answer has unless the machine is refused.
 NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
@@ -76,18 +75,25 @@ class Introduction:
 
 
 def introduce(
-    spool: SpoolConnection, config: MachinesConfig, host: HostConfig, api: str, *, look: bool = False
+    spool: SpoolConnection,
+    config: MachinesConfig,
+    host: HostConfig,
+    api: str,
+    owner: Owner | None,
+    *,
+    look: bool = False,
 ) -> Introduction:
     """Ask a machine what it has, have its node agent started, and go on talking to what serves its spool.
 
     :param api: URL of Airflow's execution API
+    :param owner: the deployment to which Lading's folder there is to belong; None: it is not marked
     :param look: whether no agent is to be started, and nothing else asked
     :raises Refused: it cannot be used; with what it said
     :raises TransportError: it has not answered
     """
     asked_at = time.time()
     options = ["-m", MODULE, f"{config.root(host)}/spool"]
-    asked = wanted(config, host, api, look=look)
+    asked = wanted(config, host, api, owner, look=look)
     try:
         line = spool.begin(options, json.dumps(asked), asked["mark"], TIMEOUT)
         return read(line, asked_at, time.time())
@@ -95,7 +101,7 @@ def introduce(
         raise Refused(f"Lading does not answer there: {' '.join(str(error).split())}") from error
 
 
-def wanted(config: MachinesConfig, host: HostConfig, api: str, *, look: bool) -> dict[str, Any]:
+def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | None, *, look: bool) -> dict[str, Any]:
     """What is asked; the parameters are those of :func:`introduce`."""
     root = config.root(host)
     return {
@@ -112,6 +118,7 @@ def wanted(config: MachinesConfig, host: HostConfig, api: str, *, look: bool) ->
         "is_spot": config.reads_notices and host.capacity_type == SPOT,
         "stamp": stamp(config, host, api),
         "logs": f"{root}/logs",
+        "owner": None if owner is None else owner.to_json(),
         "look": look,
     }
 
@@ -154,10 +161,9 @@ def read(line: str, asked_at: float, answered_at: float) -> Introduction:
         capacity = Resources(**found["capacity"].model_dump())
     except ValueError as error:
         raise TransportError(f"what Lading answers there makes no sense: {error}") from error
-    ahead = found["now"] - (asked_at + answered_at) / 2
     return Introduction(
         Facts(found["host"], found["boot_id"], found["arch"], found["os"], capacity),
-        ahead if abs(ahead) > SAME_TIME + (answered_at - asked_at) / 2 else 0.0,
+        seconds_ahead(found["now"], asked_at, answered_at),
         found.get("lives", False),
         found.get("drains", False),
         found.get("note"),

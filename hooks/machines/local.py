@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +15,13 @@ from pydantic import Field, StrictBool
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
+from lading.hooks.files.owner import Owner
+from lading.hooks.files.permissions import make_private
 from lading.hooks.files.table_model import Amount, Count, CountOrZero, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
-from lading.hooks.site import Cleaned, Depot, Holding, LocationState, Observation, PackedConfig, Seen, Site, join
+from lading.hooks.site import Check, Cleaned, Depot, Holding, LocationState, Observation, PackedConfig, Seen, Site, join
+from lading.hooks.spool import server
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope, Spool
@@ -25,6 +29,8 @@ from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
+
+log = logging.getLogger(__name__)
 
 # When so many events were read in one look, the other batches are left for the next.
 MOST_EVENTS = 20_000
@@ -107,6 +113,8 @@ class LocalSite(Site[LocalConfig], Holding):
         return Resources(cpus=self.config.reserve_cpus, memory=self.config.reserve_memory)
 
     def observe(self) -> Observation:
+        make_private(self.spool.root.parent)
+        self._claim()
         note = None if self.closed else self.agent_host.keep_alive(self._settings())
         # In this order: a job on its way from one to the next is found at least once, and its events last.
         known = {path.stem for path in visible(self.spool.inbox)} | {path.name for path in visible(self.spool.jobs)}
@@ -157,9 +165,32 @@ class LocalSite(Site[LocalConfig], Holding):
         for kind, files in self.spool.leftovers().items():
             yield from clean_files(kind, files, older_than=older_than, dry_run=dry_run)
 
+    def checks(self) -> Iterator[Check]:
+        try:
+            self._claim(look=True)
+        except OSError as error:
+            yield Check("folder", False, f"{self.spool.root} cannot be used: {error}")
+
     def close(self, how: str, timeout: float) -> None:
         self.closed = True
+        try:
+            self._claim(look=True)
+        except OSError as error:
+            log.warning("Site %r is left as it is: %s", self.name, error)
+            return
         self.agent_host.close(how, timeout)
+
+    def _claim(self, *, look: bool = False) -> None:
+        """Mark the folder of this site as this deployment's.
+
+        :param look: whether it is not marked where it has no mark
+        :raises OSError: it is another deployment's, whose agent lives there; or that cannot be found out
+        """
+        server.claim(str(self.spool.root), self._owner.ids, self._owner.name, "a [lading] state_folder", look=look)
+
+    @cached_property
+    def _owner(self) -> Owner:
+        return Owner.here()
 
     def _configured(self, found: Resources) -> Resources:
         """What was found, with the amounts in the sites file in its place where there are any."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
+from lading.hooks.files.owner import Owner
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.machines import facts, introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
@@ -22,6 +22,7 @@ from lading.hooks.machines.introduction import Refused
 from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
 from lading.hooks.machines.writing import Writing
 from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.outside_clock import by_our_clock
 from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
 from lading.hooks.spool.connection import Reply
@@ -55,6 +56,7 @@ class Machine:
 
     :param api: URL at which its jobs reach Airflow's execution API
     :param folder: for what is known of it, here; ``logs``: Airflow's folder of logs
+    :param owner: the deployment to which Lading's folder there is to belong; None: it is not marked
     """
 
     def __init__(
@@ -66,11 +68,13 @@ class Machine:
         api: str,
         folder: Path,
         logs: Path,
+        owner: Owner | None = None,
     ) -> None:
         self.config = config
         self.host = host
         self.transport = transport
         self.api = api
+        self.owner = owner
         self.root = config.root(host)
         self.place = f"{host.ssh_conn_id!r} of site {site!r}"
         self.folder = folder
@@ -183,7 +187,7 @@ class Machine:
         :raises OSError: it has not answered
         """
         try:
-            found = introduction.introduce(self.spool, self.config, self.host, self.api)
+            found = introduction.introduce(self.spool, self.config, self.host, self.api, self.owner)
         except Refused as error:
             self._fault = str(error)
             return error
@@ -258,6 +262,8 @@ class Machine:
             "found": not self.is_loaded,
             "probe": self._writing.is_in_doubt,
         }
+        if self.owner is not None:
+            request["owner"] = self.owner.to_json()
         if self._shutdown is not None or self.is_closing:
             return request | ({"close": True} if self._shutdown is None else {"shutdown": self._shutdown})
         return request | {"recall": self.tracker.to_recall()}
@@ -285,9 +291,7 @@ class Machine:
         return ready
 
     def _parcel(self, job: Tracked, envelope: Envelope, bound: Envelope) -> Parcel:
-        ahead = self._clock_ahead
-        sent = replace(bound, queued_at=bound.queued_at + ahead, expires_at=bound.expires_at + ahead)
-        return Parcel(job, envelope, sent, job.is_renewed)
+        return Parcel(job, envelope, bound.by_clock(self._clock_ahead), job.is_renewed)
 
     # -- what the answers say
 
@@ -340,8 +344,4 @@ class Machine:
         for event, last in self.event_buffer.new({EVENTS + file: files[file] for file in files}, self.rejected):
             self.interval.changed()
             self.tracker.read(event)
-            self.event_buffer.tell(self._by_our_clock(event), last)
-
-    def _by_our_clock(self, event: dict[str, Any]) -> dict[str, Any]:
-        there = {name: event[name] for name in ("at", "started_at") if event.get(name) is not None}
-        return {**event, **{name: max(0.0, at - self._clock_ahead) for name, at in there.items()}}
+            self.event_buffer.tell(by_our_clock(event, self._clock_ahead), last)

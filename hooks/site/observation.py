@@ -52,8 +52,9 @@ class Seen:
     :param note: what is wrong with it, or worth knowing, in words; None: nothing
     :param native_id: of an allocation: that of its batch job; None: there is none, or it is not known yet
     :param node: of an allocation: where it runs, as the batch system calls it
-    :param billed_since: epoch seconds since when it is paid for, by the clock of whoever bills it: for bills alone,
-        never compared with now; None: that is not known
+    :param billed_since: epoch seconds since when it is paid for, as whoever bills it says, by our own clock; None: that
+        is not known
+    :param image: what it has booted from, as the images of a market are called; None: that of its architecture there
     """
 
     location: Location
@@ -63,12 +64,13 @@ class Seen:
     native_id: str | None = None
     node: str | None = None
     billed_since: float | None = None
+    image: str | None = None
 
     def __post_init__(self) -> None:
         """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
         if self.known is not None and not _are(str, self.known, frozenset):
             raise TypeError(f"known is {shortened(self.known)}; valid: a frozenset of tokens, or None")
-        for field_name in ("note", "native_id", "node"):
+        for field_name in ("note", "native_id", "node", "image"):
             if not isinstance(value := getattr(self, field_name), (str, type(None))):
                 raise TypeError(f"{field_name} is {shortened(value)}; valid: a text, or None")
         if not isinstance(self.state, LocationState):

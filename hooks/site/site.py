@@ -91,6 +91,13 @@ class Site(ABC, Generic[Config]):
             return str(event["message"])
         return f"the trial job did not end within {timeout:g} s; give more time: --timeout {max(600, 2 * int(timeout))}"
 
+    def misunderstanding(self, event: Mapping[str, Any], envelope: Envelope) -> str | None:
+        """What of a trial job that has ended well the site has taken for something else than was meant; None: nothing.
+
+        :param event: that tells its end
+        """
+        return None
+
     def checks(self) -> Iterator[Check]:
         """What can be looked at before a trial job, in the order in which it is needed."""
         yield from ()

@@ -177,6 +177,19 @@ class Amounts(Written):
     gpus: Amount = 0
 
 
+class InsideFile(Written):
+    """What came of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
+
+    exit_code: ExitCode
+    error: Text | None
+    cause: Cause
+    outputs: Outputs
+    cpu_seconds: Seconds
+    peak: Memory
+    touched: Memory
+    is_out_of_memory: bool = False
+
+
 class HoldFile(Written):
     """What room is to be held for, as a controller has left it in a spool."""
 
@@ -210,10 +223,12 @@ class CauseFile(Written):
 
 
 class UpFile(Written):
-    """Where an allocation's agent is and when it takes no jobs any more, as it has written into ``up.json``."""
+    """Where an allocation's agent is, what its clock says, and for how long it takes jobs from now on, as it writes now
+    and then into ``up.json``: whoever reads that has another clock."""
 
     host: Annotated[str, Field(max_length=255)]
-    ends_at: Date
+    now: Date
+    left: Seconds
 
 
 class TermsFile(Written):

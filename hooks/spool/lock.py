@@ -6,6 +6,8 @@ import fcntl
 import os
 import time
 
+from lading.hooks.files.regular_file import NotReadable, open_regular
+from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Spool
 
 # Somebody who only asks whether an agent lives may hold the lock for a moment.
@@ -14,7 +16,11 @@ LOCK_PATIENCE = 1.0
 
 def lock(spool: Spool) -> int | None:
     """Become the one agent of a spool; None when there is one already. The descriptor must stay open."""
-    descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
+    except NotReadable as error:
+        Rejected(spool.rejected).move(spool.lock, error)
+        descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
         try:

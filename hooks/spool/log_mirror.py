@@ -10,11 +10,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import NonNegativeInt, TypeAdapter
+
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.files.regular_file import NotReadable, open_regular, read_regular
+from lading.hooks.files.written import parsed
 
 # What is larger does not say how far a site's logs have been copied.
 MOST_MEMORY_BYTES = 2**26
+# Of jobs by their tokens: where the copy begins, and how far it is.
+NOTES = TypeAdapter(dict[str, tuple[NonNegativeInt, NonNegativeInt]])
 # What was copied since it was last noted is copied again after a crash, into its place: it is noted so often, seconds.
 SAVE_INTERVAL = 5.0
 
@@ -48,8 +53,9 @@ class LogCopies:
         self._is_changed = False
         with contextlib.suppress(FileNotFoundError, NotReadable):
             for line in read_regular(memory, MOST_MEMORY_BYTES).splitlines():
-                with contextlib.suppress(ValueError, TypeError, AttributeError):  # a full disk has torn it
-                    self._copied |= {token: _Copied(*each) for token, each in json.loads(line).items()}
+                with contextlib.suppress(ValueError):  # a full disk has torn it
+                    noted = NOTES.validate_python(parsed(line))
+                    self._copied |= {token: _Copied(base, copied) for token, (base, copied) in noted.items()}
 
     def offset(self, token: str) -> int:
         """How many bytes of this job's log have been copied."""

@@ -34,8 +34,9 @@ ANSWER = "lading-answer "
 NEWS = "lading-news"
 # How often the folder of events is looked at while there are jobs, until there is news, seconds.
 INTERVAL = 0.05
-# A folder's modification time is as coarse as the kernel's clock: what follows a change at once may not change it, ns.
-CLOCK_TICK = 100_000_000
+# A folder's modification time is as coarse as the clock of whoever dates it: what follows a change at once may not
+# change it, seconds. How long it has been the same is measured here: a file server has another clock.
+CLOCK_TICK = 0.1
 # A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
 MOST_SILENCE = 600.0
 # So many files of events, and bytes of all together, are read at once; the rest comes in the next exchange.
@@ -46,6 +47,12 @@ LARGEST = MOST_BYTES  # what is larger is no file of events
 TORN_AGE = 3600.0
 # In a job's folder of logs, what says which of the logs there is its own.
 LOG_PATH = ".log_path"
+# The file that says to which Airflow deployment a folder belongs: an id, a blank, a name.
+OWNER = "owner"
+FOREIGN = (
+    "it belongs to another Airflow deployment, {theirs}, and this one is {mine}: give each {key} of its own; if that "
+    "one is gone for good, remove {file}"
+)
 # What of a request is for the agent.
 FOR_AGENT = "give", "renew", "cancel", "hold", "drops", "shutdown", "recall", "close"
 READ = 1 << 20
@@ -60,6 +67,51 @@ def exchange(root: str, request: Message, steps: Sequence[Callable[[str, Message
     except OSError as error:
         answer["failed"] = str(error)
     return answer
+
+
+def own(root: str, request: Message, _: Message) -> None:
+    """Mark the folder as that of the deployment which asks, where it has no mark; nothing is done at another one's."""
+    if owner := request.get("owner"):
+        claim(root, owner["ids"], owner["name"])
+
+
+def claim(root: str, ids: Sequence[str], name: str, key: str = "a work_dir", *, look: bool = False) -> None:
+    """Mark a folder as a deployment's own, where it has no mark.
+
+    The mark is made whole or not at all, whoever comes at the same time. Later controllers of the deployment, and those
+    that run beside this one, find it as theirs.
+
+    :param ids: of the deployment, that which is written first, then those that it had before
+    :param name: by which people know it
+    :param key: the setting by which each deployment gets a folder of its own
+    :param look: whether no mark is made
+    :raises OSError: it is another deployment's; or that cannot be found out
+    """
+    path, mine = f"{root}/{OWNER}", " ".join(f"{ids[0]} {name}".split())
+    try:
+        found = _read(path, 2**16)
+    except FileNotFoundError:
+        if look:
+            return
+        hidden = f"{root}/.{OWNER}.{os.getpid()}"
+        _write(hidden, f"{mine}\n")
+        try:
+            os.link(hidden, path)
+        except OSError:  # another controller was faster, or the file system has no links
+            if not os.path.lexists(path):
+                os.rename(hidden, path)
+        finally:
+            _remove(hidden)
+        found = _read(path, 2**16)
+    theirs = found.decode(errors="replace").partition("\n")[0]
+    if theirs.partition(" ")[0] not in ids:
+        raise OSError(FOREIGN.format(theirs=_owner(theirs), mine=_owner(mine), key=key, file=path))
+
+
+def _owner(mark: str) -> str:
+    """A deployment as people read it, from its mark."""
+    id, _, name = mark.partition(" ")
+    return f"{name} ({id})"
 
 
 def remove(root: str, request: Message, answer: Message) -> None:
@@ -214,7 +266,7 @@ def read_logs(root: str, request: Message, answer: Message) -> None:
                 continue  # it has none, or is no folder of a job
 
 
-STEPS = (remove, write, recall, close_inbox, pulse, known, ring, read_events, read_logs)
+STEPS = (own, remove, write, recall, close_inbox, pulse, known, ring, read_events, read_logs)
 
 
 def _has_begun(root: str, token: str) -> bool:
@@ -293,16 +345,40 @@ def _packed(content: bytes) -> str:
     return binascii.b2a_base64(content, newline=False).decode()
 
 
+def _now(root: str) -> float:
+    """What time it is by the clock that dates the files: that of a file server may differ from ours."""
+    path = f"{root}/spool/.now.{os.getpid()}"
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    try:
+        return os.stat(path).st_mtime
+    finally:
+        os.unlink(path)
+
+
 def _remove_torn(root: str) -> None:
+    before = _now(root) - TORN_AGE
     for folder in ("inbox", "cancel", "holds", "events"):
         for entry in os.scandir(f"{root}/spool/{folder}"):
-            if entry.name.startswith(".") and entry.stat(follow_symlinks=False).st_mtime < time.time() - TORN_AGE:
+            if entry.name.startswith(".") and entry.stat(follow_symlinks=False).st_mtime < before:
                 _remove(entry.path)
 
 
-def _modified(root: str) -> int:
-    paths = filter(os.path.exists, (f"{root}/spool/events", f"{root}/spool/ends_at"))
-    return max((os.stat(path).st_mtime_ns for path in paths), default=0)
+class _Seen:
+    """When what a machine tells was modified last, and since when it is known here that it was not since then."""
+
+    def __init__(self, root: str) -> None:
+        self.paths = f"{root}/spool/events", f"{root}/spool/ends_at"
+        self.modified, self.since, self.looked_at = 0, 0.0, 0.0
+
+    def look(self) -> bool:
+        """Whether there may be more than at the last look."""
+        now = time.monotonic()
+        modified = max((os.stat(path).st_mtime_ns for path in filter(os.path.exists, self.paths)), default=0)
+        may_be_more = modified != self.modified or self.looked_at < self.since + CLOCK_TICK
+        if modified != self.modified:
+            self.modified, self.since = modified, now
+        self.looked_at = now
+        return may_be_more
 
 
 def _told(root: str) -> set[str]:
@@ -321,7 +397,7 @@ def serve(root: str) -> None:
     os.umask(0o077)
     with contextlib.suppress(OSError):  # there is nothing yet, or another one does it
         _remove_torn(root)
-    modified, looked_at, read, watches, heard, heard_at = 0, 0, set[str](), False, b"", time.monotonic()
+    seen, read, watches, heard, heard_at = _Seen(root), set[str](), False, b"", time.monotonic()
     while True:
         pause = INTERVAL if watches else MOST_SILENCE
         if select.select([0], [], [], pause)[0]:
@@ -331,18 +407,16 @@ def serve(root: str) -> None:
             while b"\n" in heard:
                 line, _, heard = heard.partition(b"\n")
                 request = json.loads(line)
-                looked_at, modified = time.time_ns(), _modified(root)
+                seen.look()
                 answer = exchange(root, request, STEPS)
                 _say(ANSWER + json.dumps(answer))
                 read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ()), *answer}
                 watches = bool(answer.get("known") or request.get("hold"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
-        elif watches and (_modified(root) != modified or looked_at < modified + CLOCK_TICK):
-            looked_at, modified = time.time_ns(), _modified(root)
-            if _told(root) - read:
-                _say(NEWS)
-                watches = False  # until it is asked what it is
+        elif watches and seen.look() and _told(root) - read:
+            _say(NEWS)
+            watches = False  # until it is asked what it is
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What has more is no number of anything.
+MOST_DIGITS = 18
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -30,6 +33,11 @@ class Answer:
         if text:
             return text
         return "no answer" if self.status is None else f"no words, but exit status {self.status}"
+
+
+def whole_number(text: str) -> int | None:
+    """A whole number as a command writes one; None: it is none, or beyond all measure."""
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 class TransportError(OSError):

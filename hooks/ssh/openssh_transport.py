@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lading.hooks.files.permissions import make_private
 from lading.hooks.ssh import session
-from lading.hooks.ssh.answer import TransportError
+from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.local_transport import converse
@@ -130,7 +130,10 @@ class ControlMasterTransport(Transport):
                         "AllowTcpForwarding off?"
                     )
                 if not known.remote_port:
-                    known.remote_port = int(done.stdout)
+                    port_there = whole_number(str(done.stdout).strip())
+                    if port_there is None:
+                        raise TransportError(f"ssh does not say which port leads to {host}:{port}: {_said(done)}")
+                    known.remote_port = port_there
                 known.master = master
                 self._tunnels[host, port] = known
             return known.remote_port

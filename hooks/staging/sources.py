@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lading.hooks.files.stage_addresses import LOCAL
 from lading.hooks.ssh.answer import TransportError
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Bytes that are read and written at once; more would keep a site's other news waiting.
 PART = 8 * 2**20
-# Seconds in which one part must have come.
+# Seconds in which the version must have come, and one part.
+VERSION_TIMEOUT = 60.0
 PART_TIMEOUT = 180.0
 
 # A store that lies in so many others is not looked through.
@@ -44,6 +45,14 @@ class Version:
 
 class Source(ABC):
     """A file, as it can be read in one place."""
+
+    may_hang: ClassVar[bool]
+    """Whether a read may take for ever: what reads it has no time limit that Lading sets."""
+
+    @property
+    @abstractmethod
+    def host(self) -> str:
+        """What is likely to be slow, or to hang, together with it: the machine, or the bucket."""
 
     @abstractmethod
     def version(self) -> Version:
@@ -75,11 +84,16 @@ class MachineFile(Source):
     transport: Transport
     path: str
     roots: Sequence[str] = ()
+    may_hang: ClassVar[bool] = False
+
+    @property
+    def host(self) -> str:
+        return str(self.transport)
 
     def version(self) -> Version:
         path = quoted(self.path)
         look = f"[ ! -d {path} ] || exit {errno.EISDIR}; [ -f {path} ] || exit {errno.ENOENT}; {self._is_below()}"
-        answer = self._ask(f"{look}stat -Lc '%s %Y' -- {path}", 60.0)
+        answer = self._ask(f"{look}stat -Lc '%s %Y' -- {path}", VERSION_TIMEOUT)
         if not (told := re.fullmatch(r"(\d{1,18}) (-?\d{1,18})\s*", answer)):
             raise TransportError(f"{self.transport}: {answer[:200]!r} is not the size of {self.path}")
         return Version(int(told[1]), told[2])
@@ -133,6 +147,12 @@ class StoredObject(Source):
     """
 
     address: str
+    may_hang: ClassVar[bool] = True
+
+    @property
+    def host(self) -> str:
+        scheme, _, rest = self.address.partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}"
 
     def version(self) -> Version:
         path = self._path

@@ -34,6 +34,17 @@ def names(task: Any) -> set[str]:
     return set(parameters(task)) | set(mapped_over(task))
 
 
+def declared(task: Any) -> set[str]:
+    """The names of all inputs that a task can be given: those that it has, and those that are left out of it."""
+    from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+
+    if not hasattr(task, "python_callable"):
+        return names(task) | set(task.template_fields)
+    taken = inspect.signature(task.python_callable).parameters.values()
+    named = {each.name for each in taken if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+    return names(task) | (named - KNOWN_CONTEXT_KEYS)
+
+
 def of_task(task: Any, used: Iterable[str] | None) -> dict[str, Any]:
     """Where the inputs of a task come from.
 

@@ -71,7 +71,7 @@ def of_task(dag_id: str, task_id: str) -> Submission:
     try:
         job = as_job(task)
         name, site = site_of(job)
-        envelope = next(iter(dispatch.envelopes([job], lambda subject: "", 0.0)))
+        envelope = dispatch.envelope(job, "", 0.0)
         script = site.script(envelope)
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,24 +15,27 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
+from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Location, SiteRow, State, queue
 from lading.executors.store.durations import PastWaits
+from lading.executors.store.gangs import rows as gangs
 from lading.hooks.site import LocationState, Site
-from lading.plugin.manager import binding_filters, plugin_manager
+from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, readable
 from lading.plugin.subcommands.database import reading_store
+from lading.scheduling.gangs.room import Ways, Where
+from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.hints.machine_words import DEFAULT_OS
-from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location as Place
 from lading.scheduling.matching.explanation import Step, explained, wishes
-from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import default_arch
+from lading.scheduling.resources import Resources
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -60,21 +64,42 @@ def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Se
     :param sites: by name, in the order of the sites file
     """
     views = [view(session, site, job.token) for site in sites.values()]
-    waits, hook = as_it_asked(job), plugin_manager().hook
+    waits = as_it_asked(job)
     complain_of_silence(views)
     yield f"{job.dag_id}.{job.task_id}, try {job.try_number}, asks for {wishes(waits)}"
 
-    def rank(job: Planned, matches: Sequence[Match]) -> Sequence[Match] | None:
-        found: Sequence[Match] | None = hook.rank_matches(job=job, matches=matches)
-        return found
-
-    steps = list(explained(waits, views, filters=binding_filters(), rules=rules, rank=rank))
+    hook = implemented("rank_matches")
+    rank = None if hook is None else lambda job, matches: hook(job=job, matches=matches)
+    filters = binding_filters()
+    of_gang = job.gang is not None and job.state in (State.QUEUED, State.ATTEMPTED)
+    steps = list(explained(waits, views, filters=filters, rules=rules, rank=rank, is_of_gang=of_gang))
+    if of_gang:
+        steps.append(together(session, job, views, Ways(rules, rank, filters)))
     if job.site is not None and (site := sites.get(job.site)) is not None:
         steps.append(Step("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
     for number, step in enumerate([*steps, outcome(job)], start=1):
         lines = list(step.lines)
         yield f"{number}. {step.name}:" + (f" {lines.pop()}" if len(lines) == 1 else "")
         yield from (f"   {line}" for line in lines)
+
+
+def together(session: Session, job: Job, sites: Sequence[SiteView], ways: Ways) -> Step:
+    """What room there is for all jobs with which a job starts."""
+    known, terms = gangs.load(session, by_dag=True), Terms.from_json(job.gang_terms or "{}")
+    partitions: dict[str, list[Waiting]] = {}
+    for member in known.members:
+        if member.gang == job.gang and member.is_ready:
+            partitions.setdefault(member.key[0], []).append(member.job)
+    held: dict[Where, Resources] = {}
+    for row in known.holds:
+        if row.gang != job.gang and row.state in ("asked", "held"):
+            held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
+    partitions = {task: partitions[task] for task in sorted(partitions, key=[*terms.tasks, *partitions].index)}
+    try:
+        lines = room(partitions, sites, held, time.time(), ways, partial=terms.partial, spread=terms.spread)
+        return Step(f"gang {terms.name!r}" if terms.name is not None else "gang of one", list(lines))
+    except ValueError as error:
+        return Step("gang", [f"it fails: {error}"])
 
 
 def as_it_asked(job: Job) -> Waiting:
@@ -113,6 +138,8 @@ def view(session: Session, site: Site[Any], token: str) -> SiteView:
         possible=could_be,
         trouble=trouble,
         barred=json.loads(row.barred) if row is not None and row.barred else {},
+        holds=site.holds,
+        launches=site.launches,
         takes_unnamed=bool(site.config.takes_unnamed),
         burst_after=site.config.burst_after,
         allowed_dags=site.config.allowed_dags,

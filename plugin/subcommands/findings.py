@@ -130,7 +130,22 @@ def default_finding(settings: Settings) -> Check:
     if fitting:
         batch = takers[fitting[0]].dialect is not None
         words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
-        return Check(what, True, words)
+        there = {name: takers[name].at_once(asked) for name in fitting}
+        if None in there.values():
+            return Check(what, True, words)
+        counts = {name: count for name, count in there.items() if count is not None}
+        total, limit = sum(counts.values()), conf.getint("core", "parallelism", fallback=0)
+        told = (
+            "" if len(counts) == 1 else f" ({', '.join(f'{count} at site {name}' for name, count in counts.items())})"
+        )
+        words += f"; {total} of them run at once{told}"
+        if few := total < limit:
+            least = takers[fitting[0]].scarcest(asked)
+            words += (
+                f", fewer than [core] parallelism = {limit}, limited by {least}; a smaller [{SECTION}] default_{least} "
+                "packs more of them, where they use no more of it"
+            )
+        return Check(what, True, words, warns=few)
     rooms = {name: site.closest(Job("", asked)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
     return Check(

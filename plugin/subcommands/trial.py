@@ -58,6 +58,10 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
                 if event["cause"] is not None:
                     return False, site.diagnosis(event, timeout)
                 waiting.discard(event["token"])
+                if not waiting:
+                    [envelope] = [job for job in jobs if job.token == event["token"]]
+                    if (words := site.misunderstanding(event, envelope)) is not None:
+                        return False, words
         if not waiting:
             room = largest(site, solo.seen)
             return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(room)}"

@@ -194,6 +194,7 @@ class Try(BaseModel):
     cpu_seconds: float | None
     exit_code: int | None
     usd: float | None
+    """Of one that runs until now; None: it has no price."""
     queued_at: float
     started_at: float | None
     ended_at: float | None
@@ -213,13 +214,16 @@ class Totals(BaseModel):
     """What a number of jobs took together."""
 
     jobs: int
+    live: int
+    """Those that have not ended."""
     failed: int
     began_at: float | None
     ended_at: float | None
+    """Of the last that has ended."""
     wait_seconds: float
     """Until they started, or ended, or until now."""
     cpu_hours: float
-    """That they asked for, while they ran."""
+    """That they asked for, while they ran, or have run until now."""
     cpu_hours_measured: float
     """The same of those of which it is known what they used."""
     cpu_hours_used: float
@@ -228,6 +232,7 @@ class Totals(BaseModel):
     time_used: float | None
     """Time by limit, of those that had a limit and have ended; None: there are none."""
     usd: float | None
+    """Of those that run until now; None: none has a price."""
 
 
 class RunTotals(Totals):

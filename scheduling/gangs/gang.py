@@ -17,6 +17,8 @@ from lading.scheduling.gangs.attempts import Attempts
 
 # The rule by which a partition is tried first: exactly what it asks for.
 NO_RULE = ""
+# A gang whose last pass has failed over more than room is tried again after so long, if there is room, seconds.
+SECONDS_UNTIL_LOOKED_AGAIN = 60.0
 
 
 class Stage(str, Enum):
@@ -64,6 +66,10 @@ class Choices(NamedTuple):
     rules: Sequence[str] = (NO_RULE,)
     words: str = ""
     """Why there is no match."""
+    never: Callable[[], str] = str
+    """Says why there can never be room, in words; empty: there may be. Asked where there is none now."""
+    is_costly: bool = False
+    """Whether to try it launches something, so that this is asked before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,9 @@ class Gang:
     :param tried: what this pass has tried in vain of partitions that have no room yet
     :param held: what has found room
     :param words: why the last try has failed
+    :param look_at: epoch seconds from when room for all of it is a reason to try a gang that sleeps before its next
+        attempt
+    :param doubted: whether this pass has failed, or the last one, over more than room: what seemed free was not
     """
 
     partitions: tuple[Partition, ...]
@@ -92,12 +101,21 @@ class Gang:
     tried: tuple[Try, ...] = ()
     held: tuple[Try, ...] = ()
     words: str = ""
+    look_at: float = 0.0
+    doubted: bool = False
 
     @property
     def pending(self) -> Partition | None:
         """The first partition without room."""
         names = {each.partition for each in self.held}
         return next((each for each in self.partitions if each.name not in names), None)
+
+    def wakes_by_room(self, now: float) -> bool:
+        """Whether room for all of it is a reason to try it before its next attempt.
+
+        :param now: epoch seconds
+        """
+        return self.stage is Stage.ATTEMPTED and now >= self.look_at
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -112,6 +130,10 @@ class Gathered(NamedTuple):
 
 class Woken(NamedTuple):
     """Somebody wants the next attempt now."""
+
+
+class Freed(NamedTuple):
+    """All of it has room now, at sites where nothing is launched."""
 
 
 class Held(NamedTuple):
@@ -134,7 +156,7 @@ class Lost(NamedTuple):
     words: str = ""
 
 
-Event: TypeAlias = "Gathered | Woken | Held | Refused | Lost"
+Event: TypeAlias = "Gathered | Woken | Freed | Held | Refused | Lost"
 
 
 class Cancel(NamedTuple):
@@ -181,8 +203,11 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
     :param choices: where a partition may be tried; asked when it is its turn
     """
     begins = gang.stage is Stage.ATTEMPTED and gang.wake_at is not None and now >= gang.wake_at
+    is_between = False
     for event in events:
-        if isinstance(event, (Gathered, Woken)):
+        if isinstance(event, Freed):
+            is_between = is_between or gang.wakes_by_room(now)
+        elif isinstance(event, (Gathered, Woken)):
             wanted = Stage.GATHERING if isinstance(event, Gathered) else Stage.ATTEMPTED
             begins = begins or gang.stage is wanted
         elif gang.stage is Stage.TRYING:
@@ -195,13 +220,17 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
             wake_at=None,
             until=now + gang.attempts.timeout,
             words="",
+            doubted=False,
         )
+    elif is_between:
+        # It is no attempt of its own: the next one comes when it was to come.
+        gang = replace(gang, stage=Stage.TRYING, until=now + gang.attempts.timeout, words="", doubted=False)
     if gang.stage is not Stage.TRYING:
         return gang, []
     if gang.until is not None and now >= gang.until and gang.pending is not None:
         words = f"no room was held within {gang.attempts.timeout} s" + (f": {gang.words}" if gang.words else "")
         given_up: list[Effect] = [] if gang.trying is None else [Cancel(gang.trying)]
-        gang, effects = _over(replace(gang, trying=None, words=words), now, is_hopeless=False)
+        gang, effects = _over(replace(gang, trying=None, words=words, doubted=True), now, is_hopeless=False)
         return gang, [*given_up, *effects]
     return (gang, []) if gang.trying is not None else _go_on(gang, now, choices)
 
@@ -213,10 +242,11 @@ def _answered(gang: Gang, event: Event) -> Gang:
         if isinstance(event, Held):
             others = tuple(each for each in gang.tried if each.partition != trying.partition)
             return replace(gang, trying=None, tried=others, held=(*gang.held, trying))
-        return replace(gang, trying=None, tried=(*gang.tried, trying), words=event.words or gang.words)
+        doubted = gang.doubted or isinstance(event, Lost)
+        return replace(gang, trying=None, tried=(*gang.tried, trying), words=event.words or gang.words, doubted=doubted)
     if isinstance(event, Lost):
         kept = tuple(each for each in gang.held if each.partition != event.partition)
-        return gang if kept == gang.held else replace(gang, held=kept, words=event.words or gang.words)
+        return gang if kept == gang.held else replace(gang, held=kept, words=event.words or gang.words, doubted=True)
     return gang
 
 
@@ -228,31 +258,49 @@ def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
         return replace(gang, stage=Stage.STARTED, until=None), started
     found = choices(pending.name)
     if not found.matches:
-        return _over(replace(gang, words=found.words or gang.words), now, is_hopeless=True)
+        never = found.never()
+        words = never or found.words or gang.words
+        return _over(replace(gang, words=words), now, is_hopeless=True, is_final=bool(never))
+    if found.is_costly and (never := found.never()):
+        return _over(replace(gang, words=never), now, is_hopeless=False, is_final=True)
     for rule in found.rules:
         for match in found.matches:
             chosen = Try(pending.name, rule, match)
             if chosen not in gang.tried:
                 return replace(gang, trying=chosen), [chosen]
-    return _over(gang, now, is_hopeless=False)
+    never = found.never()
+    return _over(replace(gang, words=never or gang.words), now, is_hopeless=False, is_final=bool(never))
 
 
-def _over(gang: Gang, now: float, *, is_hopeless: bool) -> Found:
+def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) -> Found:
     """End a pass in which a partition has found no room.
 
     :param is_hopeless: whether there was no match at all, over which everything is given back
+    :param is_final: whether there can never be room, so that no further attempt follows
     """
     pending = gang.pending
     assert pending is not None
     if gang.partial and not is_hopeless and len(gang.partitions) > 1:
-        return _parted(gang, pending, now)
+        return _parted(gang, pending, now, is_final=is_final)
     effects: list[Effect] = [Cancel(each) for each in gang.held]
     gang = replace(gang, held=(), tried=(), until=None)
-    pause = gang.attempts.pause(gang.attempt)
+    pause = None if is_final else gang.attempts.pause(gang.attempt)
     if pause is None:
         names = tuple(each.name for each in gang.partitions)
-        return replace(gang, stage=Stage.FAILED), [*effects, Fail(names, _in_vain(gang))]
-    return replace(gang, stage=Stage.ATTEMPTED, wake_at=now + pause), [*effects, Sleep(gang.roots, now + pause)]
+        words = gang.words if is_final else _in_vain(gang)
+        return replace(gang, stage=Stage.FAILED), [*effects, Fail(names, words)]
+    return asleep(gang, now, pause), [*effects, Sleep(gang.roots, gang.wake_at or now + pause)]
+
+
+def asleep(gang: Gang, now: float, pause: float) -> Gang:
+    """A gang that sleeps until its next attempt; after a pass in between, until the one that was to come anyway.
+
+    Where it did not get what seemed free, it looks for room again a minute later: else it would be tried in vain in
+    every tick.
+    """
+    look_at = now + SECONDS_UNTIL_LOOKED_AGAIN if gang.doubted else 0.0
+    wake_at = now + pause if gang.wake_at is None else gang.wake_at
+    return replace(gang, stage=Stage.ATTEMPTED, wake_at=wake_at, look_at=look_at)
 
 
 def _in_vain(gang: Gang) -> str:
@@ -261,14 +309,14 @@ def _in_vain(gang: Gang) -> str:
     return f"no room was found, tried {times}" + (f"; the last time: {gang.words}" if gang.words else "")
 
 
-def _parted(gang: Gang, pending: Partition, now: float) -> Found:
+def _parted(gang: Gang, pending: Partition, now: float, *, is_final: bool) -> Found:
     """What has room begins; the partition that has none sleeps, and the others are tried alone."""
     held = tuple(each.partition for each in gang.held)
     others = tuple(each.name for each in gang.partitions if each.name not in (*held, pending.name))
     effects: list[Effect] = [Start(held)] if held else []
-    pause = gang.attempts.pause(gang.attempt)
+    pause = None if is_final else gang.attempts.pause(gang.attempt)
     if pause is None:
-        effects.append(Fail((pending.name,), _in_vain(gang)))
+        effects.append(Fail((pending.name,), gang.words if is_final else _in_vain(gang)))
     else:
         effects.append(Sleep((pending.name,), now + pause))
     if others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -12,13 +12,13 @@ from lading.scheduling.gangs.gang import NO_RULE
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
-from lading.scheduling.matching.ranking import Rank, by_probability
-from lading.scheduling.matching.routes import reordered, route, through_filters
-from lading.scheduling.matching.rules import RULES, Rule
+from lading.scheduling.matching.ranking import Rank
+from lading.scheduling.matching.routes import reordered, router, through_filters
+from lading.scheduling.matching.rules import RULES, Rule, minimum
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Changes, Stop
-from lading.scheduling.matching.waiting import Waiting, once_per_shape
-from lading.scheduling.resources import TOLERANCE, Resources
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.resources import Resources
 
 # A location, by its site and its name.
 Where: TypeAlias = tuple[str, str]
@@ -50,18 +50,23 @@ class Options:
     stops: Mapping[tuple[str, str], Sequence[Stops]] = field(default_factory=dict)
     words: str = ""
 
+    def in_order(self) -> list[Sequence[Stops]]:
+        """The places at which members are tried, one after the other: with all that they wish, then by each rule."""
+        steps = ((rule, match) for rule in self.rules for match in self.matches)
+        return [self.stops[step] for step in steps if step in self.stops]
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:
     """How places are found and put in order.
 
     :param rules: by which members ask for less where no place has room for all that they wish, in their order
-    :param rank: puts the sites of a job in order
+    :param rank: a plugin's, which puts the sites of each job in order; None: there is none
     :param filters: the binding filters by name
     """
 
     rules: Sequence[Rule] = RULES
-    rank: Rank = by_probability
+    rank: Rank | None = None
     filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
 
 
@@ -71,7 +76,7 @@ def options(members: Sequence[Waiting], sites: Sequence[SiteView], ways: Ways = 
     :raises ValueError: a plugin's rule has failed, or a binding filter, or filters leave no place
     """
     able = [site for site in sites if site.holds]
-    route_of = once_per_shape(lambda job: route(job, able, ways.rules, ways.rank))
+    route_of = router(able, ways.rules, ways.rank)
     steps = {}
     for job in members:
         its_own = route_of(job)
@@ -120,9 +125,10 @@ class Room:
         # free only becomes less.
         self._suiting: dict[object, list[str]] = {}
         self._most: dict[object, int] = {}
+        self._sum: Resources | None = None
 
     def find(
-        self, members: Sequence[Waiting], places: Sequence[Stops], now: float
+        self, members: Sequence[Waiting], places: Sequence[Stops], now: float, apart: Collection[Where] | None = None
     ) -> tuple[dict[str, Place], list[Waiting]]:
         """A place for each of these members, by its name, and those for which there is none; only where there are none
         of these the places are taken.
@@ -130,17 +136,66 @@ class Room:
         Members go where the most of them have room, so that they are as near to each other as may be.
 
         :param places: the first that has room takes a member
+        :param apart: where members of their gang are already, if each is to have a location of its own; None: they may
+            share one
         """
         found: dict[str, Place] = {}
         left = list(members)
         for stops in places:
             site = self.sites.get(stops[left[0].name].site) if left else None
             if site is not None and site.trouble is None:
-                left = self._fill(site, stops, left, found, now)
+                left = self._fill(site, stops, left, found, now, apart)
         for place in () if left else found.values():
             location, free = self._left[place.stop.site][place.location]
             self._left[place.stop.site][place.location] = location, free - place.resources
+            if self._sum is not None and not self.sites[place.stop.site].launches:
+                self._sum -= place.resources
         return found, left
+
+    def may_fit(self, members: Sequence[Waiting]) -> bool:
+        """Whether as much is free where nothing is launched as these ask for, wherever it is: looked at in no time."""
+        cpus, memory = 0.0, 0
+        for job in members:
+            least = (job if job.soft is None else minimum(job)).resources
+            cpus += least.cpus
+            memory += least.memory
+        return Resources(cpus, memory).fits(self._there_anyway())
+
+    def would_fit(
+        self, partitions: Sequence[tuple[Sequence[Waiting], Sequence[Sequence[Stops]]]], now: float, *, spread: bool
+    ) -> bool:
+        """Whether a pass would find room for these partitions, one after the other; nothing is taken.
+
+        :param partitions: the members of each, and the places at which it is tried, best chance first
+        :param spread: whether each member is to have a location of its own
+        """
+        left, most, total = {name: dict(free) for name, free in self._left.items()}, dict(self._most), self._sum
+        apart: set[Where] | None = set() if spread else None
+        try:
+            return all(self._takes(jobs, matches, now, apart) for jobs, matches in partitions)
+        finally:
+            self._left, self._most, self._sum = left, most, total
+
+    def _takes(
+        self, jobs: Sequence[Waiting], matches: Sequence[Sequence[Stops]], now: float, apart: set[Where] | None
+    ) -> bool:
+        """Take room for the members of a partition at the first match that has it; returns whether one has."""
+        for places in matches:
+            found, left = self.find(jobs, places, now, apart)
+            if not left:
+                if apart is not None:
+                    apart.update((place.stop.site, place.location) for place in found.values())
+                return True
+        return False
+
+    def _there_anyway(self) -> Resources:
+        """What is free at all sites together where nothing is launched."""
+        if self._sum is None:
+            sites = [site for site in self.sites.values() if site.holds and not site.launches and site.trouble is None]
+            free = [each for site in sites for _, each in self._free(site).values()]
+            names = ("cpus", "memory", "disk", "gpus")
+            self._sum = Resources(**{name: sum(max(0, getattr(each, name)) for each in free) for name in names})
+        return self._sum
 
     def with_held(self) -> list[SiteView]:
         """The sites where what is held is taken."""
@@ -165,7 +220,13 @@ class Room:
         return self._left[site.name]
 
     def _fill(
-        self, site: SiteView, stops: Stops, members: Sequence[Waiting], found: dict[str, Place], now: float
+        self,
+        site: SiteView,
+        stops: Stops,
+        members: Sequence[Waiting],
+        found: dict[str, Place],
+        now: float,
+        apart: Collection[Where] | None,
     ) -> list[Waiting]:
         """Find places at a site for members; returns those for which there is none."""
         alike: dict[object, tuple[Job, list[Waiting]]] = {}
@@ -174,6 +235,10 @@ class Room:
             alike.setdefault((site.name, need.resources, need.wish, need.time), (need, []))[1].append(job)
         free = self._free(site)
         taken: dict[str, Resources] = {}
+        shut = set()
+        if apart is not None:
+            shut = {name for where, name in apart if where == site.name}
+            shut |= {place.location for place in found.values() if place.stop.site == site.name}
         left: list[Waiting] = []
         for shape, (need, jobs) in alike.items():
             if self._most.get(shape) == 0:
@@ -181,10 +246,12 @@ class Room:
                 continue
             counts = []
             for name in self._suits(shape, site, need, now):
+                if apart is not None and (name in shut or name in taken):
+                    continue
                 room = free[name][1] if name not in taken else free[name][1] - taken[name]
                 if count := most_fitting(need.resources, room):
-                    counts.append((count, name))
-            if not taken:
+                    counts.append((count if apart is None else 1, name))
+            if not taken and apart is None:
                 self._most[shape] = sum(count for count, _ in counts)
             waiting, most = jobs, len(jobs)
             # By how many of them each takes, the oldest first among those that take as many.
@@ -208,12 +275,6 @@ class Room:
 
 
 def most_fitting(asked: Resources, free: Resources) -> int:
-    """How many jobs that each ask for so much go into what is free."""
-    if not asked.fits(free):
-        return 0
-    cpus = (free.cpus + TOLERANCE) / asked.cpus if asked.cpus > 0 else math.inf
-    memory = free.memory / asked.memory if asked.memory > 0 else math.inf
-    disk = free.disk / asked.disk if asked.disk > 0 else math.inf
-    gpus = (free.gpus + TOLERANCE) / asked.gpus if asked.gpus > 0 else math.inf
-    least = min(cpus, memory, disk, gpus)
-    return 1 if least == math.inf else math.floor(least)
+    """How many jobs that each ask for so much go into what is free; of such as ask for nothing one."""
+    found = asked.copies(free)
+    return 1 if found == math.inf else int(found)

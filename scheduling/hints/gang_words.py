@@ -64,7 +64,7 @@ def parse_after(value: object) -> tuple[str, ...]:
 def misplaced(values: Mapping[str, Any]) -> Iterator[str]:
     """Why hints do not go together with each other where jobs start together."""
     if "gang" not in values:
-        for name in ("partial", "on_failure"):
+        for name in ("partial", "spread", "on_failure"):
             if name in values:
                 yield f"hint {name}: it says something of a gang; give the hint gang as well"
     if "gang" in values or "attempts" in values:

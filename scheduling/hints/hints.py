@@ -82,6 +82,7 @@ class Hints:
     :param max_usd: what all tasks of the run may cost together before nothing more is launched for them, USD
     :param gang: what those jobs of its run are called together that start together with it
     :param partial: whether those of them start for which there is room, and the others are tried alone
+    :param spread: whether each of them runs on a location of its own
     :param on_failure: what becomes of the others when one has failed: ``cancel`` or ``leave``
     :param attempts: how often room is looked for, and when; None: a gang as usual, a job alone until there is some
     :param gang_tasks: the tasks of the gang, each with those of them that come before it
@@ -117,6 +118,7 @@ class Hints:
     max_usd: float | None = None
     gang: str | None = None
     partial: bool = False
+    spread: bool = False
     on_failure: str = "cancel"
     attempts: Attempts | None = None
     gang_tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

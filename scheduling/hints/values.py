@@ -146,6 +146,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "run_max_jobs": _whole,
     "gang": gang_words.parse_gang,
     "partial": gang_words.parse_flag,
+    "spread": gang_words.parse_flag,
     "on_failure": gang_words.parse_on_failure,
     "attempts": Attempts.parse,
     gang_words.TASKS: gang_words.parse_tasks,

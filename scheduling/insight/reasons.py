@@ -26,6 +26,11 @@ def _reason(key: str, title: str, remedy: str, pattern: str) -> Reason:
     return Reason(key, title, remedy, re.compile(pattern))
 
 
+def _between(before: str, after: str) -> str:
+    """A pattern for two pieces of text in a line, the one somewhere behind the other, that takes linear time."""
+    return rf"{before}(?:(?!{before}).)*{after}"
+
+
 # The first that matches counts.
 REASONS = (
     _reason(
@@ -39,13 +44,13 @@ REASONS = (
         "attempted",
         "Its next attempt: the last one has found no room",
         "Free some room, then wake it: by the button on its task's tab, or by airflow lading wake.",
-        r"has found no room for .*; the next is at",
+        _between("has found no room for ", "; the next is at"),
     ),
     _reason(
         "gang",
         "The others of its gang",
         "Look at what those wait for in Airflow: its pool and max_active_tasks need room for all of them.",
-        r"members of gang .* are queued|^waits: the others of ",
+        _between("members of gang ", " are queued") + "|^waits: the others of ",
     ),
     _reason(
         "gang_room",
@@ -75,7 +80,7 @@ REASONS = (
         "site_instances",
         "All machines that may be launched are busy",
         "Raise max_instances of the site; where a type is named, allow other types.",
-        r"\d instances of .* are busy",
+        _between(r"\d instances of ", " are busy"),
     ),
     _reason(
         "max_usd_per_hour",

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha512
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from lading.scheduling.hints.patterns import Matching, as_written, parse_matching
 from lading.scheduling.hints.place_words import parse_filters, parse_targets
+from lading.scheduling.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +70,11 @@ def binding(bindings: Iterable[Binding], dag_id: str, task_id: str, groups: Sequ
     return next((each for each in bindings if each.binds(dag_id, task_id, groups)), None)
 
 
-class Named(Protocol):
-    """A job, as far as binding filters know it."""
-
-    @property
-    def name(self) -> str: ...
-
-
 # A binding filter: from a job and its targets to those that it may go to, in the order in which they are tried.
-GetTargets: TypeAlias = Callable[[Named, Sequence[str]], Sequence[str]]
+GetTargets: TypeAlias = Callable[[Job, Sequence[str]], Sequence[str]]
 
 
-def shuffle(job: Named, targets: Sequence[str]) -> Sequence[str]:
+def shuffle(job: Job, targets: Sequence[str]) -> Sequence[str]:
     """The targets in an order of chance, another one for each job, and the same one whenever that job is asked for."""
     # The digits of one number, each for one of those that are left: a generator of its own takes ten times as long.
     chance = int.from_bytes(sha512(job.name.encode(errors="surrogatepass")).digest(), "big")
@@ -95,7 +89,7 @@ FILTERS: Mapping[str, GetTargets] = {"shuffle": shuffle}
 
 
 def filtered(
-    job: Named, targets: Sequence[str], filters: Iterable[str], known: Mapping[str, GetTargets] = FILTERS
+    job: Job, targets: Sequence[str], filters: Iterable[str], known: Mapping[str, GetTargets] = FILTERS
 ) -> tuple[str, ...]:
     """The targets that the filters of a job leave, in the order in which they are tried.
 

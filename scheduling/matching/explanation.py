@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
-from lading.scheduling.matching.routes import as_match, matches, nowhere, ranked, reordered, route, through_filters
+from lading.scheduling.matching.routes import matches, nowhere, rankable, reordered, router, through_filters
 from lading.scheduling.matching.rules import RULES, Rule, in_words, minimum, soft
 from lading.scheduling.matching.sites import SiteView, asked, why_no_target
 from lading.scheduling.matching.stops import Route, Stop, of_text
@@ -40,12 +40,16 @@ def explained(
     *,
     filters: Mapping[str, GetTargets] = FILTERS,
     rules: Sequence[Rule] = RULES,
-    rank: Rank = by_probability,
+    rank: Rank | None = None,
+    is_of_gang: bool = False,
 ) -> Iterator[Step]:
-    """The steps by which it is decided where a job goes, up to the site."""
+    """The steps by which it is decided where a job goes, up to the site.
+
+    :param is_of_gang: whether it starts with others, so that room for it alone is not enough
+    """
     yield Step("bindings", [_named(job, sites)])
     try:
-        its_route = route(job, sites, rules, rank)
+        its_route = router(sites, rules, rank)(job)
         left = through_filters(job, its_route, filters) if its_route else None
     except ValueError as error:
         yield Step("filters", [f"it fails: {error}"])
@@ -58,11 +62,11 @@ def explained(
     if not its_route:
         yield Step("refused", [nowhere(job, sites)])
         return
-    order = [as_match(job, site) for _, site in ranked(job, places, rank)]
-    is_asked = len(order) > 1 and job.site is None and job.targets is None and job.instance_type is None
+    found = rankable(job, places)
+    order = (None if rank is None or not found else rank(job, found)) or by_probability(job, found)
     unasked = "nothing is asked: its places are named, or there is only one"
-    yield Step("ranking", [", ".join(map(_likely, order)) if is_asked else unasked])
-    yield Step("rules × matches", list(_tried(job, its_route, sites)))
+    yield Step("ranking", [", ".join(map(_likely, order)) if order else unasked])
+    yield Step("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
 
 
 def _named(job: Waiting, sites: Sequence[SiteView]) -> str:
@@ -99,17 +103,18 @@ def _likely(match: Match) -> str:
     return f"{match.site} (as the sites file has it)"
 
 
-def _tried(job: Waiting, its_route: Route, sites: Sequence[SiteView]) -> Iterator[str]:
+def _tried(job: Waiting, its_route: Route, sites: Sequence[SiteView], *, is_of_gang: bool) -> Iterator[str]:
+    now = "for this job alone" if is_of_gang else "now"
     by_name = {site.name: site for site in sites}
     for rule, relaxed in dict.fromkeys((stop.rule, stop.relaxed) for stop in its_route):
         stops = [stop for stop in its_route if (stop.rule, stop.relaxed) == (rule, relaxed)]
         asks = f"{NOTHING_LESS}, {format_resources(job.resources)}"
         if rule is not None:
             asks = f"rule {rule!r}, {in_words(job, relaxed)}"
-        yield f"{asks}: " + "; ".join(f"{each.target or each.site} {_room(job, each, by_name)}" for each in stops)
+        yield f"{asks}: " + "; ".join(f"{each.target or each.site} {_room(job, each, by_name, now)}" for each in stops)
 
 
-def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView]) -> str:
+def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView], now: str) -> str:
     """Whether a stop has room now, in words."""
     site = sites[stop.site]
     need = resolved(stop.asked(job), site.arch)
@@ -119,7 +124,7 @@ def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView]) -> str:
         for each in site.locations
     )
     if has_room:
-        return "has room now"
+        return f"has room {now}"
     return f"has none ({site.why_not(stop.asked(job))})"
 
 

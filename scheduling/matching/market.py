@@ -167,6 +167,11 @@ def need(job: Waiting, market: Market | MachineMarket) -> Job:
         run=job.run,
         expected=job.expected,
         budget=job.budget,
+        dag_id=job.dag_id,
+        run_id=job.run_id,
+        task_id=job.task_id,
+        map_index=job.map_index,
+        input_values=job.input_values,
     )
 
 

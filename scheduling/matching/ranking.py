@@ -43,8 +43,8 @@ class Match:
         return None if self.available is None or not self.total else self.available / self.total
 
 
-# From a job and its matches, in the order of the sites file, to the same in the order in which it goes to them; None:
-# somebody else decides.
+# What a plugin says: from a job and its matches, in the order of the sites file, to the same in the order in which it
+# goes to them; None: Lading decides.
 Rank: TypeAlias = Callable[[Job, Sequence[Match]], Sequence[Match] | None]
 
 

@@ -6,15 +6,15 @@ Rules are outside, places inside: all that it wishes at the last place is better
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.matching.bindings import GetTargets, filtered
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.rules import Rule, minimum, variants
 from lading.scheduling.matching.sites import SiteView, asked, open_to, refusal, stop_at
-from lading.scheduling.matching.stops import Changes, Order, Route, of_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.stops import Changes, Order, Route, Stop, of_text
+from lading.scheduling.matching.waiting import Waiting, once_per_shape
 
 
 def matches(job: Waiting, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:
@@ -29,15 +29,17 @@ def matches(job: Waiting, sites: Sequence[SiteView]) -> list[tuple[Target, SiteV
     ]
 
 
-def ranked(
-    job: Waiting, places: Sequence[tuple[Target, SiteView]], rank: Rank = by_probability
-) -> Sequence[tuple[Target, SiteView]]:
+def ranked(job: Waiting, places: Sequence[tuple[Target, SiteView]]) -> Sequence[tuple[Target, SiteView]]:
     """The places in the order in which the job goes to them; those that it or the sites file names stay as they are."""
-    if len(places) < 2 or job.targets is not None or job.site is not None or job.instance_type is not None:
-        return places
     by_name = {site.name: (target, site) for target, site in places}
-    found = [as_match(job, site) for _, site in places]
-    return [by_name[each.site] for each in rank(job, found) or by_probability(job, found)]
+    return [by_name[each.site] for each in by_probability(job, found)] if (found := rankable(job, places)) else places
+
+
+def rankable(job: Waiting, places: Sequence[tuple[Target, SiteView]]) -> Sequence[Match]:
+    """Those of its places that may be put in order, for neither the job nor the sites file names them; or none."""
+    if len(places) < 2 or job.targets is not None or job.site is not None or job.instance_type is not None:
+        return ()
+    return tuple(as_match(job, site) for _, site in places)
 
 
 def as_match(job: Waiting, site: SiteView) -> Match:
@@ -47,18 +49,49 @@ def as_match(job: Waiting, site: SiteView) -> Match:
     return Match(site.name, available, total, wait, site.burst_after > 0)
 
 
-def route(job: Waiting, sites: Sequence[SiteView], rules: Sequence[Rule] = (), rank: Rank = by_probability) -> Route:
+def route(job: Waiting, sites: Sequence[SiteView], rules: Sequence[Rule] = ()) -> Route:
     """Where a job may ever run, in the order in which it goes there; empty: nowhere.
 
     :raises ValueError: a plugin's rule has failed
     """
-    places = ranked(job, matches(job, sites), rank)
+    places = ranked(job, matches(job, sites))
     return tuple(
         stop
         for rule, changes in variants(job, rules)
         for target, site in places
         if (stop := stop_at(job, target, site, rule, changes)) is not None
     )
+
+
+def router(sites: Sequence[SiteView], rules: Sequence[Rule], rank: Rank | None) -> Callable[[Waiting], Route]:
+    """Finds the routes of jobs: once for all that are alike, and then for each in the order that a plugin gives it.
+
+    :param rank: of the plugin; None: there is none
+    """
+    of_shape = once_per_shape(lambda job: route(job, sites, rules))
+    if rank is None:
+        return of_shape
+    matches_of = once_per_shape(lambda job: rankable(job, matches(job, sites)))
+
+    def found(job: Waiting) -> Route:
+        its_route = of_shape(job)
+        return reordered(its_route, through_rank(job, its_route, matches_of(job), rank))
+
+    return found
+
+
+def through_rank(job: Waiting, its_route: Route, found: Sequence[Match], rank: Rank) -> tuple[str, ...]:
+    """The places of a route in the order in which a plugin lets this very job go to them.
+
+    :param found: those that may be put in order; empty: none
+    """
+    order = rank(job, found) if found else None
+    return tuple(dict.fromkeys(map(place, its_route) if order is None else (each.site for each in order)))
+
+
+def place(stop: Stop) -> str:
+    """What a stop is called among those of a job: its target, or of a job without targets its site."""
+    return stop.target or stop.site
 
 
 def nowhere(job: Waiting, sites: Sequence[SiteView]) -> str:
@@ -86,7 +119,7 @@ def by_step(its_route: Route) -> list[dict[str, list[int]]]:
     """The numbers of the stops of a route by their targets, for each step of a rule apart."""
     steps: dict[tuple[str | None, Changes], dict[str, list[int]]] = {}
     for number, stop in enumerate(its_route):
-        steps.setdefault((stop.rule, stop.relaxed), {}).setdefault(str(stop.target), []).append(number)
+        steps.setdefault((stop.rule, stop.relaxed), {}).setdefault(place(stop), []).append(number)
     return list(steps.values())
 
 

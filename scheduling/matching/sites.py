@@ -44,6 +44,7 @@ class SiteView:
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
     :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
         ``locality_wait``: how ``data_locality`` does it
+    :param launches: whether its locations are launched, also while it is not known which can be
     :param tried: the names of jobs for which nothing has come free since a place was sought for them
     """
 
@@ -69,6 +70,7 @@ class SiteView:
     rest: str = "random"
     locality_wait: float = 0.0
     tried: frozenset[str] = frozenset()
+    launches: bool = False
 
     def may_run(self, job: Job) -> bool:
         """Whether it could ever run a job, busy or not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lading.scheduling.job import LAYOUT, NATIVE, Job
 
@@ -19,6 +19,17 @@ HINTS = {
 }
 
 
+class Apart(NamedTuple):
+    """A gang that is spread over locations.
+
+    :param gang: its token
+    :param taken: the locations at the site in question that members have already, by their names
+    """
+
+    gang: str
+    taken: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Job):
     """A queued job; its name is the token.
@@ -30,11 +41,12 @@ class Waiting(Job):
     :param native: its native directives, as JSON
     :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
     :param soft: what it asks for and can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing
-    :param dag_id: its Dag, where some site does not take every one; None: each does, or it belongs to none
+    :param dag_of_shape: its Dag, where some site does not take every one; None: each does, or it belongs to none
     :param is_ahead: whether jobs that should start before it may not have been looked at
     :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
     :param max_instances: on how many machines jobs of its ``task`` may be at once; None: any number
     :param run_max_instances: on how many those of its ``run`` may
+    :param apart: the gang no two members of which share a location; None: its members may, or it has none
     """
 
     site: str | None = None
@@ -44,18 +56,19 @@ class Waiting(Job):
     native: str | None = None
     targets: str | None = None
     soft: str | None = None
-    dag_id: str | None = None
+    dag_of_shape: str | None = None
     is_ahead: bool = False
     hidden: int = 0
     max_instances: int | None = None
     run_max_instances: int | None = None
+    apart: Apart | None = None
 
     @property
     def shape(self) -> tuple[Hashable, ...]:
         """What jobs have in common that are decided about in the same way, as ``executors.store.shapes`` has it."""
         asked = self.resources
         return (
-            self.dag_id,
+            self.dag_of_shape,
             asked.cpus,
             asked.memory,
             asked.disk,
@@ -84,7 +97,7 @@ class Waiting(Job):
 # What makes the shape of a job, as a key that is made in half the time.
 key = attrgetter(
     *(
-        "dag_id",
+        "dag_of_shape",
         "resources.cpus",
         "resources.memory",
         "resources.disk",

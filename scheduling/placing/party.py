@@ -1,7 +1,7 @@
 """Parties: jobs that are alike, on their way from site to site. Pure.
 
-There may be thousands of jobs, and few that differ. Binding filters may send each of them another way: so those that
-are at one stop are together there, wherever they come from and go next.
+There may be thousands of jobs, and few that differ. Binding filters, and rankings of plugins, may send each of them
+another way: so those that are at one stop are together there, wherever they come from and go next.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from lading.scheduling.job import Job
 from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.routes import by_step, by_targets, least_first
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order, Route, Stop
@@ -30,7 +31,8 @@ class Alike:
     :param refused: why nowhere, in words
     :param jobs: in their order
     :param order: in which they go to the stops of the route
-    :param orders: of those that have binding filters: in which each does, by its name
+    :param orders: of those that have binding filters, or that a plugin ranks: in which each does, by its name
+    :param matches: the places that a plugin may put in another order for each of them
     :param needs: what they take where they ask for the same: by what that is, by their names
     :param words: by the number of a stop: why that does not take them now
     :param steps: the numbers of the stops by their targets; ``known``: the orders that follow from targets
@@ -43,6 +45,7 @@ class Alike:
     orders: dict[str, Order] = field(default_factory=dict)
     needs: dict[Hashable, dict[str, Job]] = field(default_factory=dict)
     words: dict[int, str] = field(default_factory=dict)
+    matches: Sequence[Match] = ()
     steps: list[dict[str, list[int]]] = field(init=False, repr=False)
     known: dict[tuple[str, ...], Order] = field(default_factory=dict, repr=False)
 

@@ -15,7 +15,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.party import NAME, Alike, Coming, Party
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, awaited, reason
-from lading.scheduling.provisioning import Provision, decide
+from lading.scheduling.provisioning import Provision, decide, decide_apart
 
 
 @dataclass(slots=True)
@@ -184,10 +184,23 @@ class Tour:
         waiting = [need for need, _ in wanting.values()]
         since = {name: at for name, (_, at) in wanting.items()}
         others = self.wanted.get(site.name, ())
-        waiting += [site.need(job) for job in others]
+        waiting += [site.need(job) for job in others if job.apart is None]
         since |= {job.name: job.queued_at for job in others}
-        limits = self.groups.limits(site.name, site.launched)
-        found = decide(waiting, site.launched, market, since, limits, now=now)
+        limits, launched = self.groups.limits(site.name, site.launched), site.launched
+        spread = [(site.need(job), job.apart) for job in others if job.apart is not None]
+        first, kept = Provision(), frozenset[str]()
+        if spread:
+            first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
+        found = decide(waiting, launched, market, since, limits, now=now)
+        if spread:
+            found = replace(
+                found,
+                launches=(*first.launches, *found.launches),
+                releases={name: words for name, words in found.releases.items() if name not in kept},
+                spare=found.spare - kept,
+                waits={**found.waits, **first.waits},
+                refused={**found.refused, **first.refused},
+            )
         before = self.found.provisions.get(site.name, Provision()).waits
         told = {name: words for name, words in before.items() if name not in wanting}
         self.found.provisions[site.name] = replace(found, waits={**told, **found.waits})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling import groups
@@ -200,6 +200,29 @@ def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now
     }
 
 
+def abandoned(
+    live: Sequence[Location],
+    ordered_for: Mapping[str, Collection[str]],
+    active: Collection[str],
+    spare: Collection[str],
+) -> dict[str, str]:
+    """The allocations that wait in their queue for members of gangs alone none of which looks for room any more.
+
+    Others are kept for ``idle_seconds``; a gang comes back after minutes, if at all, and asks for the whole of it then.
+
+    :param ordered_for: the members for which each was asked for, by its name
+    :param active: those of gangs that look for room, or have started
+    :param spare: the allocations in which nothing that waits has a place
+    :returns: with the reason in words
+    """
+    return {
+        each.name: "the gang for which it was asked looks for room no more"
+        for each in live
+        if each.booting and each.name in spare and each.name in ordered_for
+        if not any(job in active for job in ordered_for[each.name])
+    }
+
+
 def _giving_way(
     jobs: Sequence[Job], live: Sequence[Location], used: frozenset[str], market: Market, limits: Limits, now: float
 ) -> dict[str, str] | None:
@@ -219,8 +242,8 @@ def _giving_way(
     def left(each: Location) -> float:
         return math.inf if each.ends_at is None else each.ends_at - now
 
-    def without(given_up: Location, jobs: Sequence[Job]) -> tuple[Launch, ...]:
-        return _needed(jobs, [each for each in live if each is not given_up], market, limits, now).launches
+    def without(abandoned: Location, jobs: Sequence[Job]) -> tuple[Launch, ...]:
+        return _needed(jobs, [each for each in live if each is not abandoned], market, limits, now).launches
 
     # Of those that are alike the one that is there longest will do: there may be hundreds, and a thousand jobs.
     longest = {(each.kind, each.capacity): each for each in sorted(live, key=left)}.values()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.waiting import Apart
 from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import allocations, machines
 from lading.scheduling.provisioning.budgets import within
@@ -39,3 +40,55 @@ def decide(
     launches, over = within(found.launches, [*jobs, *stored], {})
     waits = {job.name: over[job.name] for job in jobs if job.name in over}
     return replace(found, launches=launches, waits={**waits, **found.waits}) if over else found
+
+
+def decide_apart(
+    jobs: Sequence[tuple[Job, Apart]],
+    live: Sequence[Location],
+    market: Market | MachineMarket,
+    since: Mapping[str, float],
+    limits: Limits,
+    *,
+    now: float,
+) -> tuple[Provision, list[Location], frozenset[str]]:
+    """Decide what is launched for members of gangs no two of which may share a location.
+
+    The planner packs, so each is decided about for itself, as if what others have could take nothing.
+
+    :param jobs: those that wait and have no place yet, each with its gang
+    :returns: what is launched; what is there, with those on it that have a place, and what is launched, which takes no
+        others and counts against limits; and the names of all that has one of them
+    """
+    there, kept, found = list(live), set[str](), Provision()
+    taken: dict[str, set[str]] = {}
+    for job, apart in jobs:
+        shut = taken.setdefault(apart.gang, set(apart.taken))
+        fitting = (
+            number
+            for number, each in enumerate(there)
+            if each.name not in shut and not each.draining and each.suits(job) and each.lasts(job.time, now)
+            if job.resources.fits(each.capacity - each.running)
+        )
+        if (number := next(fitting, None)) is not None:
+            there[number] = there[number].kept_for([job], now)
+            shut.add(there[number].name)
+            kept.add(there[number].name)
+            continue
+        closed = [replace(each, draining=True, used=each.running, stored=()) for each in there]
+        alone = decide([job], closed, market, since, limits, now=now)
+        found = replace(
+            found,
+            launches=(*found.launches, *alone.launches),
+            waits={**found.waits, **alone.waits},
+            refused={**found.refused, **alone.refused},
+        )
+        for launch in alone.launches:
+            # It counts against limits, and takes a member of another gang.
+            name = f"for {job.name}"
+            price = launch.usd_per_hour or 0.0
+            made = Location(name, launch.capacity, instance_type=launch.kind, usd_per_hour=price, booting=True)
+            there.append(made.kept_for([job], now))
+            shut.add(name)
+            kept.add(name)
+    new = [replace(each, draining=True) for each in there[len(live) :]]
+    return found, [*there[: len(live)], *new], frozenset(kept)

@@ -37,6 +37,13 @@ class Drive:
         self.last.acknowledge()
         return {each.name: each.state for each in self.last.locations}
 
+    def answered(self) -> EC2Site:
+        """The site when AWS has answered it for the first time, which may take long on a busy machine: until then a
+        controller hears that it could not be asked.
+        """
+        self.until(lambda _: self.last is not None)
+        return self.site
+
     def until(self, reached: Callable[[dict[str, LocationState]], bool], seconds: float = PATIENCE) -> None:
         assert wait_until(lambda: reached(self.look()), seconds, 0.1), (self.last, self.events)
 

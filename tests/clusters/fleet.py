@@ -123,8 +123,8 @@ class Fleet(Paper):
                 self.state("RUNNING", name)
                 for each in ("inbox", "cancel", "events", "jobs"):
                     (self.spool(name) / each).mkdir(parents=True)
-                ends_at = time.time() + self.terms(name).seconds
-                Path(self.of(name).up).write_text(json.dumps({"host": "n1", "ends_at": ends_at}))
+                left = self.terms(name).seconds
+                Path(self.of(name).up).write_text(json.dumps({"host": "n1", "now": time.time(), "left": left}))
         return self.names
 
     def inbox(self, name: str) -> list[str]:

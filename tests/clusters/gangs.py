@@ -44,6 +44,7 @@ class HoldingSite(FakeSite, Holding):
         self.lies: str | None = None
         self.held: dict[str, Hold] = {}
         self.dropped: list[str] = []
+        self.refused: list[str] = []
         self.at: dict[str, str] = {}
         self.life = 0
         """How many controllers it has outlived: what one of them asked for and has not got dies with it."""
@@ -75,6 +76,7 @@ class HoldingSite(FakeSite, Holding):
             if self.lies == "silence" or hold.token in self.held:
                 continue
             if self.lies == "refused":
+                self.refused.append(hold.token)
                 self.say("refused", hold.token, reason="the machine is full")
             else:
                 self.held[hold.token] = hold
@@ -167,6 +169,22 @@ class House:
         with Session(self.engine) as session:
             for row in session.scalars(select(GangRow)):
                 row.wake_at = None if row.wake_at is None else row.wake_at - seconds
+                memory = json.loads(row.memory)
+                row.memory = json.dumps({**memory, "look_at": memory["look_at"] - seconds})
+            session.commit()
+
+    def drop_jobs(self) -> None:
+        """Airflow wants none of the members any more."""
+        with Session(self.engine) as session:
+            for job in session.scalars(select(Job)):
+                job.state = State.CANCELLED
+            session.commit()
+
+    def let_time_out(self) -> None:
+        """The time of each pass that looks for room is over."""
+        with Session(self.engine) as session:
+            for row in session.scalars(select(GangRow)):
+                row.memory = json.dumps({**json.loads(row.memory), "until": 0.0})
             session.commit()
 
     def queue(

@@ -96,14 +96,29 @@ def bought():
 
 bought()
 """
-# One gang needs more than there is, another one this machine and one that has yet to boot.
+# One gang needs more than another task leaves, another one this machine and one that has yet to boot.
 TOGETHER = """
+import time
+from pathlib import Path
 from airflow.sdk import dag, task
 from lading.operators import resources
 
+BEGAN = Path("BEGAN_FILE")
+
 @dag(schedule=None)
 def together():
-    @task(executor_config=resources(gang="large", site="local", cpus=3, attempts={"pauses": ["1h"], "count": 9}))
+    @task(executor_config=resources(site="local", cpus=1))
+    def other():
+        BEGAN.touch()
+        while BEGAN.exists():
+            time.sleep(0.1)
+
+    @task(executor_config=resources(site="local"))
+    def wait():
+        while not BEGAN.exists():
+            time.sleep(0.1)
+
+    @task(executor_config=resources(gang="large", site="local", cpus=2, attempts={"pauses": ["1h"], "count": 9}))
     def half(number):
         pass
 
@@ -115,7 +130,8 @@ def together():
     def there():
         pass
 
-    half.expand(number=[1, 2])
+    other()
+    wait() >> half.expand(number=[1, 2])
     here()
     there()
 
@@ -587,11 +603,13 @@ def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
     page.close()
 
 
-def test_who_holds_what_and_what_sleeps_is_woken(real: tuple[Airflow, str], ec2: FakeEC2, browser: Browser) -> None:
+def test_who_holds_what_and_what_sleeps_is_woken(
+    real: tuple[Airflow, str], ec2: FakeEC2, browser: Browser, tmp_path: Path
+) -> None:
     airflow, run_id = real
     airflow.wait_for_run("shown", run_id)  # this machine is empty
     ec2.boot_seconds = 25.0
-    airflow.add_dag("together", TOGETHER)
+    airflow.add_dag("together", TOGETHER.replace("BEGAN_FILE", str(tmp_path / "began")))
     run_id = airflow.trigger("together")
     window = Window(browser, airflow.url)
     page = window.open("/plugin/lading")
@@ -610,6 +628,7 @@ def test_who_holds_what_and_what_sleeps_is_woken(real: tuple[Airflow, str], ec2:
     page.get_by_role("button", name="Yes", exact=True).click()
     expect(facts).to_contain_text("attempt 2 of 9")
     picture(window, "woken")
+    (tmp_path / "began").unlink()
     assert window.faults == []
     page.close()
 

@@ -6,22 +6,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import metrics
-from lading.executors.store import Capacity, Location, SiteRow, State, usage
+from lading.executors.store import Capacity, Job, Location, SiteRow, State, usage
 from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.jobs import CHUNK
 from lading.plugin.subcommands.jobs import youngest
 from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.models import Waits
 from lading.plugin.ui.queries.advice import advice
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.runs import run, runs
-from lading.plugin.ui.queries.sight import EVERYTHING
+from lading.plugin.ui.queries.sight import EVERYTHING, Sight
 from lading.plugin.ui.queries.summary import costs, summary
+from lading.plugin.ui.queries.tries import tries
 from tests.conftest import DATABASES
 
 NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0
@@ -79,6 +81,24 @@ def add_work(session: Session) -> None:
     session.flush()
 
 
+def test_what_somebody_sees_is_asked_of_the_database(session: Session) -> None:
+    for dag in ("mine", "other", "gone", ""):
+        add(session, f"of {dag}", dag_id=dag or None, run_id=None if not dag else "r", started_at=NOW - 5)
+    session.flush()
+    many = frozenset(f"dag {number}" for number in range(3 * CHUNK))  # more than one list may have
+    for sight, seen in (
+        (EVERYTHING, {"of mine", "of other", "of gone", "of "}),
+        (Sight(frozenset({"mine"})), {"of mine", "of "}),
+        (Sight(frozenset()), {"of "}),
+        (Sight(many | {"mine"}), {"of mine", "of "}),
+        (Sight(hidden=frozenset({"other"})), {"of mine", "of gone", "of "}),
+        (Sight(hidden=many | {"other"}), {"of mine", "of gone", "of "}),
+    ):
+        assert set(session.scalars(select(Job.token).where(sight.condition()))) == seen, sight
+        for dag in ("mine", "other", "gone", None):
+            assert sight.sees(dag) == (f"of {dag or ''}" in seen)
+
+
 def test_cpus_in_use_are_those_of_what_is_up_and_batch_jobs_are_apart(session: Session) -> None:
     add_sites(session)
     add_work(session)
@@ -130,6 +150,33 @@ def test_today_has_the_usd_of_what_runs_as_of_what_ended(session: Session) -> No
     assert found["free"].usd is None, "what has no price costs no 0 USD"
 
 
+def test_a_run_and_its_jobs_have_cost_until_now_what_runs_of_them(session: Session) -> None:
+    add_sites(session)
+    add_work(session)
+    ended = {"state": State.SUCCEEDED, "started_at": NOW - HOUR, "ended_at": NOW - 60}
+    add(session, "ended", site="local", location="host", usd=2.0, **ended)
+    add(session, "waits", state=State.QUEUED)
+    session.flush()
+    running = {"here": 4 * 0.1 / 6, "allocated": 8 * 0.25 / 6, "queued": 1800 * 0.5 / 6, "nodes": 24 * 0.25 / 6}
+    found = run(session, "d", "r", NOW)
+    assert found.totals.usd == pytest.approx(2.0 + sum(running.values()))
+    assert found.totals.cpu_hours == pytest.approx((3540 + (4 + 8 + 1800 + 24) * 600) / HOUR)
+    of_jobs = {each.id: each.usd for each in tries(session, EVERYTHING, NOW, [], 10).jobs}
+    assert of_jobs == pytest.approx({**running, "ended": 2.0, "waits": None})
+    assert {each.id: each.usd for each in found.waits} == of_jobs
+
+
+def test_a_run_takes_until_its_last_job_has_ended(session: Session) -> None:
+    ended = {"state": State.SUCCEEDED, "queued_at": NOW - HOUR, "started_at": NOW - HOUR, "ended_at": NOW - 3500}
+    add(session, "ended", **ended)
+    add(session, "over", run_id="r2", **ended)
+    add(session, "waits", state=State.QUEUED, queued_at=NOW - 3000)
+    session.flush()
+    found = {each.run_id: (each.live, each.began_at, each.ended_at) for each in runs(session, "d", NOW, 10).runs}
+    assert found == {"r": (1, NOW - HOUR, NOW - 3500), "r2": (0, NOW - HOUR, NOW - 3500)}
+    assert (run(session, "d", "r", NOW).seconds, run(session, "d", "r2", NOW).seconds) == (HOUR, 100)
+
+
 def test_the_share_of_what_was_used_is_of_those_of_which_it_is_known(session: Session) -> None:
     ran = {"started_at": NOW - HOUR, "cpus": 2.0}
     add(session, "ended", state=State.SUCCEEDED, ended_at=NOW, cpu_seconds=HOUR, **ran)
@@ -139,7 +186,7 @@ def test_the_share_of_what_was_used_is_of_those_of_which_it_is_known(session: Se
     [found] = costs(session, EVERYTHING, NOW - DAY, NOW).dags
     assert (found.cpu_hours, found.cpu_hours_measured, found.cpu_hours_used) == pytest.approx((84, 2, 1))
     totals = run(session, "d", "r", NOW).totals
-    assert (totals.cpu_hours, totals.cpu_hours_measured, totals.cpu_hours_used) == pytest.approx((4, 2, 1))
+    assert (totals.cpu_hours, totals.cpu_hours_measured, totals.cpu_hours_used) == pytest.approx((84, 2, 1))
 
 
 def test_the_window_of_an_old_run_has_its_jobs(session: Session) -> None:

@@ -21,7 +21,7 @@ from lading.executors.controller import dispatch
 from lading.executors.estimation import appraisal
 from lading.executors.locality import data
 from lading.executors.locality.staging import Staging
-from lading.executors.store import Change, Job, Location, State, groups, instances, queue
+from lading.executors.store import Change, Job, Location, State, groups, instances, queue, strikes
 from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import Instance, InstanceState
@@ -216,7 +216,7 @@ def test_a_layout_goes_from_the_hints_to_the_envelope(session: Session) -> None:
     add(session, "b", cpus=2.0, nodes=2, ppn=2, threads=1)
     assert {job.name: LAYOUT in job.hints for job in queue.waiting(session)} == {"a": False, "b": True}
     store.apply(session, [Change(token, {"state": State.PLACED}) for token in "ab"])
-    sent = dispatch.envelopes(queue.to_send(session, ["a", "b"]), str, 1.0)
+    sent = [dispatch.envelope(job, "", 1.0) for job in queue.to_send(session, ["a", "b"])]
     assert {each.token: each.layout for each in sent} == {"a": None, "b": Layout(2, 2, 1)}
 
 
@@ -322,19 +322,24 @@ def test_more_jobs_than_one_statement_takes(session: Session) -> None:
 
 
 def test_one_controller_holds_the_lease(session: Session) -> None:
-    def take(holder: str, now: float, dead: str | None = None) -> bool:
-        return store.take_lease(session, holder, "host", 1, True, now, 10.0, dead)
+    def take(holder: str, dead: str | None = None, seconds: float = 3600.0) -> bool:
+        return store.take_lease(session, holder, "host", 1, True, seconds, dead)
 
-    assert take("a", 100.0)
-    assert not take("b", 105.0)
-    assert take("a", 109.0), "the holder renews it"
-    assert not take("b", 118.0)
-    assert take("b", 120.0), "it has run out"
-    assert take("c", 121.0, dead="b"), "its holder is known to be dead"
+    assert take("a")
+    assert not take("b")
+    assert take("a", seconds=7200.0), "the holder renews it"
+    held = store.lease(session)
+    assert held is not None
+    assert 3600.0 < held.left <= 7200.0
+    assert abs(held.expires_at - held.left - time.time()) < 600.0, "the database's clock, in seconds since the epoch"
+    assert not take("b")
+    assert take("a", seconds=-1.0)
+    assert take("b"), "it has run out"
+    assert take("c", dead="b"), "its holder is known to be dead"
     store.drop_lease(session, "b")
     assert store.lease(session) is not None, "only the holder gives it up"
     store.drop_lease(session, "c")
-    assert take("d", 122.0)
+    assert take("d")
 
 
 def test_old_jobs_are_forgotten_when_airflow_has_been_told(session: Session) -> None:
@@ -545,3 +550,33 @@ def test_files_are_staged_and_copies_removed(session: Session, tmp_path: Path) -
     ready, changes = staging.ready(session, "lab", {"here": ["a", "b"]})
     assert ready == {"here": ["b"]}
     assert [change.values["state"] for change in changes] == [State.FAILED]
+
+
+def test_jobs_that_were_noted_are_struck_and_have_failed_the_second_time(session: Session) -> None:
+    asks = {"appraisal": "{}", "dag_id": "d", "run_id": "r", "task_id": "t"}
+    for index, token in enumerate("abc"):
+        add(session, token, map_index=index, **asks)
+    strikes.note(session, "first", "ab")
+    assert strikes.charge(session, "first") == []
+    assert {change.token for change in strikes.charge(session, "second")} == {"a", "b"}
+    assert appraisal.waiting_dags(session) == {"d": True}
+    assert [job.token for job in appraisal.unappraised(session, [], are_struck=True)] == ["a", "b"]
+    assert [job.token for job in appraisal.unappraised(session, [])] == ["c"]
+    strikes.note(session, "second", "b")
+    strikes.passed(session, "b")
+    strikes.note(session, "second", "ac")
+    strikes.take_all_back(session, "second")
+    strikes.note(session, "second", "a")
+    [change] = strikes.charge(session, "third")
+    assert (change.token, change.values["state"]) == ("a", State.FAILED)
+    assert strikes.repeated(session, ("d", "r", "t")) == {"{}": [0]}
+    assert [job.token for job in appraisal.unappraised(session, [])] == ["b", "c"]
+
+
+def test_a_change_that_no_column_takes_is_the_end_of_its_job_alone(session: Session) -> None:
+    for token in "abc":
+        add(session, token)
+    found = appraisal.stored(session, [Change(each, {"input_size": 10**30 if each == "b" else 5}) for each in "abc"])
+    assert [change.values.get("input_size") for change in found] == [5, None, 5]
+    states = {job.token: (job.state, job.input_size) for job in session.scalars(select(Job))}
+    assert states == {"a": (State.QUEUED, 5), "b": (State.FAILED, None), "c": (State.QUEUED, 5)}

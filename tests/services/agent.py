@@ -22,6 +22,18 @@ from tests.services.forked import Forked
 RUNNER = "tests.clusters.agent_runner"
 ROOT = Path(__file__).parents[2]
 
+# What ``python -m lading.executors.agent`` does, with other constants.
+WITH_CONSTANTS = """
+import importlib, json, sys
+for name, value in json.loads(sys.argv.pop(1)).items():
+    module, _, constant = name.rpartition(".")
+    module = importlib.import_module(module)
+    assert hasattr(module, constant)
+    setattr(module, constant, value)
+from lading.executors.agent.agent import main
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 class AgentError(AssertionError):
     """Something did not happen in time; the message holds the agent's log."""
@@ -92,6 +104,8 @@ class NodeAgent:
             )
             return
         command = [sys.executable, "-m", "lading.executors.agent"]
+        if constants:
+            command = [sys.executable, "-c", WITH_CONSTANTS, json.dumps(constants)]
         if not privileged:
             command = unprivileged.command(*command)
         if open_files is not None:

@@ -5,6 +5,7 @@ The integration tests, the benchmarks and ``make demo`` share it.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import secrets
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,8 @@ class Airflow:
             "core.dags_are_paused_at_creation": False,
             "core.max_active_tasks_per_dag": 1000,  # packing decides, not this throttle
             "core.simple_auth_manager_all_admins": True,
+            # Components that begin together in a new home would each make up one, and the last one stay in the file.
+            "core.fernet_key": base64.urlsafe_b64encode(sha256(str(self.home).encode()).digest()).decode(),
             "api.host": "127.0.0.1",
             "api.port": api,
             "api.base_url": self.url,

@@ -28,7 +28,11 @@ ERRORS = {
     "throttle": (503, "RequestLimitExceeded", "Request limit exceeded."),
     "unauthorized": (403, "UnauthorizedOperation", "You are not authorized to perform this operation."),
     "unavailable": (503, "Unavailable", "The server is overloaded and can't handle the request."),
-    "unsupported": (400, "Unsupported", "Your requested instance type ({type}) is not supported in {zone}."),
+    "unsupported": (
+        400,
+        "Unsupported",
+        "Your requested instance type ({type}) is not supported in your requested Availability Zone ({zone}).",
+    ),
     "dry": (412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set."),
     "mismatch": (
         400,

@@ -47,7 +47,7 @@ def add_house(session: Session, now: float, jobs: int, machines: int, waiting: i
     """The same in Lading's own tables."""
     chance = random.Random(7)
     add_sites(session, now, machines - 1)
-    take_lease(session, "controller", "host", 1, True, now, 86400.0, None)
+    take_lease(session, "controller", "host", 1, True, 86400.0, None)
     names = [f"L{number:014d}" for number in range(machines - 1)]
     session.add(Capacity(site="local", name="host", cpus=16.0, since=now - 86400, **AMOUNTS))
     for name in names:

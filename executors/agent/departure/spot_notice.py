@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from datetime import datetime, timezone
+from email.utils import mktime_tz, parsedate_tz
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -37,7 +38,7 @@ TOKEN_SECONDS = 21600
 MOST_BYTES = 65536
 # Jobs are asked to end so long before the machine goes, and killed while there is time to tell of it, seconds.
 BEFORE, TIME_TO_TELL = 30.0, 10.0
-# No notice comes earlier. A clock that is behind makes it seem so, seconds.
+# No notice comes earlier, seconds.
 LONGEST_NOTICE = 120.0
 
 UNKNOWN = "the instance metadata service does not say whether this machine is taken away"
@@ -69,42 +70,49 @@ class SpotNotice:
             return None
         self._due = now + INTERVAL
         try:
-            at = self._ask()
+            said = self._ask()
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._trouble.begin(UNKNOWN, self._backoff.failed(str(error) or type(error).__name__))
             return None
         self._backoff.succeeded()
         self._trouble.end(UNKNOWN)
-        if at is None:
+        if said is None:
             return None
-        found = ending(at, time.time(), kill_grace)
+        found = ending(*said, kill_grace)
         log.warning("%s", found.cause.message)
         found.tell(spool)
         return found
 
-    def _ask(self) -> datetime | None:
-        """:raises OSError, HTTPException, ValueError: it does not answer, or makes no sense"""
+    def _ask(self) -> tuple[datetime, float] | None:
+        """When this machine is taken away, and what time it is by the same clock: this machine's may be wrong.
+
+        :raises OSError, HTTPException, ValueError: it does not answer, or makes no sense
+        """
         if time.monotonic() > self._token_ends:
             lasts = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
-            status, token = self._request("PUT", "/latest/api/token", lasts)
+            status, token, _ = self._request("PUT", "/latest/api/token", lasts)
             if status != http.client.OK:
                 raise ValueError(f"it answers {status} when it is asked for a token")
             self._token, self._token_ends = token.decode("ascii"), time.monotonic() + TOKEN_SECONDS / 2
-        status, said = self._request("GET", ACTION, {"X-aws-ec2-metadata-token": self._token})
+        status, said, now = self._request("GET", ACTION, {"X-aws-ec2-metadata-token": self._token})
         if status == http.client.NOT_FOUND:
             return None
         if status != http.client.OK:
             self._token_ends = 0.0
             raise ValueError(f"it answers {status}")
         at: datetime = checked(InstanceAction, parsed(said))["time"]
-        return at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
+        # Where no time is said, the notice is as new as it can be, for it was not there at the last look.
+        return at, at.timestamp() - LONGEST_NOTICE if now is None else now
 
-    def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes, float | None]:
+        """The status, what is said, and when that was by the clock of the service, seconds since the epoch."""
         connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port, timeout=TIMEOUT)
         try:
             connection.request(method, self._url.path.rstrip("/") + path, headers=headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(MOST_BYTES)
+            date = parsedate_tz(answer.headers.get("Date", ""))
+            return answer.status, answer.read(MOST_BYTES), None if date is None else mktime_tz(date)
         finally:
             connection.close()
 
@@ -113,7 +121,7 @@ def ending(at: datetime, now: float, kill_grace: float) -> Ending:
     """What a notice means for jobs.
 
     :param at: when the machine goes
-    :param now: seconds since the epoch
+    :param now: what time it is by the clock that says so, seconds since the epoch
     """
     left = min(at.timestamp() - now, LONGEST_NOTICE) - BEFORE
     words = f"AWS takes the spot machine away at {format_moment(at.timestamp())}"

@@ -55,6 +55,9 @@ class JobScratch:
         self.path = parent / token
         self._lock = parent / f"{token}.lock"
         while (held := _hold(self._lock, os.O_CREAT)) is None:
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(self._lock.lstat().st_mode):
+                    raise OSError(f"{self._lock} is there, and is no file: remove it")
             time.sleep(0.01)  # somebody only looks whether it is held
         self._held = held
         with contextlib.suppress(FileExistsError):
@@ -189,13 +192,17 @@ def _kept(mark: Path) -> Kept:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder, what is write-protected in it as well; what cannot be deleted stays."""
+    """Delete a folder, what is write-protected in it as well; what cannot be deleted stays. No link is followed."""
     with contextlib.suppress(OSError):
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            folder.unlink()
+            return
         os.chmod(folder, 0o700)
     for path, names, _ in os.walk(folder):
         for name in names:
             if not os.path.islink(each := os.path.join(path, name)):
-                os.chmod(each, 0o700)
+                with contextlib.suppress(OSError):  # it is somebody else's
+                    os.chmod(each, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 

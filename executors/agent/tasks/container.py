@@ -11,12 +11,15 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lading.executors.agent.supervisor import Job, JobFailed
 from lading.hooks.files.regular_file import read_end, read_regular
+from lading.hooks.files.written import checked, parsed
+from lading.hooks.spool.events import InsideFile
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.container_words import engine_and_image
 
@@ -121,7 +124,7 @@ def conclude(job: Job, code: int, engine: str, *, is_killed: bool) -> None:
     :raises JobFailed: it did not succeed
     """
     try:
-        found = json.loads(read_regular(job.folder.root / OUTCOME, MOST_BYTES))
+        found = checked(InsideFile, parsed(read_regular(job.folder.root / OUTCOME, MOST_BYTES)))
     except FileNotFoundError:
         if is_killed:
             raise _out_of_memory(code) from None
@@ -129,14 +132,16 @@ def conclude(job: Job, code: int, engine: str, *, is_killed: bool) -> None:
         said = (read_end(job.folder.output, MOST_WORDS).decode(errors="replace").strip().splitlines() or [""])[-1]
         words = f"{engine} {how} before the task had ended in its container{': ' if said else ''}{said}"
         raise JobFailed(words, code or 1) from None
-    job.outputs = {str(path): int(size) for path, size in found["outputs"].items()}
-    job.used = (float(found["cpu_seconds"]), int(found["peak"]), int(found["touched"]))
+    except (OSError, ValueError) as error:
+        raise JobFailed(f"what the job has left in its container cannot be read: {error}", code or 1) from error
+    job.outputs = found["outputs"]
+    job.used = (found["cpu_seconds"], found["peak"], found["touched"])
     if found["error"] is not None:
         # Apptainer's containers have no limit of their own.
         if is_killed or (found.get("is_out_of_memory") and engine == "docker"):
-            raise _out_of_memory(int(found["exit_code"]))
-        failure = JobFailed(str(found["error"]), int(found["exit_code"]))
-        failure.cause = str(found["cause"])
+            raise _out_of_memory(found["exit_code"])
+        failure = JobFailed(found["error"], found["exit_code"])
+        failure.cause = found["cause"]
         raise failure
 
 
@@ -149,12 +154,20 @@ def _out_of_memory(exit_code: int) -> JobFailed:
 
 
 def _docker(*arguments: str) -> str:
-    """What Docker answers; nothing where it does not."""
-    try:
-        found = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return found.stdout
+    """What Docker answers; nothing where it does not.
+
+    A command that was killed is given again: the agent kills what is below the job's process, and may have begun to
+    before it could see that the task has ended.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            found = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=left, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        if found.returncode != -signal.SIGKILL:
+            return found.stdout
+    return ""
 
 
 def path_of(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from airflow.utils.session import create_session
 from lading.executors import store
 from lading.executors.controller.life.lease_clock import LeaseClock
 from lading.executors.controller.life.process import ask_to_make_way, is_dead
-from lading.executors.store import capacity
+from lading.executors.store import Change, capacity, strikes
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ class Leadership:
         self.leads_until = 0.0
         self.renew_at = 0.0
         self.has_lost = False
+        self.struck: list[Change] = []
+        """What the controllers before it have died or hung over, not yet told."""
         self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
         self._renewal = threading.Lock()
 
@@ -82,6 +84,7 @@ class Leadership:
         self.has_lost = True
         self.leads_until = self.renew_at = 0.0  # a site that goes on only now must not be asked for anything
         with create_session(scoped=False) as session:
+            strikes.take_all_back(session, self.holder)
             store.drop_lease(session, self.holder)
 
     def _take(self) -> bool:
@@ -91,9 +94,15 @@ class Leadership:
             if held is not None and not self.managed:
                 ask_to_make_way(held)
             leads = store.take_lease(
-                session, self.holder, socket.gethostname(), os.getpid(), self.managed, time.time(), LEASE_SECONDS, dead
+                session, self.holder, socket.gethostname(), os.getpid(), self.managed, LEASE_SECONDS, dead
             )
+            struck: list[Change] = []
             if leads and not self.leads_until:
                 store.forget_other_sites(session, self.sites)
                 capacity.end_other_sites(session, self.sites, time.time())
-            return leads
+                struck = strikes.charge(session, self.holder)
+        if struck:
+            which = ", ".join(each.token for each in struck[:3])
+            log.error("A controller has died or hung while it examined %d jobs (%s ...)", len(struck), which)
+        self.struck += struck
+        return leads

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from lading.hooks.files.trouble import Trouble
 
@@ -19,6 +20,7 @@ SECONDS_UNTIL_HUNG = 30.0
 SECONDS_UNTIL_HOPELESS = 60.0
 # What fails, in the log.
 RENEWAL = "The lease could not be renewed"
+NOTE = "The job over which the controller hangs could not be noted"
 
 
 class LeaseClock:
@@ -35,6 +37,8 @@ class LeaseClock:
         """Whether the loop hangs now, so that the lease is not renewed."""
         self.give_up: Callable[[], None] = lambda: None
         """Called when there is no hope any more that the loop goes on."""
+        self.note_hang: Callable[[bool], None] = lambda hangs: None
+        """Called in each round in which the loop hangs, and with False in the first in which it does no more."""
         self._trouble = Trouble(log)
         self._alive_at = time.monotonic()
         self._ended = threading.Event()
@@ -61,18 +65,20 @@ class LeaseClock:
             hung = still > SECONDS_UNTIL_HUNG
             if hung and not self.hung:
                 log.error("The controller hangs, so it gives up its lease. This is what it does:\n%s", stacks())
+            if hung or self.hung:
+                self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung
             if still > SECONDS_UNTIL_HOPELESS:
                 self.give_up()
             if not hung:
-                self._renew()
+                self._try(RENEWAL, self.renew)
 
-    def _renew(self) -> None:
+    def _try(self, what: str, act: Callable[[], object]) -> None:
         try:
-            self.renew()
-            self._trouble.end(RENEWAL)
+            act()
+            self._trouble.end(what)
         except Exception as error:  # such as a database that is away
-            self._trouble.begin(RENEWAL, error, traceback=True)
+            self._trouble.begin(what, error, traceback=True)
 
 
 def stacks() -> str:

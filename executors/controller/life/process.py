@@ -94,7 +94,7 @@ class ControllerProcess:
         except Exception:
             self.without_lease.clear()  # it may be the database that keeps a controller from renewing
             raise
-        held = lease is not None and lease.expires_at >= time.time()
+        held = lease is not None and lease.left >= 0
         holder = lease.pid if lease is not None and lease.host == socket.gethostname() else None
         known = [*self.has_led, holder, self.child.pid if self.child is not None else None]
         alive = {pid for pid in known if pid is not None and self._is_alive(pid)}
@@ -146,29 +146,58 @@ class ControllerProcess:
         """Stop the controller of this machine in order; one that acts for another scheduler too is left to that.
 
         Where the last one was killed, and none has taken its place, one is started that only lets go of all sites:
-        nothing else would end what was left there.
+        nothing else would end what was left there. One of a killed scheduler may have yet to begin, and nothing tells
+        of it before: it learns from a file that Airflow was stopped.
         """
         lease = current_lease()
-        # One whose lease has run out may be slow, and is still to be stopped.
-        here = lease is not None and lease.managed and lease.host == socket.gethostname() and is_controller(lease.pid)
-        acting = {lease.pid} if lease is not None and here else set()
-        own = {self.child.pid} if self.child is not None and self.child.poll() is None else set()
+        acting = _acting_here(lease)
+        # One that was killed this moment cannot be waited for until the last of its threads has ended.
+        own_lives = self.child is not None and self.child.poll() is None and is_controller(self.child.pid)
+        own = {self.child.pid} if self.child is not None and own_lives else set()
         is_shared = another_scheduler_lives(self.settings, self.job_id)
-        was_killed = lease is not None and lease.managed and not lives(lease) and not here
+        was_killed = lease is not None and lease.managed and not lives(lease) and not acting
         if was_killed and not own and not is_shared:
             log.info(
                 "The controller with pid %d was killed: another one lets go of its sites", lease.pid if lease else 0
             )
             self.child = spawn(self.settings)
             own = {self.child.pid}
+        if not is_shared:
+            with contextlib.suppress(OSError):  # a full disk must not keep it from ending the others
+                make_private(self.settings.state_folder)
+                self.settings.stopped.touch(mode=0o600)
         pids = own - acting if is_shared else own | acting
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+            _ask_to_end(pid)
         begins = pids & own - acting - self.has_led  # it has yet to import Airflow, and lets go of the sites after that
         deadline = time.monotonic() + self.settings.shutdown_seconds + (SECONDS_UNTIL_BEGUN if begins else 5)
-        while any(is_controller(pid) for pid in pids) and time.monotonic() < deadline:
+        look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
+        while any(is_controller(pid) for pid in pids) and (now := time.monotonic()) < deadline:
             time.sleep(0.05)
+            if now >= look_at and not is_shared:
+                look_at = now + SECONDS_BETWEEN_LOOKS
+                for pid in _acting_here(current_lease()) - pids:
+                    _ask_to_end(pid)
+                    pids.add(pid)
+
+
+def _acting_here(lease: store.Lease | None) -> set[int]:
+    """The pid of the controller of this machine that has the lease and was started by an executor, if there is one.
+
+    One whose lease has run out may be slow, and is still to be stopped.
+    """
+    is_here = lease is not None and lease.managed and lease.host == socket.gethostname() and is_controller(lease.pid)
+    return {lease.pid} if lease is not None and is_here else set()
+
+
+def _ask_to_end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+
+
+def was_stopped(settings: Settings) -> bool:
+    """Whether Airflow was stopped in order here, and no scheduler has lived since: what begins only now is to end."""
+    return settings.stopped.exists() and not another_scheduler_lives(settings, None)
 
 
 def spawn(settings: Settings) -> subprocess.Popen[bytes]:
@@ -220,7 +249,7 @@ def current_lease() -> store.Lease | None:
 
 def lives(lease: store.Lease | None) -> bool:
     """Whether the holder of the lease lives, as far as can be seen from here."""
-    if lease is None or lease.expires_at < time.time():
+    if lease is None or lease.left < 0:
         return False
     return lease.host != socket.gethostname() or is_controller(lease.pid)
 

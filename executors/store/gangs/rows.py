@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 COLUMNS = (
-    *groups.COLUMNS, Job.gang, Job.gang_terms, Job.state, Job.site, Job.location, Job.map_index, Job.placed_at,
+    *groups.COLUMNS, Job.gang, Job.gang_terms, Job.state, Job.site, Job.location, Job.placed_at,
     Job.appraisal, Job.cancel, Job.stage,
 )  # fmt: skip
 WITHOUT_SYNC = {"synchronize_session": False}

@@ -42,8 +42,8 @@ def any_live(session: Session) -> bool:
 def live(session: Session) -> dict[Run, list[Any]]:
     """The live jobs of such runs, with ``wake_at`` of the gang that sleeps."""
     columns = (
-        Job.dag_id, Job.run_id, Job.task_id, Job.state, Job.site, Job.location, Job.queued_at, Job.cpus, Job.memory,
-        Job.disk, Job.gpus, Job.nodes, func.coalesce(Job.queue, Job.queue_hint).label("queue"),
+        Job.dag_id, Job.run_id, Job.task_id, Job.state, Job.site, Job.location, Job.queued_at, Job.started_at,
+        Job.cpus, Job.memory, Job.disk, Job.gpus, Job.nodes, func.coalesce(Job.queue, Job.queue_hint).label("queue"),
     )  # fmt: skip
     asleep = (GangRow.token == Job.gang) & (GangRow.stage == Stage.ATTEMPTED)
     found: dict[Run, list[Any]] = {}

@@ -24,11 +24,11 @@ _TIME = r"\w{3} (\w{3} +\d+ \d\d:\d\d:\d\d)(?: [A-Z]{2,5})?(?: \d{4})?"
 _EVENT = re.compile(rf"^{_TIME}: *(?:\[\d+\] )?(.*)$", re.MULTILINE)
 _BEGINNINGS = ("Dispatched", "Starting", "Started", "Running", "started", "dispatched")
 _ENDS = ("Completed <", "Done success", "Exit")
-_EXIT_CODE = re.compile(r"with ?exit ?code ?(\d+)(?=[.; ,])|by ?signal ?(\d+)(?=[.; ,])")
+_EXIT_CODE = re.compile(r"with ?exit ?code ?(\d{1,9})(?=[.; ,])|by ?signal ?(\d{1,9})(?=[.; ,])")
 _ENDED_BY_USER = re.compile(r"Termination request|Signal <(?:KILL|TERM|INT)> requested")
 _LIMITS = re.compile(r"^([A-Z ]*)RUNLIMIT[A-Z ]*\n(.*)$", re.MULTILINE)
 _MINUTES = re.compile(r" *([\d.]+) min")
-_SPENT = re.compile(r"^ *PEND +PSUSP +RUN .*\n *\d+ +\d+ +(\d+) ", re.MULTILINE)
+_SPENT = re.compile(r"^ *PEND +PSUSP +RUN .*\n *\d+ +\d+ +(\d{1,9}) ", re.MULTILINE)
 # The exit codes of jobs that were ended at their run limit: by SIGUSR2, or by what OpenLava has no code for.
 _AT_LIMIT = (140, 255)
 

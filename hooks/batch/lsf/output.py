@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from lading.hooks.batch.lsf.messages import NO_CODE, end
 from lading.hooks.batch.system import NativeJob, State, unknown
+from lading.hooks.ssh.answer import whole_number
 
 SEPARATOR = "^"
 FIELDS = ("jobid", "jobindex", "stat", "exit_code", "exec_host", "exit_reason", "pend_reason", "job_name")
@@ -37,6 +38,8 @@ _DATE = re.compile(
     r"(?:[^\W\d_]{3,5}\.? \d{1,2}|\d{1,2}\.? [^\W\d_]{3,5}\.?|\d{4}-\d\d-\d\d)"
     r"(?: \d{4}| (?:\d{4} )?\d{1,2}(?::\d\d){1,2}(?: \d{4})?)(?: [ELX])?"
 )
+# Columns whose places tell what is in them.
+_PLACES = ("FROM_HOST", "EXEC_HOST", "JOB_NAME")
 _HEADER = re.compile(r"JOBID\s+USER\s+STAT\s")
 _INDEX = re.compile(r"(.*)\[(\d+)\]", re.DOTALL)
 
@@ -62,15 +65,15 @@ def _rows(lines: list[str]) -> list[_Row] | None:
     """The rows of either table; None: it is none."""
     for number, line in enumerate(lines):
         if line.replace(" ", "").startswith("JOBID^JOBINDEX^"):
-            return _custom(line, lines[number + 1 :])
-        if _HEADER.match(line) and "EXEC_HOST" in line and "JOB_NAME" in line:
+            columns = [name.strip().lower() for name in line.split(SEPARATOR)]
+            return _custom(columns, lines[number + 1 :]) if set(FIELDS) <= set(columns) else None
+        if _HEADER.match(line) and all(name in line for name in _PLACES):
             return _plain(line, lines[number + 1 :])
     return None
 
 
-def _custom(header: str, lines: list[str]) -> list[_Row]:
+def _custom(columns: list[str], lines: list[str]) -> list[_Row]:
     """The rows in columns that ``bjobs -o`` was asked for."""
-    columns = [name.strip().lower() for name in header.split(SEPARATOR)]
     rows: list[tuple[str, str]] = []
     for line in lines:
         if match := _CUSTOM.match(line):
@@ -82,7 +85,7 @@ def _custom(header: str, lines: list[str]) -> list[_Row]:
 
 def _plain(header: str, lines: list[str]) -> list[_Row]:
     """The rows in the table of ``bjobs`` and ``bjobs -w``."""
-    columns = [header.index(name) for name in ("FROM_HOST", "EXEC_HOST", "JOB_NAME")]
+    columns = [header.index(name) for name in _PLACES]
     return [(match[1], _of_line(line, *columns)) for line in lines if (match := _NUMBER.match(line))]
 
 
@@ -117,7 +120,7 @@ def _of_columns(columns: list[str], texts: list[str]) -> NativeJob | None:
         return replace(job, reason=" ".join(values["pend_reason"].split()) or job.reason)
     if values["stat"].strip() != "EXIT":
         return job
-    code = int(values["exit_code"]) if values["exit_code"].strip().isdigit() else None
+    code = whole_number(values["exit_code"].strip())
     cause, reason = end(values["exit_reason"], code)
     if reason in (None, NO_CODE) and job.cause == "cancelled":
         return job
@@ -127,10 +130,10 @@ def _of_columns(columns: list[str], texts: list[str]) -> NativeJob | None:
 def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
     """A job, from what all tables show of it. How one has ended that LSF calls ``EXIT`` they do not say."""
     state, reason = _STATES.get(stat, ("running", unknown("LSF", stat)))
-    number = int(index) if index.strip().isdigit() and int(index) else None
+    number = whole_number(index.strip()) or None
     match = _INDEX.fullmatch(name.rstrip())
-    if match and number in (None, int(match[2])):
-        name, number = match[1], int(match[2])
+    if match and (named := whole_number(match[2])) is not None and number in (None, named):
+        name, number = match[1], named
     job = NativeJob(id=id.strip(), index=number, state=state, reason=reason, nodes=host.strip() or None)
     job = replace(job, name=None if name.startswith("*") else name.rstrip() or None)
     if stat == "DONE":

@@ -10,6 +10,7 @@ from typing import Any
 from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import quoted
 from lading.hooks.batch.lsf import history, output
+from lading.hooks.batch.lsf.limits import MEMORY_UNIT
 from lading.hooks.batch.lsf.messages import WORDING
 from lading.hooks.batch.lsf.options import EXCLUSION, FLAGS, OPTIONS, SYNONYMS, VARIABLES, jobname, limit, span
 from lading.hooks.batch.memory import amount, dialect, names
@@ -43,6 +44,7 @@ class LSF(BatchSystem):
     exclusion = EXCLUSION
     wording = WORDING
     survey = surveys.LSF
+    memory_unit = MEMORY_UNIT
 
     def resource_directives(self, request: Request, profile: Profile) -> list[str]:
         options: list[tuple[str, Any]] = [

@@ -14,7 +14,7 @@ from typing import Any
 from lading.hooks.batch.system import Cause, NativeJob, State, unknown
 
 Codes = Mapping[int, tuple[Cause, str]]
-_ID = re.compile(r"(\d+)(?:\[(\d*)\])?((?:\.[\w.-]+)?)")
+_ID = re.compile(r"(\d+)(?:\[(\d{0,18})\])?((?:\.[\w.-]+)?)")
 _STATES: dict[str, State] = {
     **dict.fromkeys("QHWT", "pending"),
     **dict.fromkeys("BRESU", "running"),
@@ -224,7 +224,7 @@ def _number(text: str) -> int | None:
 
 
 def _seconds(text: str) -> int | None:
-    match = re.fullmatch(r"(?:(\d+):)?(?:(\d+):)?(\d+)", text)
+    match = re.fullmatch(r"(?:(\d{1,9}):)?(?:(\d{1,9}):)?(\d{1,9})", text)
     if match is None:
         return None
     total = 0
@@ -234,5 +234,5 @@ def _seconds(text: str) -> int | None:
 
 
 def _kib(text: str) -> int | None:
-    match = re.fullmatch(r"(\d+)([kmgtp]?)[bw]?", text.lower())
+    match = re.fullmatch(r"(\d{1,18})([kmgtp]?)[bw]?", text.lower())
     return int(match[1]) * 1024 ** " kmgtp".index(match[2] or " ") // 1024 if match else None

@@ -70,7 +70,8 @@ def _attributes(fields: list[str]) -> dict[str, Any]:
         group, _, part = name.partition(".")
         value = _ESCAPED.sub(lambda match: _MEANT.get(match[1], match[1]), value)
         if part:
-            found.setdefault(group, {}).setdefault(part, value)
+            if isinstance(parts := found.setdefault(group, {}), dict):
+                parts.setdefault(part, value)
         else:
             found.setdefault(name, value)
     return found

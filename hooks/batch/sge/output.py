@@ -11,9 +11,10 @@ from typing import Any
 
 from lading.hooks.batch import xml
 from lading.hooks.batch.system import ArrayRange, Cause, NativeJob, State, unknown
+from lading.hooks.ssh.answer import whole_number
 
 _BLOCK = re.compile(r"^=+[ \t]*$", re.MULTILINE)
-_SIZE = re.compile(r"([\d.]+)\s*([KMGTkmgt]?)[Bb]?s?")
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGTkmgt]?)[Bb]?s?")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 # What ended a job although it goes on: it was migrated or rescheduled.
 _GOES_ON = ("24", "25")
@@ -36,7 +37,7 @@ def queued(text: str) -> list[NativeJob]:
     jobs = []
     for each in root.iter("job_list"):
         number = xml.text_of(each, "JB_job_number")
-        if not number.isdigit():
+        if whole_number(number) is None:
             raise ValueError(f"{number!r} is no number of a job")
         host = xml.text_of(each, "queue_name").partition("@")[2] or None
         name = xml.text_of(each, "JB_name") or xml.text_of(each, "full_job_name") or None
@@ -55,7 +56,7 @@ def accounted(text: str) -> list[NativeJob]:
     for block in _BLOCK.split(text.replace("\r\n", "\n"))[1:]:
         record = {key: value.strip() for key, _, value in (line.partition(" ") for line in block.split("\n"))}
         # A process of a parallel job on another host has a record of its own. One without this is cut.
-        is_whole = record.get("jobnumber", "").isdigit() and record.get("failed", "")[:1].isdigit()
+        is_whole = whole_number(record.get("jobnumber", "")) is not None and record.get("failed", "")[:1].isdecimal()
         if is_whole and record.get("pe_taskid", "NONE") in ("NONE", "undefined", ""):
             job = _of_record(record)
             if record.get("end_time") != _NEVER or (job.id, job.index) not in found:
@@ -93,10 +94,9 @@ def _indices(tasks: str) -> Iterable[int | None]:
 
 
 def _of_record(record: Mapping[str, str]) -> NativeJob:
-    task = record.get("taskid", "")
     common: dict[str, Any] = {
         "id": record["jobnumber"],
-        "index": int(task) if task.isdigit() else None,
+        "index": whole_number(record.get("taskid", "")),
         "name": record.get("jobname") or None,
         "nodes": record.get("hostname") or None,
     }
@@ -105,7 +105,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
     if code in _GOES_ON:
         return NativeJob(**common, state="pending", reason="it is started anew")
     status = re.match(r"\d+", record.get("exit_status", ""))
-    exit_code = int(status[0]) if status and record.get("end_time") != _NEVER else None
+    exit_code = whole_number(status[0]) if status and record.get("end_time") != _NEVER else None
     cause = _cause(record, code, exit_code)
     if cause is not None and exit_code == 0:
         exit_code = None
@@ -137,8 +137,8 @@ def _cause(record: Mapping[str, str], failed: str, exit_code: int | None) -> Cau
 
 
 def _slots(record: Mapping[str, str]) -> int:
-    slots = record.get("slots", "")
-    return int(slots) if slots.isdigit() else 1
+    slots = whole_number(record.get("slots", ""))
+    return 1 if slots is None else slots
 
 
 def _limits(category: str) -> Iterator[tuple[str, str]]:
@@ -151,7 +151,7 @@ def _limits(category: str) -> Iterator[tuple[str, str]]:
 
 def _seconds(text: str) -> float | None:
     """A length of time such as ``3600`` or ``1:00:00``; its parts may be empty (sge_types(1), "time_specifier")."""
-    if not re.fullmatch(r"\d+|\d*:\d*:\d*", text):
+    if not re.fullmatch(r"\d{1,9}|\d{0,9}:\d{0,9}:\d{0,9}", text):
         return None
     hours, minutes, seconds = ["0", "0", *text.split(":")][-3:]
     return 3600.0 * int(hours or 0) + 60 * int(minutes or 0) + int(seconds or 0)
@@ -159,4 +159,4 @@ def _seconds(text: str) -> float | None:
 
 def _bytes(text: str) -> float | None:
     match = _SIZE.fullmatch(text.strip())
-    return float(match[1]) * _UNITS[match[2]] if match and match[1].count(".") < 2 else None
+    return float(match[1]) * _UNITS[match[2]] if match else None

@@ -99,8 +99,8 @@ class SGE(BatchSystem):
         return ["qdel", *ids]
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        # A day of slack, since the time zone may be another.
-        start = (since - timedelta(days=1)).strftime("%Y%m%d%H%M")
+        # Days of slack: the site's time zone may be another by 26 hours, and its clock as well.
+        start = (since - timedelta(days=2)).strftime("%Y%m%d%H%M")
         return ["sh", "-c", _QACCT, user, start, f" {' '.join(ids)} "]
 
     def accounted(self, answer: Answer) -> list[NativeJob]:

@@ -19,13 +19,14 @@ SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
 SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,MaxRSS,ReqMem,JobName"
 
 Key = tuple[str, int | None]
-_ID = r"(\d+)(?:_(\d+)|_\[([^\]|]*)\])?(\+\d+)?"
+_ID = r"(\d+)(?:_(\d{1,18})|_\[([^\]|]*)\])?(\+\d+)?"
 _SQUEUE = re.compile(rf"{_ID}\|([A-Z_]+)[^|]*\|([^|]*)\|([^|]*)\|(.*)")
 _ROW = re.compile(rf"{_ID}\|")
 _SIZE = r"(?:\d[\d.]*[KMGTP]?)?"
+_CODE = r"\d{1,9}"
 # Without its two amounts of memory, as it was asked for before.
 _SACCT = re.compile(
-    rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(?:(\d+):(\d+))?\|([^|]*)\|([^|]*)\|"
+    rf"(?:([^|]+)\|)?{_ID}(\.[^|]+)?\|([A-Z_]+)[^|]*\|(?:({_CODE}):({_CODE}))?\|([^|]*)\|([^|]*)\|"
     rf"(?:({_SIZE})\|({_SIZE}[cn]?)\|)?(.*)"
 )
 _UNITS = {"": 2**-20, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30}

@@ -91,8 +91,8 @@ class SLURM(BatchSystem):
         return output.cancelling(ids)
 
     def accounting(self, ids: Sequence[str], user: str, since: datetime) -> list[str] | None:
-        # A day of slack, since the site may have another time zone.
-        start = (since - timedelta(days=1)).strftime("%Y-%m-%d")
+        # Days of slack: the site's time zone may be another by 26 hours, and its clock as well.
+        start = (since - timedelta(days=2)).strftime("%Y-%m-%d")
         commands = []
         for each in by_cluster(ids):
             fields = f"Cluster,{output.SACCT_FIELDS}" if clusters(each) else output.SACCT_FIELDS

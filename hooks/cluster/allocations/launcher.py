@@ -274,9 +274,13 @@ class AllocationLauncher(Submitter):
         self._read_placed(placed, put, moved)
 
     def _packed(self, envelope: Envelope, allocation: Allocation) -> bytes:
-        """The envelope with what its job takes of an allocation: the agent packs by the same numbers as the planner."""
+        """The envelope with what its job takes of an allocation: the agent packs by the same numbers as the planner.
+
+        Its times are by the clock of the agent's node.
+        """
         node = replace(self.most, capacity=allocation.terms.capacity)
-        return replace(envelope, resources=need(envelope.waiting(), node).resources).to_json().encode()
+        sent = replace(envelope, resources=need(envelope.waiting(), node).resources)
+        return sent.by_clock(allocation.clock_ahead).to_json().encode()
 
     def _read_placed(self, placed: dict[str, str], put: Answer, moved: Answer) -> None:
         refused = frozenset(placed) if put.status else allocation_steps.refused(moved)

@@ -30,7 +30,7 @@ from lading.hooks.cluster.tracker import Tracked
 from lading.hooks.site import Seen
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Put, Run
+from lading.hooks.ssh.steps import Put
 from lading.hooks.ssh.tails import Parts
 
 log = logging.getLogger(__name__)
@@ -153,12 +153,14 @@ class AllocationMode(Poller):
         for name, files in events.items():
             self._reading = self.fleet.allocations[name]  # none is dropped before
             self._read_events(files)
+        if all(len(files) < Events.most for files in events.values()):
+            self._events_read_at = look.asked_at
         self.recall.read(look.back, look.gone, answers.get("back"))
         known = self._statuses(look)
         if known is not None:
             self.states.read(known, look.asked_at)
         if look.new:
-            self.states.read_ups(look.new, answers["clock"], answers["up"])
+            self.states.read_ups(look.new, answers["up"])
         self._read_logs(look)
         if look.remains is not None and known is not None:
             contents = look.remains.contents(answers["remains"])
@@ -190,7 +192,6 @@ class AllocationMode(Poller):
         living = [each.batch for each in allocations if not each.over]
         self._ask(look, removals, living, [self.fleet.allocations[name].batch for name in gone])
         if look.new:
-            look.steps["clock"] = Run(["date", "+%s"])
             look.steps["up"] = self.states.ups(look.new)
         for each in allocations:
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
@@ -231,6 +232,7 @@ class AllocationMode(Poller):
         if kind in ("started", "finished"):
             job.submission = self._reading.submission
             job.started, job.envelope = True, None
+            job.began_at = event["at"] if kind == "started" else job.began_at
             self.fleet.doubtful.discard(job.token)
         if kind != "finished":
             self._tell(event, job, file)

@@ -99,7 +99,7 @@ class AllocationPostMortem(ClusterPart):
         remains: Sequence[dict[str, Any] | None],
     ) -> None:
         sentinel, cause = remains
-        own = job.own or (events.of_sentinel(sentinel, cause) if sentinel is not None else None)
+        own = job.own or (job.dated(events.of_sentinel(sentinel, cause)) if sentinel is not None else None)
         said = end_event.sentinel(own)
         if said is not None and said.is_certain:
             native = None  # it was over before its allocation was: how that has ended is not how it has

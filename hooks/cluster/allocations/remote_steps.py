@@ -10,7 +10,8 @@ from typing import Any
 
 from lading.hooks.cluster.allocations.layout import Claim, Terms
 from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.remote_steps import Owner, own
+from lading.hooks.cluster.remote_steps import own
+from lading.hooks.files.owner import Owner
 from lading.hooks.spool import events
 from lading.hooks.spool.remote import fates
 from lading.hooks.spool.tokens import TOKEN, checked

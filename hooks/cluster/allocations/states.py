@@ -10,12 +10,17 @@ from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
+from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_WORDS
 from lading.hooks.cluster.context import ClusterPart, Context
 from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
+from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
 
 log = logging.getLogger(__name__)
+
+# So long ago may have been said what is read of an agent's time, seconds.
+LONGEST_TOLD_AGO = SECONDS_BETWEEN_WORDS + SECONDS_UNTIL_SEEN
 
 
 class AllocationStates(ClusterPart):
@@ -47,20 +52,18 @@ class AllocationStates(ClusterPart):
         """The question whether agents have begun."""
         return Parts([Part(each.folder.up) for each in allocations])
 
-    def read_ups(self, allocations: Sequence[Allocation], clock: Answer, answer: Answer) -> None:
-        """Take in which agents have begun.
+    def read_ups(self, allocations: Sequence[Allocation], answer: Answer) -> None:
+        """Take in which agents have begun, and how long they say that they go on.
 
-        :param clock: the cluster's time, epoch seconds
         :param answer: to :meth:`ups`
         """
-        if clock.status != 0:
-            return
         contents = self.ups(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):
             up = remote_steps.read_up(content)
             if up is not None:
                 log.info("allocation %s runs on %s", allocation.name, up["host"])
-                allocation.ends_at = time.monotonic() + up["ends_at"] - float(clock.stdout.split()[-1])
+                now, allocation.ends_at = time.time(), time.monotonic() + up["left"]
+                allocation.clock_ahead = least_ahead(up["now"], now - LONGEST_TOLD_AGO, now)
                 self.nodes.seen(allocation.batch.node)
                 self.interval.changed()
 

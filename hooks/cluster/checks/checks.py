@@ -11,11 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from lading.hooks.api_tunnel import address
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk
-from lading.hooks.cluster.checks import nodes
+from lading.hooks.cluster.checks import memory_unit, nodes
 from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.job_script import SHELL, api_environment
 from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.remote_steps import look_at_owner
 from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
+from lading.hooks.files.owner import Owner
 from lading.hooks.site import Check
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Run
@@ -33,15 +35,17 @@ _EXPOSED = (
 VERSIONS = "from importlib.metadata import version as v; print(v('airflow-lading'), v('apache-airflow-task-sdk'))"
 
 
-def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api: str) -> Iterator[Check]:
+def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api: str, owner: Owner) -> Iterator[Check]:
     """Connection, commands, folder, Python and Airflow's API, as far as each can be reached by way of those before it.
 
     :param api: URL of Airflow's execution API
+    :param owner: the deployment of which this machine is a part
     """
-    user, folder, python = transport.exchange(
+    user, folder, owned, python = transport.exchange(
         [
             Run("id -un"),
             Run(f"umask 077; mkdir -p -- {shlex.quote(config.work_dir)} && [ -w {shlex.quote(config.work_dir)} ]"),
+            look_at_owner(ClusterFolder(config.work_dir), owner),
             Run([config.python, "-c", VERSIONS], limit=IMPORT_SECONDS),
         ],
         timeout=IMPORT_SECONDS,
@@ -52,12 +56,18 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
     name = user.stdout.strip()
     yield Check("connection", True, f"{transport}, as {name}")
     query = StatusQuery(system, name, by_name=True)
-    survey = [Run(system.survey.command)] if system.survey is not None else []
-    status, *surveyed = transport.exchange([Run(query.command), *survey])
-    yield _tools(query, status)
-    for answer in surveyed:
-        yield from nodes.checks(config, system, answer)
-    if folder.status == 0:
+    survey, memory = system.survey, system.memory_unit
+    steps = {"status": query.command} | ({"nodes": survey.command} if survey is not None else {})
+    steps |= {"memory": memory.command} if memory is not None else {}
+    answers = dict(zip(steps, transport.exchange([Run(each) for each in steps.values()]), strict=True))
+    yield _tools(query, answers["status"])
+    if survey is not None:
+        yield from nodes.checks(config, system, answers["nodes"])
+    if memory is not None:
+        yield from memory_unit.checks(config, system, memory, answers["memory"])
+    if owned.status != 0:
+        yield Check("work_dir", False, f"{config.work_dir} cannot be used: {owned.words}")
+    elif folder.status == 0:
         yield Check("work_dir", True, f"{config.work_dir} can be written on the login node")
     else:
         words = f"{config.work_dir} cannot be written on the login node: {folder.words}; give a folder that can"

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import LIVE, Job, State, instances
+from lading.executors.store import LIVE, Job, State, instances, usd_until
 from lading.executors.store.figures import CPUS
 from lading.plugin.ui.models import Run, Runs, RunTotals, Totals
 from lading.plugin.ui.queries.places import machines
@@ -29,29 +29,33 @@ def waited(now: float) -> Any:
 
 
 def columns(now: float) -> tuple[Any, ...]:
-    """The sums of jobs of which :func:`totals` makes words."""
+    """The sums of jobs of which :func:`totals` makes words; those that run count until now."""
+    asked = CPUS * (func.coalesce(Job.ended_at, now) - Job.started_at)
     return (
         func.count(),
+        func.sum(case((Job.state.in_(LIVE), 1), else_=0)),
         func.sum(case((Job.state == State.FAILED, 1), else_=0)),
         func.min(Job.queued_at),
         func.max(Job.ended_at),
         func.sum(waited(now)),
-        func.sum(CPUS * RAN),
-        func.sum(case((Job.cpu_seconds.is_not(None), CPUS * RAN))),
+        func.sum(asked),
+        # What a job used is known when it has ended: the others must not make the share of what was used smaller.
+        func.sum(case((Job.cpu_seconds.is_not(None), asked))),
         func.sum(Job.cpu_seconds),
         func.sum(Job.peak_memory),
         func.sum(KNOWN_PEAK),
         func.sum(case((LIMITED, RAN))),
         func.sum(case((LIMITED, Job.time_limit))),
-        func.sum(Job.usd),
+        func.sum(usd_until(now)),
     )
 
 
 def totals(row: Sequence[Any]) -> dict[str, Any]:
     """What a row of these columns says."""
-    jobs, failed, began, ended, waits, asked, measured, used, peak, memory, ran, limit, usd = row
+    jobs, live, failed, began, ended, waits, asked, measured, used, peak, memory, ran, limit, usd = row
     return {
         "jobs": jobs,
+        "live": int(live or 0),
         "failed": int(failed or 0),
         "began_at": began,
         "ended_at": ended,
@@ -108,7 +112,7 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:
     ).all()
     states = Counter(State(row.state).value for row in rows)
     began, ended = found.began_at, found.ended_at
-    seconds = None if began is None else (now if live(states) or ended is None else ended) - began
+    seconds = None if began is None else (now if found.live or ended is None else ended) - began
     return Run(
         now=now,
         totals=found,
@@ -119,11 +123,6 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:
         usd_idle=None if found.usd is None else beside(session, dag_id, run_id)[0],
         waits=longest_waits(session, mine, now),
     )
-
-
-def live(states: Counter[str]) -> bool:
-    """Whether a job has not ended."""
-    return any(states[state.value] for state in LIVE)
 
 
 def most_at_once(rows: Sequence[Any], now: float) -> int:
@@ -166,7 +165,7 @@ def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
 
 def longest_waits(session: Session, mine: Sequence[Any], now: float) -> list[Any]:
     """The tries that have waited longest before they started, those that still wait among them."""
-    longest = select(Job).where(*mine).order_by(waited(now).desc(), Job.token).limit(MOST_WAITS)
-    rows = session.scalars(longest).all()
-    boots = boots_of(session, rows)
-    return [as_try(row, Sight(), boots.get(row.location or "")) for row in rows]
+    longest = select(Job, usd_until(now)).where(*mine).order_by(waited(now).desc(), Job.token).limit(MOST_WAITS)
+    rows = session.execute(longest).all()
+    boots = boots_of(session, [job for job, _ in rows])
+    return [as_try(job, Sight(), usd, boots.get(job.location or "")) for job, usd in rows]

@@ -41,7 +41,7 @@ def summary(session: Session, now: float) -> Summary:
     prices = [site.usd_per_hour for site in sites]
     return Summary(
         now=now,
-        controller_lives=lease is not None and lease.expires_at > now,
+        controller_lives=lease is not None and lease.left > 0,
         running=sum(each.jobs for each in live if each.state == State.RUNNING),
         waiting=sum(each.jobs for each in live if each.state != State.RUNNING),
         machines=len(up),
@@ -98,9 +98,8 @@ def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
     asked = CPUS * (func.coalesce(Job.ended_at, now) - Job.started_at)
     # What a job used is known when it has ended: the others must not make the share of what was used smaller.
     measured = case((Job.cpu_seconds.is_not(None), asked))
-    usd = case((Job.state == State.RUNNING, store.cpu_hour() * asked / 3600), else_=Job.usd)
     rows = session.execute(
-        select(Job.dag_id, func.count(), *map(func.sum, (asked, measured, Job.cpu_seconds, usd)))
+        select(Job.dag_id, func.count(), *map(func.sum, (asked, measured, Job.cpu_seconds, store.usd_until(now))))
         .where(Job.started_at.is_not(None), or_(Job.ended_at >= since, Job.state == State.RUNNING))
         .group_by(Job.dag_id)
     ).all()

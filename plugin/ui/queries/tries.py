@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Job, instances
+from lading.executors.store import Job, instances, usd_until
 from lading.executors.store.gangs.rows import held_for
 from lading.plugin.ui.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
@@ -17,7 +17,7 @@ from lading.scheduling.insight.phases import TITLES, Times, phases
 Boot = tuple[float, float | None]
 MOST_TRIES = 500
 # What the page shows of a job as the store has it.
-AS_STORED = (Try.model_fields.keys() & Job.__table__.columns.keys()) - {"task_id", "queue"}
+AS_STORED = (Try.model_fields.keys() & Job.__table__.columns.keys()) - {"task_id", "queue", "usd"}
 OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
 
 
@@ -29,17 +29,18 @@ def tries(
     :param conditions: which
     :param after: the end of the page before, as it says it
     """
-    query = select(Job).where(*conditions)
+    query = select(Job, usd_until(now)).where(*conditions)
     if after is not None:
         at, _, token = after.partition(":")
         query = query.where(or_(Job.queued_at < float(at), and_(Job.queued_at == float(at), Job.token > token)))
-    rows = session.scalars(query.order_by(Job.queued_at.desc(), Job.token).limit(limit + 1)).all()
+    rows = session.execute(query.order_by(Job.queued_at.desc(), Job.token).limit(limit + 1)).all()
     shown, more = rows[:limit], len(rows) > limit
-    boots, held = boots_of(session, shown), held_for(session)
+    boots, held = boots_of(session, [job for job, _ in shown]), held_for(session)
+    last = shown[-1][0] if more else None
     return Tries(
         now=now,
-        jobs=[as_try(row, sight, boots.get(row.location or ""), held.get(row.token)) for row in shown],
-        after=f"{shown[-1].queued_at!r}:{shown[-1].token}" if more else None,
+        jobs=[as_try(job, sight, usd, boots.get(job.location or ""), held.get(job.token)) for job, usd in shown],
+        after=None if last is None else f"{last.queued_at!r}:{last.token}",
     )
 
 
@@ -48,14 +49,18 @@ def boots_of(session: Session, jobs: Sequence[Job]) -> dict[str, Boot]:
     return instances.boots(session, (job.location for job in jobs if job.location is not None))
 
 
-def as_try(job: Job, sight: Sight, boot: Boot | None, held: str | None = None) -> Try:
-    """A job, as far as it may be seen."""
+def as_try(job: Job, sight: Sight, usd: float | None, boot: Boot | None, held: str | None = None) -> Try:
+    """A job, as far as it may be seen.
+
+    :param usd: what it has cost, until now where it runs
+    """
     found = Try(
         id=job.token,
         hidden=False,
         task_id=job.task_id or job.kind,
         held=held,
         queue=job.queue or job.queue_hint,
+        usd=usd,
         phases=as_phases(job, boot),
         **{name: getattr(job, name) for name in AS_STORED},
     )

@@ -126,6 +126,7 @@ export class PackingChart {
       this.dark = dark;
       this.zoomed = null;
     }
+    if (packing !== this.drawn?.[0]) this.came = Date.now();
     this.drawn = [packing, dark, mine, look];
     this.chart.setOption(this.option(packing, dark, mine, look), {replaceMerge: ["series"]});
   }
@@ -166,7 +167,7 @@ export class PackingChart {
 
   tip(seriesId, index) {
     const {jobs, spans, now} = this.shown;
-    return seriesId === "jobs" ? jobTip(jobs[index], now) : seriesId === "machines" ? machineTip(spans[index].machine) : "";
+    return seriesId === "jobs" ? jobTip(jobs[index], now + (Date.now() - this.came) / 1000) : seriesId === "machines" ? machineTip(spans[index].machine) : "";
   }
 
   option(packing, dark, mine, look) {

@@ -1,7 +1,7 @@
 // The tab of a Dag: cost and efficiency of its runs, and what its tasks could ask for.
 import {useAnswer} from "./data.js";
 import {Frame, Link, Muted, Section, Spinner, Table, Trouble, h} from "./ui.js";
-import {count, date, duration, memory, percent, usd} from "./words.js";
+import {count, date, duration, memory, percent, took, usd} from "./words.js";
 
 function Sizes({dagId}) {
   const [found, trouble] = useAnswer(`dags/${encodeURIComponent(dagId)}/advice`, {}, 60);
@@ -29,13 +29,13 @@ function Sizes({dagId}) {
 }
 
 export function DagTab({dagId}) {
-  const [found, trouble] = useAnswer(`dags/${encodeURIComponent(dagId)}/runs`, {}, 10);
+  const [found, trouble, now] = useAnswer(`dags/${encodeURIComponent(dagId)}/runs`, {}, 10);
   if (!found) return h(Frame, null, h(Trouble, {words: trouble}), trouble ? null : h(Spinner));
   const runs = `/dags/${encodeURIComponent(dagId)}/runs/`;
   return h(Frame, null, h(Trouble, {words: trouble}), h(Section, {title: "Cost and efficiency by run"}, h(Table, {name: `Runs of ${dagId}`, rows: found.runs, empty: "Lading has no record of a run of this Dag.", columns: [
     {title: "Run", cell: (run) => h(Link, {to: `${runs}${encodeURIComponent(run.run_id)}/plugin/lading-run`}, run.run_id), text: (run) => run.run_id},
     {title: "Began", cell: (run) => date(run.began_at)},
-    {title: "Took", cell: (run) => duration(run.ended_at === null ? null : run.ended_at - run.began_at), text: (run) => run.ended_at - run.began_at, number: true},
+    {title: "Took", cell: (run) => duration(took(run, now)), text: (run) => took(run, now), number: true},
     {title: "Jobs", cell: (run) => count(run.jobs), number: true},
     {title: "Failed", cell: (run) => count(run.failed), number: true},
     {title: "USD", cell: (run) => usd(run.usd), has: (run) => run.usd !== null, number: true},

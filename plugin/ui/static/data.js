@@ -22,7 +22,9 @@ async function read(answer) {
   return answer.json();
 }
 
-// Calls `look` at once and every so many seconds while the page can be seen, one call after the other.
+// Calls `look` at once and every so many seconds while the page can be seen, one call after the other. A call that
+// takes long is waited for, and said to.
+const PATIENCE = 20;
 export function useEvery(seconds, look, keys) {
   const [trouble, setTrouble] = useState(null);
   const latest = useRef(look);
@@ -33,12 +35,14 @@ export function useEvery(seconds, look, keys) {
     setTrouble(null);
     const turn = async () => {
       timer = null;
+      const late = setTimeout(() => abort.signal.aborted || setTrouble(`no answer for ${PATIENCE} s, it is still waited for`), PATIENCE * 1000);
       try {
         await latest.current(abort.signal);
         setTrouble(null);
       } catch (error) {
         if (!abort.signal.aborted) setTrouble(error.message);
       }
+      clearTimeout(late);
       if (!abort.signal.aborted && !document.hidden) timer = setTimeout(turn, seconds * 1000);
     };
     const shown = () => {
@@ -86,7 +90,8 @@ export async function allJobs(path, parameters) {
   }
 }
 
-// What ran where in a window: asked for once, then only what is new.
+// What ran where in a window, what is wrong, and what time it is by the server's clock: asked for once, then only what is
+// new. The first is the same as long as nothing has come; time goes on.
 export function usePacking(window) {
   const key = JSON.stringify(window), [kept, setKept] = useState({key: null}), latest = useRef({key: null});
   const trouble = useEvery(3, async (signal) => {
@@ -94,7 +99,8 @@ export function usePacking(window) {
     const found = await get("packing", {...asked(window, Date.now() / 1000), cursor: before.cursor}, signal);
     const packing = merged(before.packing, found, window);
     latest.current = {key, cursor: found.cursor, packing};
-    if (packing !== before.packing) setKept({key, packing});
+    if (packing !== before.packing) setKept({key, packing, at: Date.now()});
   }, [key]);
-  return [kept.key === key ? kept.packing : null, trouble];
+  const packing = kept.key === key ? kept.packing : null, age = useAge(packing ? kept.at : null);
+  return [packing, trouble, packing ? packing.now + age : null];
 }

@@ -1,6 +1,6 @@
 // The packing chart as a component; without ECharts the tables beside it say the same.
 import {COLORS, HIDDEN, PackingChart, loadECharts, rowsOf} from "./chart.js";
-import {Muted, Spinner, Swatch, h, useDark, useEffect, useNavigate, useRef, useState} from "./ui.js";
+import {Muted, Spinner, Swatch, h, memo, useDark, useEffect, useNavigate, useRef, useState} from "./ui.js";
 import {taskPath} from "./words.js";
 
 // What the colours of the jobs that are there mean.
@@ -12,8 +12,8 @@ function Key({jobs}) {
     [...known, ...(there.has(null) ? [["another Dag's", HIDDEN]] : [])].map(([words, color]) => h("span", {key: words}, h(Swatch, {color}), words)));
 }
 
-// `look`: from when to when is shown first; null: until now.
-export function Packing({packing, mine, look}) {
+// `look`: from when to when is shown first; null: until now. What is beside it is drawn anew more often.
+export const Packing = memo(function Packing({packing, mine, look}) {
   const element = useRef(null), chart = useRef(null), dark = useDark(), navigate = useNavigate(), [failed, setFailed] = useState(null), [ready, setReady] = useState(false);
   useEffect(() => {
     let gone = false;
@@ -40,4 +40,4 @@ export function Packing({packing, mine, look}) {
     failed ? h("p", {role: "alert"}, `The chart could not be drawn: ${failed}`) : null,
     all.some((row) => row.below) ? h(Muted, null, "What is drawn below the grey of its machine had no room there in one piece. ") : null,
     packing?.truncated ? h(Muted, null, "There are more jobs than can be shown: only the youngest are. Choose a shorter time.") : null);
-}
+});

@@ -86,7 +86,7 @@ function Why() {
 
 const spent = ({usd: before, usd_since, usd_per_hour}, now) => (usd_since === null ? null : before + (usd_per_hour * Math.max(0, now - usd_since)) / 3600);
 
-function Machines({packing, shares, may}) {
+function Machines({packing, shares, now, may}) {
   const used = new Map();
   for (const job of packing.jobs.values()) if (job.end === null) used.set(job.place, (used.get(job.place) ?? 0) + job.cpus);
   const rows = [...packing.machines.values()].filter((machine) => !["gone", "ended"].includes(machine.state)).sort((one, other) => one.key.localeCompare(other.key));
@@ -97,9 +97,9 @@ function Machines({packing, shares, may}) {
     {title: "cpus used / up", cell: (machine) => `${count(used.get(machine.key) ?? 0)} / ${count(machine.cpus)}`, number: true},
     {title: "used so far", cell: ({key}) => percent(shares.get(key).used, shares.get(key).up), number: true},
     {title: "Memory", cell: (machine) => memory(machine.memory), number: true},
-    {title: "USD per hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, packing.now))}`), text: false, has: ({usd_per_hour}) => usd_per_hour !== null, number: true},
+    {title: "USD per hour / so far", cell: (machine) => (machine.usd_per_hour === null ? "–" : `${usd(machine.usd_per_hour)} / ${usd(spent(machine, now))}`), text: false, has: ({usd_per_hour}) => usd_per_hour !== null, number: true},
     {title: "USD per hour", shown: false, text: (machine) => machine.usd_per_hour},
-    {title: "USD so far", shown: false, text: (machine) => spent(machine, packing.now)},
+    {title: "USD so far", shown: false, text: (machine) => spent(machine, now)},
     {title: "Node, its id there", cell: (machine) => h("div", null, h("div", null, machine.node ?? ""), h(Muted, null, machine.native_id ?? "")), text: false, has: ({node, native_id}) => node ?? native_id},
     {title: "Node", shown: false, text: (machine) => machine.node ?? ""},
     {title: "Its id there", shown: false, text: (machine) => machine.native_id ?? ""},
@@ -110,10 +110,10 @@ function Machines({packing, shares, may}) {
 }
 
 function Where({may}) {
-  const [range, setRange] = useState("3600"), [packing, trouble] = usePacking({seconds: Number(range)});
+  const [range, setRange] = useState("3600"), [packing, trouble, now] = usePacking({seconds: Number(range)});
   const shares = useMemo(() => (packing ? sharesOf(packing) : new Map()), [packing]), idle = idleShare(shares);
   const more = h(Row, null, idle === null ? null : h("span", {"data-testid": "idle"}, `${percent(idle, 1)} of all cpu-hours were idle`), h(Muted, null, "Ctrl + wheel zooms, a click opens the task"), h(Select, {label: "How far back", value: range, options: RANGES, onChange: setRange}));
-  return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing, shares, may}) : null);
+  return h(Section, {title: "What runs where?", more}, h(Trouble, {words: trouble}), packing && !packing.jobs.size ? h(Muted, null, "No job ran in this time.") : null, h(Packing, {packing}), packing ? h(Machines, {packing, shares, now, may}) : null);
 }
 
 function Jobs() {

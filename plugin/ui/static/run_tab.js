@@ -4,7 +4,7 @@ import {windowOfRun} from "./packing.js";
 import {Packing} from "./packing_chart.js";
 import {TryTable} from "./tries.js";
 import {Frame, Muted, Section, Spinner, Tile, Tiles, Trouble, h, useMemo} from "./ui.js";
-import {cost, count, duration, percent, usd} from "./words.js";
+import {cost, count, duration, percent, took, usd} from "./words.js";
 
 // Its own time is what is looked at; what was shortly before and after is where the slider is.
 function RunPacking({dagId, runId, began, ended, now}) {
@@ -27,9 +27,9 @@ export function RunTab({dagId, runId}) {
       h(Tile, {label: "cpus used", value: percent(totals.cpu_hours_used, totals.cpu_hours_measured), help: "of those asked for"}),
       h(Tile, {label: "Memory used", value: totals.memory_used === null ? "–" : percent(totals.memory_used, 1), help: "of that asked for, by the peaks that are known"}),
       h(Tile, {label: "Time used", value: totals.time_used === null ? "–" : percent(totals.time_used, 1), help: totals.time_used === null ? "no try had a limit" : "of the limits"}),
-      h(Tile, {label: "Took", value: duration(found.seconds), help: found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`}),
+      h(Tile, {label: "Took", value: duration(took(totals, now)), help: found.bound_seconds === null ? null : `at least ${duration(found.bound_seconds)} with these cpus`}),
       h(Tile, {label: "Most at once", value: count(found.most_at_once)}),
       h(Tile, {label: "Waited, all jobs together", value: duration(totals.wait_seconds)}))),
-    h(RunPacking, {dagId, runId, began: totals.began_at, ended: waiting + (states.running ?? 0) ? null : totals.ended_at, now: found.now}),
+    h(RunPacking, {dagId, runId, began: totals.began_at, ended: totals.live ? null : totals.ended_at, now: found.now}),
     h(Section, {title: "Longest waits"}, h(TryTable, {name: "Longest waits", jobs: found.waits, now, empty: "No job has waited."})));
 }

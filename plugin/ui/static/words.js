@@ -71,6 +71,9 @@ export const iso = (seconds) => (seconds === null || seconds === undefined ? "" 
 export const cpuHours = (value) => value > 0 && value < 0.005 ? "< 0.01 cpu-h" : `${number(value, value < 10 ? 2 : 0)} cpu-h`;
 export const cost = (money, hours) => (money === null || money === undefined ? cpuHours(hours) : usd(money));
 
+// How long a run took, or where jobs have not ended has taken until now, seconds.
+export const took = ({live, began_at, ended_at}, now) => (live ? now : ended_at) - began_at;
+
 // Beside how many cpus are in use: of how many, and what is on nodes that are not Lading's to count.
 export function inUse({cpus_used, cpus_up, cpus_batch}) {
   const parts = [cpus_up ? `of ${count(cpus_up)} that are up, ${percent(cpus_used, cpus_up)}` : null, cpus_batch ? `${count(cpus_batch)} more in batch jobs` : null];

@@ -21,16 +21,16 @@ def tried(name: str, login: Sshd, monkeypatch: pytest.MonkeyPatch, *more: str) -
     return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
 
 
-def check(done: subprocess.CompletedProcess[str], account: Account) -> None:
+def check(done: subprocess.CompletedProcess[str], account: Account, checks: int = 11) -> None:
     assert "FAILED" not in done.stdout, done.stdout
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "all went well"), (done.stdout, done.stderr)
-    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == 10, done.stdout
+    assert sum(line.startswith("ok") for line in done.stdout.splitlines()) == checks, done.stdout
     assert list((account.home / "live").iterdir()) == []
 
 
 def test_slurm(slurm: Slurm, slurm_login: Sshd, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = tried("slurm", slurm_login, monkeypatch)
-    check(done, account)
+    done = tried("slurm", slurm_login, monkeypatch, "--never", "dependency=afterok:{failed}")
+    check(done, account, 12)
     assert "there is no accounting" not in done.stdout
     slurm.wait_until_free()
 

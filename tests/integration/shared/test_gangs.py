@@ -20,21 +20,54 @@ from tests.services.processes import wait_until
 
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "ray_together.py"
 PRIMES_BELOW_200_000 = 17_984
+# The gang has no room beside the other task, and has some beside the tasks of other tests that run for long.
 TOO_LARGE = """
+import time
+from pathlib import Path
+from airflow.sdk import dag, task
+from lading.operators import resources
+
+FOLDER = Path("{folder}")
+
+
+@dag(schedule=None)
+def too_large():
+    @task(executor_config=resources(cpus=2.5))
+    def other():
+        (FOLDER / "began").touch()
+        while not (FOLDER / "end").exists():
+            time.sleep(0.1)
+
+    @task
+    def wait():
+        while not (FOLDER / "began").exists():
+            time.sleep(0.1)
+
+    @task(executor_config=resources(gang="large", cpus=1, attempts={{"pauses": ["1h"], "count": 2}}))
+    def half(number):
+        pass
+
+    other()
+    wait() >> half.expand(number=[1, 2])
+
+
+too_large()
+"""
+MORE_THAN_THERE_IS = """
 from airflow.sdk import dag, task
 from lading.operators import resources
 
 
 @dag(schedule=None)
-def too_large():
-    @task(executor_config=resources(gang="large", cpus=3, attempts={"pauses": ["1h"], "count": 2}))
+def more_than_there_is():
+    @task(executor_config=resources(gang="large", cpus=3))
     def half(number):
         pass
 
     half.expand(number=[1, 2])
 
 
-too_large()
+more_than_there_is()
 """
 NEVER = """
 from airflow.sdk import dag, task
@@ -106,25 +139,52 @@ def test_a_head_and_its_workers_find_each_other(airflow: Airflow) -> None:
     run_id = airflow.trigger("ray_together")
     assert airflow.wait_for_run("ray_together", run_id) == "success"
     assert airflow.xcom("ray_together", run_id, "head") == {"primes": PRIMES_BELOW_200_000, "workers": 3}
-    found = jobs(airflow, "ray_together", run_id)
-    assert len(found) == 4
+    found: list[Mapping[str, Any]] = []
+
+    def are_stored() -> bool:  # the tasks tell Airflow of their ends themselves, and may be sooner
+        found[:] = jobs(airflow, "ray_together", run_id)
+        return len(found) == 4 and all(job["ended_at"] is not None for job in found)
+
+    assert wait_until(are_stored, 60), found
     starts = [float(job["started_at"]) for job in found]
     assert max(starts) < min(float(job["ended_at"]) for job in found), "all of them ran at the same time"
 
 
-def test_one_without_room_sleeps_and_is_woken(airflow: Airflow) -> None:
-    airflow.add_dag("too_large", TOO_LARGE)
+def members(airflow: Airflow, run_id: str) -> list[dict[str, Any]]:
+    return [job for job in jobs(airflow, "too_large", run_id) if job["task_id"] == "half"]
+
+
+def sleeping(airflow: Airflow, folder: Path) -> str:
+    """A run whose gang has found no room beside another task; its id."""
+    airflow.add_dag("too_large", TOO_LARGE.format(folder=folder))
     run_id = airflow.trigger("too_large")
+    assert wait_until(lambda: {job["state"] for job in members(airflow, run_id)} == {"attempted"}, 120)
+    return run_id
 
-    def states() -> set[str]:
-        return {job["state"] for job in jobs(airflow, "too_large", run_id)}
 
-    assert wait_until(lambda: states() == {"attempted"}, 60), jobs(airflow, "too_large", run_id)
-    assert "attempt 1 of 2 has found no room for gang 'large'" in jobs(airflow, "too_large", run_id)[0]["reason"]
+def test_one_without_room_sleeps_and_is_woken(airflow: Airflow, tmp_path: Path) -> None:
+    run_id = sleeping(airflow, tmp_path)
+    assert "attempt 1 of 2 has found no room for gang 'large'" in members(airflow, run_id)[0]["reason"]
     assert "1 woken" in airflow.lading("wake", "too_large", run_id)
-    assert airflow.wait_for_run("too_large", run_id) == "failed"
-    assert "no room was found, tried 2 times" in jobs(airflow, "too_large", run_id)[0]["reason"]
+    assert wait_until(lambda: {job["state"] for job in members(airflow, run_id)} == {"failed"}, 120)
+    assert "no room was found, tried 2 times" in members(airflow, run_id)[0]["reason"]
     assert "nothing sleeps" in airflow.run("lading", "wake", "too_large").output
+    (tmp_path / "end").touch()
+    assert airflow.wait_for_run("too_large", run_id) == "failed"
+
+
+def test_one_without_room_begins_when_the_other_task_has_ended(airflow: Airflow, tmp_path: Path) -> None:
+    run_id = sleeping(airflow, tmp_path)
+    (tmp_path / "end").touch()
+    assert airflow.wait_for_run("too_large", run_id) == "success"
+
+
+def test_one_that_asks_for_more_than_there_is_is_an_import_error(airflow: Airflow) -> None:
+    (airflow.dags / "more_than_there_is.py").write_text(MORE_THAN_THERE_IS)
+    assert wait_until(lambda: bool(airflow.import_errors("more_than_there_is.py")), 60)
+    [error] = airflow.import_errors("more_than_there_is.py")
+    assert "gang 'large' can never start together: the 2 jobs of task 'half' ask for 6 cpus" in error
+    (airflow.dags / "more_than_there_is.py").unlink()
 
 
 def test_what_can_never_start_together_is_an_import_error(airflow: Airflow) -> None:

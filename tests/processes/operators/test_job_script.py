@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 from airflow.sdk import NEVER_EXPIRE
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferralTimeout, TaskDeferred
 
+from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.job_scripts.local_script import NearScriptError
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
@@ -93,6 +97,31 @@ def test_what_a_dead_worker_has_left_is_cancelled_first(cluster: ToyCluster) -> 
     assert again.store == {}, "nothing is left to be cancelled by another try"
 
 
+def test_what_a_dead_worker_has_left_is_cancelled_until_it_is_gone(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
+    died, killed = Try(), cluster.folder / "killed"
+    with pytest.raises(TaskDeferred):
+        operator("sleep 60", deferrable=True).execute(died.context)
+    cluster.set("deaf")
+    with monkeypatch.context() as patch:
+        patch.setattr(job_script, "REACH_TIMEOUT", 1.0)
+        with pytest.raises(CancelError, match="toy shows job 1 still"):
+            operator("echo anew").execute(Try(store=died.store).context)
+    assert cluster.jobs == 1
+    again = threading.Thread(target=unset_when, args=(cluster, "deaf", lambda: len(killed.read_text().split()) > 4))
+    again.start()
+    assert operator("echo anew").execute(Try(store=died.store).context) == "anew"
+    again.join()
+
+
+def unset_when(cluster: ToyCluster, name: str, reached: Callable[[], bool]) -> None:
+    while not reached():
+        time.sleep(0.05)
+    cluster.unset(name)
+
+
 @pytest.mark.parametrize("left", ["toy", "gone"])
 def test_a_worker_that_died_before_it_submitted(
     cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, left: str
@@ -156,6 +185,22 @@ def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:
     threading.Timer(1.5, task.on_kill).start()
     with pytest.raises(JobFailed, match=r"cancelled|lost"):
         task.execute(Try().context)
+
+
+def test_a_worker_that_is_killed_leaves_word_of_the_job_that_it_has_cancelled(cluster: ToyCluster) -> None:
+    attempt, task = Try(), operator("sleep 60", deferrable=True)
+    with pytest.raises(TaskDeferred):
+        task.execute(attempt.context)
+    cluster.set("deaf")
+    task.on_kill()
+    site = job_script.site_of("toy")
+    [answer] = site.transport.exchange([canceller.read_notes(site._work_dir)])
+    [(name, noted)] = canceller.parse_notes(answer).items()
+    assert (name, noted) == (job_script.token(attempt.ti), Cancellation("1"))
+    assert noted.is_shown(Toy().statuses(cluster.run([["toy-list"]])[0]))
+    cluster.unset("deaf")
+    job_script.end_run(site, name)
+    assert canceller.parse_notes(*site.transport.exchange([canceller.read_notes(site._work_dir)])) == {}
 
 
 def test_a_rejected_script_is_not_tried_again(cluster: ToyCluster) -> None:

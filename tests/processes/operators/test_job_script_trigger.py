@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lading.hooks.batch import canceller
 from lading.hooks.job_scripts import array, batcher
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
@@ -172,18 +174,83 @@ def test_a_trigger_that_is_killed_cancels_the_job(site: RunSite) -> None:
 def test_many_are_cancelled_together(site: RunSite) -> None:
     records = submitted(site, "sleep 60", 10)
     triggers = [trigger(record)[0] for record in records]
-    assert isinstance(site.transport, ToyCluster)
-    before = site.transport.exchanges
 
     async def killed() -> None:
         await asyncio.gather(*(each.on_kill() for each in triggers))
         await idle()
 
     asyncio.run(killed())
-    assert site.transport.exchanges - before <= 4  # the first alone, then all others
+    assert asked_to_end(site) <= 2  # the first alone, then all others
     while not all(record.ended for record in records):
         records = [sighting.record for sighting in site.advance(records)]
     assert {record.state for record in records} == {"cancelled"}
+
+
+def asked_to_end(site: RunSite) -> int:
+    """How often the batch system was asked to end jobs."""
+    assert isinstance(site.transport, ToyCluster)
+    killed = site.transport.folder / "killed"
+    return len(killed.read_text().splitlines()) if killed.exists() else 0
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    for _ in range(1200):
+        if reached():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("not within a minute")
+
+
+def test_a_job_whose_node_does_not_hear_of_its_cancel_is_cancelled_until_it_is_gone(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As qdel of TORQUE answers 0 for an array whose MOM is down, and does nothing."""
+    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.1, 0.1))
+    (record,) = submitted(site, "sleep 60")
+    made, _ = trigger(record)
+    assert isinstance(site.transport, ToyCluster)
+    cluster = site.transport
+    cluster.set("deaf")
+
+    async def killed() -> None:
+        await made.on_kill()
+        assert asked_to_end(site) >= 1
+        await until(lambda: asked_to_end(site) > 2)
+        assert cluster.run([["toy-list"]])[0].stdout, "it runs"
+        cluster.unset("deaf")
+        await idle()
+
+    asyncio.run(killed())
+    assert not cluster.run([["toy-list"]])[0].stdout
+
+
+def test_a_job_is_cancelled_although_the_site_answers_after_airflow_has_stopped_waiting(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_script_trigger, "CANCEL_PAUSE", 0.05)
+    (record,) = submitted(site, "sleep 60")
+    made, _ = trigger(record)
+    whole, tries = RunSite.cancel, []
+
+    def cancel(site: RunSite, records: Any) -> Any:
+        tries.append(1)
+        if len(tries) < 3 or not stopped:
+            raise TransportError("cut")
+        return whole(site, records)
+
+    monkeypatch.setattr(RunSite, "cancel", cancel)
+    stopped: list[bool] = []
+
+    async def killed() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(made.on_kill(), 0.5)
+        stopped.append(True)
+        await idle()
+
+    asyncio.run(killed())
+    assert isinstance(site.transport, ToyCluster)
+    assert not site.transport.run([["toy-list"]])[0].stdout
 
 
 def test_lines_come_whole() -> None:

@@ -127,6 +127,18 @@ with DAG("plain"):
     BashOperator(task_id="list", bash_command="true", executor_config=["a"])
 """
 
+# Patterns of a Dag are for inputs that each task can be given, also where one of them leaves some out.
+OPTIONAL = """
+from airflow.sdk import DAG, task
+from lading.operators import resources
+of_dag = resources(targets=["small", "wide"], matching={"small": [{"sample": "^big_"}, {"reference": "^hg"}]})
+with DAG("optional", default_args={"executor_config": of_dag}):
+    @task
+    def align(sample, reference=None): ...
+    align("big_1")
+    align.override(task_id="mapped").expand(sample=["big_1", "big_2"])
+"""
+
 # To another executor nothing is added: some pass every key on, and what stands there is not ours to judge.
 ELSEWHERE = """
 from airflow.sdk import DAG
@@ -222,6 +234,20 @@ WRONG = {
 }
 
 
+# Two wrong ones with a right one between them, and so many more that not all are named.
+SEVERAL = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.bash import BashOperator
+from lading.operators import resources
+with DAG("several"):
+    BashOperator(task_id="first", bash_command="true", executor_config=resources(mem=1))
+    BashOperator(task_id="right", bash_command="true", executor_config=resources(cpus=1))
+    BashOperator.partial(task_id="second", executor_config=resources(cpus=-1)).expand(bash_command=["true"])
+    for number in range(20):
+        BashOperator(task_id=f"more_{number}", bash_command="true", executor_config=resources(site="moon"))
+"""
+
+
 @dataclass(frozen=True)
 class Parsed:
     errors: dict[str, str]
@@ -288,14 +314,15 @@ SITES = {
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory, parse: Parser) -> Parsed:
-    dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE, "native": NATIVE}
+    dags = {"levels": LEVELS, "plain": PLAIN, "elsewhere": ELSEWHERE, "native": NATIVE, "optional": OPTIONAL}
     dags |= {name: wrong(hints) for name, (hints, _) in WRONG.items()}
+    dags["several"] = SEVERAL
     dags["list"] = wrong('["a"]', defaults='{"executor_config": resources(cpus=1)}')
     return parse(tmp_path_factory.mktemp("home"), dags, json.dumps({"sites": SITES}))
 
 
 def test_right_hints_are_no_import_errors(parsed: Parsed) -> None:
-    assert set(parsed.errors) == {*(f"{name}.py" for name in WRONG), "list.py"}
+    assert set(parsed.errors) == {*(f"{name}.py" for name in WRONG), "list.py", "several.py"}
 
 
 @pytest.mark.parametrize("task", LEVELS_MERGED)
@@ -332,6 +359,15 @@ def test_wrong_hints_are_an_import_error(parsed: Parsed, name: str) -> None:
     error = parsed.errors[f"{name}.py"]
     for words in ("AirflowClusterPolicyViolation", "Dag 'd', task 't': ", *WRONG[name][1]):
         assert words in error
+
+
+def test_all_wrong_tasks_of_a_dag_are_told_at_once(parsed: Parsed) -> None:
+    first, second, *others, last = parsed.errors["several.py"].splitlines()
+    assert "Dag 'several', task 'first': hint mem: there is no such hint" in first
+    assert second.startswith("Dag 'several', task 'second': hint cpus: -1 must be more than 0")
+    named = [line.partition(": ")[0] for line in others]
+    assert named == [f"Dag 'several', task 'more_{number}'" for number in range(18)]
+    assert last == "+ 2 more tasks with wrong hints"
 
 
 def test_an_executor_config_that_cannot_carry_hints(parsed: Parsed) -> None:
@@ -490,6 +526,17 @@ def test_expressions_bring_along_where_the_inputs_come_from(tmp_path: Path, pars
         },
     }
     assert parsed.tasks["expressions.plan_use"] == parsed.tasks["expressions.gather_use"] == {}
+
+
+def test_where_plugins_ask_for_inputs_all_tasks_that_have_some_bring_them_along(tmp_path: Path, parse: Parser) -> None:
+    sites = {"small": {**SITES["small"], "needs_inputs": True}, "wide": SITES["wide"]}
+    parsed = parse(tmp_path, {"levels": LEVELS, "expressions": EXPRESSIONS}, json.dumps({"sites": sites}))
+    assert parsed.errors == {}
+    assert parsed.tasks["levels.inherits"]["lading_inputs"]["fixed"]["bash_command"] == {"value": "true"}
+    assert parsed.tasks["expressions.use"]["lading_inputs"]["mapped"] == {
+        "path": {"value": ["/a"]}, "number": {"value": [1]},
+    }  # fmt: skip
+    assert "lading_inputs" not in parsed.tasks["expressions.found"], "it has none"
 
 
 def test_trouble_of_ours_breaks_no_dag(tmp_path: Path, parse: Parser) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from jsonschema import validate
 
+from lading.hooks.files.host import usable_cpus
 from lading.plugin.provider_info import get_provider_info, options
+from lading.scheduling.resources import cpus_of_one
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -88,7 +90,8 @@ def test_declared_defaults_are_the_fallbacks(answers: Answers) -> None:
     declared, undeclared, values = answers.found["unset"]
     assert declared == undeclared
     assert f"state_folder={answers.home / 'lading'!r}" in declared
-    assert "default_resources=Resources(cpus=0.25, memory=512, disk=0, gpus=0.0)" in declared
+    cpus = cpus_of_one(usable_cpus(), 32, 0.25)
+    assert f"default_resources=Resources(cpus={cpus}, memory=512, disk=0, gpus=0.0)" in declared
     defaults = {name: option["default"] for name, option in options().items()}
     assert values == {**defaults, "state_folder": str(answers.home / "lading")}
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from airflow.jobs.job import Job as AirflowJob
+from airflow.utils.net import get_hostname
+from sqlalchemy import Engine, insert
+from sqlalchemy.orm import Session
 
 from lading.executors import LadingExecutor
-from lading.executors.store.scheduler_liveness import Presence, has_ended
+from lading.executors.store.scheduler_liveness import Presence, has_ended, living
 
 
 class Controller:
@@ -58,3 +63,19 @@ def test_a_presence_is_seen_until_it_ends(tmp_path: Path) -> None:
 
 def test_of_a_scheduler_without_a_presence_nothing_is_known(tmp_path: Path) -> None:
     assert not has_ended(tmp_path / "8")
+
+
+def test_a_scheduler_of_this_machine_lives_when_its_executor_has_started(
+    airflow_database: Engine, tmp_path: Path
+) -> None:
+    """One that died right before that would else keep the next one, which is stopped in order, from ending anything."""
+    now = datetime.now(timezone.utc)
+    with Session(airflow_database) as session:
+        for number, host in ((1, get_hostname()), (2, get_hostname()), (3, "elsewhere"), (4, get_hostname())):
+            columns = {"id": number, "job_type": "SchedulerJob", "state": "running", "hostname": host}
+            session.execute(insert(AirflowJob).values(**columns, latest_heartbeat=now))
+        lives, ended = Presence(tmp_path, 2), Presence(tmp_path, 4)
+        ended.end()
+        assert living(session, tmp_path) == {2, 3}
+        lives.end()
+        assert living(session, tmp_path) == {3}

@@ -52,7 +52,7 @@ def test_a_rule_is_stored_with_the_job_and_in_its_event_log_and_forgotten_when_i
         assert job.placed_because == f"sent here because site 'lab' has no room; {words}"
         [entry] = session.query(Log).all()
         assert (entry.event, entry.task_id, entry.extra) == ("lading rule", "t", job.placed_because)
-        [envelope] = dispatch.envelopes([job], lambda subject: "jwt", 9.0)
+        envelope = dispatch.envelope(job, "jwt", 9.0)
         assert (envelope.resources, envelope.memory_limit) == (Resources(8, 4096), 4096), "it has what it was given"
         back = events.changes([{"event": "returned", "token": "a", "at": 2.0, "location": "m"}])
         store.apply(session, back, "lab")

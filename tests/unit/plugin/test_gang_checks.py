@@ -11,7 +11,9 @@ from airflow.sdk import DAG, task
 
 from lading.operators import resources
 from lading.plugin import hint_checks, policies
+from lading.plugin.published import Known
 from lading.scheduling.hints.hints import HINT_KEY, Hints
+from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 
@@ -176,3 +178,82 @@ def test_a_dag_that_asks_ahead_says_of_each_task_what_comes_right_before_it() ->
     }  # fmt: skip
     assert [each.ahead for each in found.values()] == [True, False, True]
     assert "ahead_after" not in str([each.executor_config for each in parsed(build).tasks])
+
+
+def machine(cpus: float, memory: int = 64 * 1024, **more: Any) -> Location:
+    return Location("", Resources(cpus, memory), **more)
+
+
+LOCAL = Known((machine(16),), holds=True)
+QUEUE = Known((machine(64),), holds=False)
+CLOUD = Known((machine(8, instance_type="m"),), holds=True, launches=True, takes_unnamed=False)
+UNNAMED = Resources(0.25, 512)
+
+
+def ray(workers: int = 7, **more: Any) -> Callable[[], None]:
+    """The gang with which the documentation begins: a head with 2 cpus, and workers with 4."""
+
+    def build() -> None:
+        named("head", cpus=2, memory="4 GiB", **more)()
+        named("worker", cpus=4, memory="1 GiB", **more).expand(number=list(range(workers)))
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("sites", "more", "words"),
+    [
+        (
+            {"local": LOCAL},
+            {},
+            "hint gang: gang 'ray' can never start together: the 7 jobs of task 'worker' ask for 28 cpus, 7 GiB memory "
+            "together (4 cpus, 1 GiB memory each), and site 'local' can never hold more than 4 of them: local has 16 "
+            "cpus, 64 GiB memory; ask for less, or name a site that has more",
+        ),
+        (
+            {"local": Known((machine(16), machine(12)), holds=True)},
+            {},
+            "its 8 jobs ask for 30 cpus together, and site 'local' can never give more than 28 cpus",
+        ),
+        ({"local": Known((machine(16), machine(14)), holds=True)}, {}, None),
+        ({"local": LOCAL, "queue": QUEUE}, {}, "site 'local' can never hold more than 4 of them"),
+        ({"local": LOCAL, "other": Known((machine(14),), holds=True)}, {}, None),
+        ({"local": LOCAL, "cloud": CLOUD}, {"site": "cloud"}, None),
+        ({"local": LOCAL, "cloud": CLOUD}, {"targets": ["local", "cloud"]}, None),
+        ({"local": LOCAL, "new": Known((), holds=True)}, {}, None),
+        ({"local": Known((machine(16),))}, {}, None),  # published by an older version
+        ({"local": Known((machine(32),), holds=True)}, {"spread": True}, "can never hold more than 1 of them"),
+        (
+            {"local": Known((machine(32),) * 7, holds=True)},
+            {"spread": True},
+            "its 8 jobs need a location each (spread)",
+        ),
+        ({"local": Known((machine(32),) * 8, holds=True)}, {"spread": True}, None),
+        ({"local": Known((machine(28),), holds=True)}, {"partial": True}, None),
+    ],
+)
+def test_a_gang_that_asks_for_more_than_its_sites_can_ever_give_is_an_import_error(
+    monkeypatch: pytest.MonkeyPatch, sites: dict[str, Known], more: dict[str, Any], words: str | None
+) -> None:
+    monkeypatch.setattr(hint_checks, "known_sites", lambda: (sites, UNNAMED))
+    monkeypatch.setattr(policies, "known_sites", lambda: (sites, UNNAMED))
+    if words is None:
+        parsed(ray(**more))
+        return
+    with pytest.raises(AirflowClusterPolicyViolation) as caught:
+        parsed(ray(**more))
+    assert words in str(caught.value)
+
+
+def test_what_is_known_when_members_run_counts_as_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hint_checks, "known_sites", lambda: ({"local": LOCAL}, UNNAMED))
+    parsed(lambda: named("worker", cpus="len(inputs)", memory="2 * input_size").expand(number=[1, 2]))
+
+
+def test_all_members_say_that_they_are_spread() -> None:
+    def build() -> None:
+        named("head", spread=True)()
+        named("worker")()
+
+    with pytest.raises(AirflowClusterPolicyViolation, match=r"hint spread: it is True of task 'head' .* not of worker"):
+        parsed(build)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from lading.plugin import manager
+from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
@@ -59,5 +61,14 @@ def test_a_policy() -> None:
     assert [found.placed[job.name][1] for job in jobs] == ["x", "x", "y", "x", "y", "z"]
 
 
+def test_an_order_of_sites() -> None:
+    rank = manager.implemented("rank_matches")
+    assert rank is not None
+    matches = [Match("small", 1, 1), Match("big_memory", 1, 1)]
+    wheat = Job("1", Resources(1, 100), task_id="align", input_values='[{"genome": "wheat"}]')
+    assert rank(job=wheat, matches=matches) == matches[::-1]
+    assert rank(job=replace(wheat, input_values='[{"genome": "rice"}]'), matches=matches) is None
+
+
 def test_there_are_no_others() -> None:
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3

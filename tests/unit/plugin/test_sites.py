@@ -21,8 +21,12 @@ from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import binding_filters, plugin_manager
 from lading.plugin.published import bindings
 from lading.plugin.sites import SitesError, known_sites, load_sites
+from lading.scheduling.gangs.room import options
+from lading.scheduling.gangs.supply import demand, shortage
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.matching.bindings import Binding
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.resources import Resources
 from tests.clusters.published import site
 from tests.clusters.sites import make_settings
@@ -198,6 +202,18 @@ def test_every_batch_system_is_a_kind(make: Make) -> None:
         assert site.kind == kind
         assert site.potential()[0].capacity == Resources(32, 128 * 1024 - 384)
         assert site.jwt_seconds == 86400
+
+
+@pytest.mark.parametrize("mode", ["job", "allocation"])
+def test_allocations_are_machines_and_queues_are_none(make: Make, mode: str) -> None:
+    """A queue takes so many jobs whatever they ask for; in an allocation gangs find room."""
+    site = list(load_sites(make(f"{CLUSTER}\nmode = '{mode}'")).values())[1]
+    [node] = site.potential()
+    assert (site.holds, node.max_jobs is None) == ((True, True) if mode == "allocation" else (False, False))
+    there = SiteView(name="hpc", possible=[node], holds=site.holds, launches=site.launches)
+    members = [Waiting(name, Resources(1, 300), site="hpc") for name in "ab"]
+    asked = demand("workers", members, options(members, [there]), {"hpc": there})
+    assert asked is None if mode == "job" else asked is not None and shortage([asked]) == ""
 
 
 def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:

@@ -13,9 +13,10 @@ from lading.scheduling.job import Job
 from lading.scheduling.location import Location, Running
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Apart
 from lading.scheduling.plan import Limits
 from lading.scheduling.prediction import Prediction
-from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide
+from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide, decide_apart
 from lading.scheduling.quotas import family, quota
 from lading.scheduling.resources import Resources
 
@@ -293,6 +294,16 @@ def test_five_thousand_jobs_of_fifty_shapes_on_three_hundred_instances(policy: s
     found = decide(waiting, there, MachineMarket(catalogue, policy=policy), now=NOW)
     assert time.process_time() - begun < 5
     assert len(found.launches) > 100
+
+
+def test_members_that_are_spread_are_bought_machines_one_by_one() -> None:
+    waiting = [(job, Apart("g")) for job in jobs(3)]
+    assert len(provide(jobs(3)).launches) < 3
+    found, _, _ = decide_apart(waiting, [], MARKET, {}, Limits(), now=NOW)
+    assert len(found.launches) == 3
+    assert len(decide_apart(waiting, [machine("m")], MARKET, {}, Limits(), now=NOW)[0].launches) == 2
+    two = limited(instances=2)
+    assert len(decide_apart(waiting, [], two, {}, Limits(), now=NOW)[0].launches) == 2
 
 
 GPU_TYPES = {f"g{i}.xlarge": replace(kind("g5.xlarge"), name=f"g{i}.xlarge") for i in range(3, 7)}

@@ -296,7 +296,7 @@ def test_a_site_takes_only_the_dags_that_its_table_names() -> None:
         ("d", "etl_x", "hpc"),
         ("e", None, None),
     ]
-    jobs = [replace(waits(token, site=site), dag_id=dag) for token, dag, site in named]
+    jobs = [replace(waits(token, site=site), dag_id=dag, dag_of_shape=dag) for token, dag, site in named]
     found = assign(jobs, hpc, lab)
     assert sites_of(found) == {"a": "hpc", "d": "hpc", "e": "hpc", "b": "lab"}
     assert found.refused["c"].startswith("Dag 'other' is not allowed there: site 'hpc' has allowed_dags = [")

@@ -14,18 +14,21 @@ from hypothesis import strategies as st
 from lading.scheduling.job import LAYOUT, NATIVE, NOTHING, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, kind_in_words, need
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import Apart, Waiting
 from lading.scheduling.packing.problem import fits, vector
+from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import (
     LONGEST_ARRIVAL,
     SECONDS_TO_BEGIN,
     SECONDS_UNTIL_SETTLED,
     Provision,
     decide,
+    decide_apart,
     recalls,
     shaped,
     suits,
 )
+from lading.scheduling.provisioning.allocations import abandoned
 from lading.scheduling.resources import Resources
 from tests.services.examples import part
 
@@ -545,3 +548,51 @@ def test_jobs_that_may_be_placed_only_now_are_new_however_long_they_have_waited(
 )  # fmt: skip
 def test_a_kind_is_told_in_words(text: str, words: str | None) -> None:
     assert kind_in_words(text) == words
+
+
+def apart(
+    count: int, there: Sequence[Location] = (), market: Market = MARKET, *taken: str, gang: str = "g"
+) -> Provision:
+    waiting = [(job, Apart(gang, frozenset(taken))) for job in jobs(count)]
+    return decide_apart(waiting, there, market, {}, Limits(), now=NOW)[0]
+
+
+def test_members_that_are_spread_are_launched_for_one_by_one() -> None:
+    assert len(provide(jobs(3)).launches) == 1, "all three go into one"
+    assert [each.jobs for each in apart(3).launches] == [("k0",), ("k1",), ("k2",)]
+    assert len(apart(3, [live(booting=True)]).launches) == 2, "one has its place in what boots"
+    assert len(apart(3, [live("a"), live("b"), live("c")]).launches) == 0
+    assert len(apart(3, [live("a")], MARKET, "a").launches) == 3, "another member of theirs is there"
+    assert len(apart(6, [live("a")]).launches) == MARKET.most - 1
+    assert "4 of 4 allocations are busy (max_allocations)" in apart(6, [live("a")]).waits.values()
+
+
+def test_members_of_two_gangs_may_share_what_is_launched() -> None:
+    waiting = [(job, Apart(gang)) for gang in "gh" for job in jobs(2, at=0 if gang == "g" else 10)]
+    whole = replace(MARKET, whole=True)
+    assert len(decide_apart(waiting, [], whole, {}, Limits(), now=NOW)[0].launches) == 2
+
+
+def test_what_is_launched_for_them_counts_against_limits_and_takes_no_others() -> None:
+    waiting = [(job, Apart("g")) for job in jobs(3)]
+    first, there, kept = decide_apart(waiting, [live("a")], MARKET, {}, Limits(), now=NOW)
+    assert (len(first.launches), len(there), len(kept)) == (2, 3, 3)
+    found = decide(jobs(3, cpus=7.5, at=10), there, MARKET, now=NOW)
+    assert len(found.launches) == MARKET.most - 3
+    assert [*found.waits.values()] == ["4 of 4 allocations are busy (max_allocations)"] * 2
+
+
+def test_where_they_are_counts_as_used() -> None:
+    waiting = [(job, Apart("g")) for job in jobs(1, cpus=8)]
+    _, there, kept = decide_apart(waiting, [live("a"), live("b")], MARKET, {}, Limits(), now=NOW)
+    assert kept == {"a"}
+    assert [each.used.cpus for each in there] == [8, 0]
+
+
+def test_what_was_asked_for_for_a_gang_that_looks_for_no_room_is_abandoned() -> None:
+    there = [live("queues", booting=True), live("up"), live("others", booting=True)]
+    ordered_for = {"queues": ("a", "b"), "up": ("a",)}
+    spare = frozenset(("queues", "up", "others"))
+    assert abandoned(there, ordered_for, {"b"}, spare) == {}
+    assert [*abandoned(there, ordered_for, (), spare)] == ["queues"]
+    assert abandoned(there, ordered_for, (), spare - {"queues"}) == {}, "something else that waits has a place in it"

@@ -601,6 +601,7 @@ def test_a_job_of_another_boot_was_ended_by_its_machine(tmp_path: Path) -> None:
     assert node.stop() == 0
 
 
+ME = os.getpid()
 SUPERVISOR = {
     "pid": os.getpid(),
     "started": host.started(os.getpid()),
@@ -646,20 +647,25 @@ def test_a_job_whose_folder_was_spoilt_is_its_own_trouble_alone(tmp_path: Path) 
         node.spool.job(token).root.mkdir()
         record = {**SUPERVISOR, "resources": {"cpus": "a", "memory": 3}}
         write_atomically(node.spool.job(token).root / name, json.dumps(record))
-    node.start()
+    node.start(constants={"lading.executors.agent.job_folder.CLAIM_PATIENCE": 0.1})
     node.put("good", "succeed")
     assert node.wait_for("good")["cause"] is None
-    node.put("spoils", "sleep", seconds=60)
-    pid = node.wait_for("spoils", "started")["pid"]
-    folder = node.spool.job("spoils")
-    node.wait(folder.supervisor.exists)
-    folder.supervisor.unlink()
-    (folder.root / "claimed.a.b.json").touch()
-    os.kill(pid, signal.SIGKILL)
+    # What is no claim says nothing; that of a process which lives and does not run the job keeps it from being judged.
+    for token, claim in (("forgets", "claimed.a.b.json"), ("spoils", f"claimed.{ME}.{host.started(ME)}.json")):
+        node.put(token, "sleep", seconds=60)
+        pid = node.wait_for(token, "started")["pid"]
+        folder = node.spool.job(token)
+        node.wait(folder.supervisor.exists)
+        folder.supervisor.unlink()
+        (folder.root / claim).touch()
+        os.kill(pid, signal.SIGKILL)
+    finished = node.wait_for("forgets")
+    assert (finished["cause"], finished["message"].rpartition(" ")[2]) == ("lost", "9")
     node.wait(lambda: "cannot find out what became of job spoils" in read_log(node))
     node.put("later", "succeed")
     assert node.wait_for("later")["cause"] is None
     assert read_log(node).count("cannot find out what became of job spoils") == 1
+    assert "cannot find out what became of job forgets" not in read_log(node)
     assert node.process is not None
     assert node.process.poll() is None
 

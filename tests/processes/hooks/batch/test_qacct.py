@@ -23,7 +23,7 @@ def asked(folder: Path, *ids: str, status: int, stdout: str) -> list[NativeJob]:
     assert command is not None
     path = {"PATH": f"{folder}:/usr/bin:/bin"}
     done = subprocess.run(command, env=path, capture_output=True, text=True, timeout=60, check=False)
-    assert (folder / "arguments").read_text() == "-o hpc -b 202611201229 -j\n"
+    assert (folder / "arguments").read_text() == "-o hpc -b 202611191229 -j\n"
     assert (done.returncode, done.stderr) == (status, "")
     return SGE().accounted(Answer(done.returncode, done.stdout))
 

@@ -22,6 +22,7 @@ from lading.hooks.spool.rejected import Rejected
 from lading.hooks.ssh.answer import TransportError
 from tests.clusters.paper import Paper
 from tests.clusters.toy_batch import Toy, ToyCluster
+from tests.services.outside_clocks import off
 
 DAY = 86400.0
 
@@ -231,6 +232,15 @@ def test_a_batch_system_that_cannot_be_asked_is_no_answer(site: ClusterSite, pap
 
 def test_a_folder_that_was_never_used(site: ClusterSite) -> None:
     assert clean(site) == {}
+
+
+@off
+def test_what_is_on_its_way_stays_whatever_clock_dates_it(site: ClusterSite, make: Make, ahead: float) -> None:
+    young = make(f"scripts/{token()}", "exit", days=(600 - ahead) / DAY)
+    old = make(f"scripts/{token()}", "exit", days=(3 * YOUNGEST - ahead) / DAY)
+    clean(site, days=YOUNGEST / DAY)
+    assert young.exists()
+    assert not old.exists() or ahead > 0, "a clock that is ahead makes it stay for longer"
 
 
 def test_many(site: ClusterSite, paper: Paper, make: Make) -> None:

@@ -14,14 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.executors.controller.events import of_event
+from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.cluster import job_mode, poller, submitter
+from lading.hooks.cluster import end_event, job_mode, poller, submitter
 from lading.hooks.cluster.job_mode import JobMode
 from lading.hooks.polling import task_logs
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.steps import Run, Step
 from tests.clusters.paper import Paper, envelope, only
+from tests.recordings import FOLDER
 
 
 @pytest.fixture
@@ -304,6 +307,99 @@ def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monk
     event = only(paper.go(), "finished")
     assert (event["cause"], event["exit_code"]) == ("error", 127)
     assert event["message"].endswith("its last words: python: not found")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "own", "cause"),
+    [
+        ("0:9", True, False, "out_of_memory"),
+        ("0:9", False, False, "error"),
+        ("1:0", True, False, "error"),
+        ("0:9", True, True, "time_limit"),
+    ],
+)
+def test_a_job_whose_output_says_that_it_was_killed_for_its_memory(
+    paper: Paper, monkeypatch: pytest.MonkeyPatch, code: str, words: bool, own: bool, cause: str
+) -> None:
+    """As slurmstepd writes it without cgroups, where accounting knows nothing of memory."""
+    monkeypatch.setattr(end_event, "patience", lambda *_: 0.0)
+    paper.give("a")
+    paper.go()
+    [submission] = paper.poller.tracker.submissions
+    log = (FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text().partition("batch.log of the job:\n")[2]
+    assert "Exceeded job memory limit" in log
+    (paper.root / "submissions" / submission / "output.1").write_text(log if words else "Killed\n")
+    paper.begin("a")
+    paper.go()
+    if own:
+        paper.finish("a", "time_limit", None, "it ran for longer than it may")
+    paper.write("queue", "")
+    paper.write("accounts", f"1|FAILED|{code}|{datetime.now().isoformat()}|n1|{submission}\n")
+    found: list[dict[str, Any]] = []
+    while not any(event["event"] == "finished" for event in found):
+        found += paper.go()
+    event = only(found, "finished")
+    assert event["cause"] == cause
+    if cause == "out_of_memory":
+        assert event["exit_code"] == 137
+        assert "it used more memory than it had asked for" in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "deadline", "ends"),
+    [("DependencyNeverSatisfied", 900, True), ("PartitionTimeLimit", 900, False), ("PartitionTimeLimit", 1, True)],
+)
+def test_what_can_never_start_is_cancelled(tmp_path: Path, reason: str, deadline: int, ends: bool) -> None:
+    paper = Paper(tmp_path, never_deadline=deadline)
+    paper.give("a")
+    paper.go()
+    paper.write("queue", paper.read("queue").replace("|Priority|", f"|{reason}|"))
+    found: list[dict[str, Any]] = []
+    for _ in range(3):
+        found += paper.go()
+    while ends and not any(event["event"] == "finished" for event in found):
+        found += paper.go()
+    assert paper.read("cancelled") == ("1\n" if ends else "")
+    if ends:
+        event = only(found, "finished")
+        assert (event["cause"], reason in event["message"]) == ("error", True)
+    else:
+        assert [event["event"] for event in found] == []
+
+
+def test_a_job_script_that_was_cancelled_in_vain_is_cancelled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has cancelled it, a worker that was killed for instance, asks no more."""
+    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
+    monkeypatch.setattr(poller, "SECONDS_BETWEEN_SURVEYS", 0.0)
+    paper, notes = Paper(tmp_path), tmp_path / "work/cancelled_scripts"
+    paper.go()
+    paper.write(
+        "queue", "50|RUNNING|n1|None|mine\n51_2|RUNNING|n1|None|x\n51_3|RUNNING|n1|None|x\n52|RUNNING|n1|None|x\n"
+    )
+    cancelled = {
+        "a": Cancellation("50", None, "mine"),
+        "b/2": Cancellation("51", 2),
+        "c": Cancellation("52", None, "another"),
+        "d": Cancellation("53"),
+    }
+    [answer] = paper.poller.transport.exchange([canceller.note(str(paper.root), cancelled)])
+    assert answer.status == 0
+    (notes / "odd").write_text("no note\n")
+    for _ in range(4):
+        paper.go()
+    asked = [set(line.split()) for line in paper.read("cancelled").splitlines()]
+    assert len(asked) > 1
+    assert asked == [{"50", "51_2"}] * len(asked), "again and again, each that is shown and no other"
+    assert sorted(path.name for path in notes.iterdir()) == ["a", "b.2", "odd"]
+    paper.write("queue", "51_3|RUNNING|n1|None|x\n52|RUNNING|n1|None|x\n")
+    for _ in range(3):
+        paper.go()
+    assert [path.name for path in notes.iterdir()] == ["odd"]
+    before = paper.read("cancelled")
+    paper.go()
+    assert paper.read("cancelled") == before
 
 
 def test_another_job_of_the_same_id_is_not_this_one(paper: Paper) -> None:

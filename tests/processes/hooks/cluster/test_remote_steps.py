@@ -11,7 +11,9 @@ import pytest
 
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder
-from lading.hooks.cluster.remote_steps import NOT_TRIED, Owner, load, loaded, submit
+from lading.hooks.cluster.remote_steps import NOT_TRIED, load, loaded, look_at_owner, submit
+from lading.hooks.files.owner import Owner
+from lading.hooks.spool import server
 from lading.hooks.spool.remote import place
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.exchange import Exchange
@@ -125,3 +127,18 @@ def test_a_folder_belongs_to_one_deployment(shell: str, steps: Callable[..., Ste
         assert words in refused.stderr
     assert ask([steps(folder, Owner.of("new, key", "", "the same"))], shell)[0].status == 0, "its key was rotated"
     assert [path.name for path in Path(folder.root).glob("owner*")] == ["owner"]
+    [looked] = ask([look_at_owner(folder, theirs)], shell)
+    assert (looked.status, looked.stderr) == (1, refused.stderr)
+    assert ask([look_at_owner(folder, ours)], shell)[0].status == 0
+    with pytest.raises(OSError, match="another Airflow deployment") as caught:
+        server.claim(folder.root, theirs.ids, theirs.name)
+    assert f"{caught.value}\n" == refused.stderr, "the same on machines"
+    server.claim(folder.root, ours.ids, ours.name)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_look_at_a_folder_marks_nothing(shell: str, tmp_path: Path) -> None:
+    owner = Owner.of("key", "", "here")
+    for folder in (tmp_path, tmp_path / "none"):
+        assert ask([look_at_owner(ClusterFolder(str(folder)), owner)], shell)[0].status == 0
+    assert list(tmp_path.iterdir()) == []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lading.hooks.batch.refusals import SubmitError, Wording, words
+from lading.hooks.batch.refusals import CancelError, SubmitError, Wording, words
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.conformance import __main__ as command
 from lading.hooks.conformance import live
@@ -93,8 +94,60 @@ def living(cluster: ToyCluster) -> str:
 def test_all_goes_well(cluster: ToyCluster) -> None:
     failed, said = tried(cluster, Good())
     assert (failed, failures(said)) == (0, ""), said
-    assert sum(line.startswith("ok") for line in said) == 10
+    assert sum(line.startswith("ok") for line in said) == 11
     assert (living(cluster), list((cluster.folder.parent / "a work").iterdir())) == ("", [])
+
+
+class Patient(Good):
+    """Has jobs that never start: they live, and wait."""
+
+    told: dict[str, Any] = {"never": True}  # noqa: RUF012
+
+    def statuses(self, answer: Answer) -> list[NativeJob]:
+        return [
+            replace(job, state="pending", reason="Can Never Run", **self.told) if "never" in str(job.name) else job
+            for job in super().statuses(answer)
+        ]
+
+
+class Silent(Patient):
+    """Does not say that they never do."""
+
+    told: dict[str, Any] = {}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(("system", "wrong"), [(Patient(), ""), (Silent(), "can never start, and is pending")])
+def test_a_job_that_can_never_start(cluster: ToyCluster, system: Toy, wrong: str) -> None:
+    submit = cluster.folder / "bin/toy-submit"
+    submit.write_text(submit.read_text().replace('exec setsid sh "$1"', 'exec setsid sh -c "$run" x "$1"'))
+    submit.write_text(submit.read_text().replace("size=", RUN, 1))
+    said: list[str] = []
+    work, never = f"{cluster.folder.parent}/a work", ("after", "{failed}")
+    failed = Trial(system, cluster, work, seconds=3.0, say=said.append, never=never).run()
+    assert (failed, wrong in failures(said)) == (1 if wrong else 0, True), said
+    assert processes.wait_until(lambda: living(cluster) == "", 10, 0.1)
+
+
+# What waits for a job of a number never starts.
+RUN = """run='exec sh "$1"'; if grep -q '^#TOY --after=[0-9]' "$1"; then run='exec sleep 3600'; fi
+size="""
+
+
+class Forgiving(Good):
+    """Says of an order that is given a second time that it has failed."""
+
+    def cancelled(self, answer: Answer) -> None:
+        if "already" in answer.stderr:
+            raise CancelError(answer.words)
+
+
+def test_an_order_to_cancel_that_cannot_be_repeated_is_found_out(cluster: ToyCluster) -> None:
+    kill = cluster.folder / "bin/toy-kill"
+    again = 'mkdir "$TOY/asked.$1" 2>/dev/null || { echo "already being ended" >&2; exit 1; }'
+    kill.write_text(kill.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{again}\n", 1))
+    failed, said = tried(cluster, Forgiving(), seconds=3.0)
+    assert failed
+    assert "again, which is being ended, counts as a failure" in failures(said), said
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_say_it_in_t
 ) -> None:
     drive, before, asked_before = make(), len(service.ledger()), service.requests().get("RunInstances", 0)
     service.refuse("unauthorized")
-    driven = Driven(drive.site)
+    driven = Driven(drive.answered())
     [job] = driven.put(1)
     words = "You are not authorized to perform this operation"
     assert wait_until(lambda: driven.look() or words in driven.solo.words.get(job, ""), PATIENCE, 0.1), (
@@ -174,7 +174,7 @@ def test_a_machine_that_is_never_reached_is_given_up_in_words_and_another_offeri
     drive.site.config = drive.site.config.model_copy(update={"idle_seconds": 1})
     if fault is not hanging:
         words = fault(service, drive)
-    driven = Driven(drive.site)
+    driven = Driven(drive.answered())
     [job] = driven.put(1)
     if fault is hanging:
         assert wait_until(lambda: driven.look() or len(service.ledger()) > before, PATIENCE, 0.1)
@@ -205,7 +205,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     monkeypatch.setattr(pace, "LONGEST_HOLD", 15.0)
     service.never_boots("*")
     drive = make(instance_types=("m5.*", "c5.*"), subnets=(service.subnets[ZONE],), boot_seconds=1, idle_seconds=1)
-    before, driven = len(service.ledger()), Driven(drive.site)
+    before, driven = len(service.ledger()), Driven(drive.answered())
     driven.put(pace.MOST_SILENT, cpus=2)  # each asks for a machine of its own
 
     def all_have_ended() -> bool:

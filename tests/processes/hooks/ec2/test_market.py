@@ -79,6 +79,13 @@ def test_an_image_that_is_not_known_is_said(service: FakeEC2, tmp_path: Path) ->
     assert "what volumes cost is not counted" in str(found.note)
 
 
+def test_a_subnet_that_there_is_not_is_left_out_and_said(service: FakeEC2, tmp_path: Path) -> None:
+    found = offers(service, tmp_path, subnets=["subnet-00000000", *service.subnets.values()])
+    zones = {each.zone for each in bought(found).catalogue.types["m5.large"].offerings}
+    assert zones == set(service.subnets)
+    assert "there is no subnet-00000000 in us-east-1" in str(found.note)
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_spot_machine_costs_what_it_costs_now_and_one_on_demand_what_was_ordered(
     service: FakeEC2, tmp_path: Path

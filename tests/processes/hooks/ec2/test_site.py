@@ -143,7 +143,7 @@ def test_jobs_get_the_cheapest_machines_that_fit_though_a_zone_has_none_and_thes
 ) -> None:
     service.refuse("ice", zone="us-east-1a")
     options = {"instance_types": ("m5.large", "m5.xlarge"), "idle_seconds": 2, "boot_seconds": 5}
-    driven = Driven(make(**options).site)
+    driven = Driven(make(**options).answered())
     jobs = driven.put(4)
     ends = driven.wait_for("finished", jobs, 2 * PATIENCE)
     assert [end["cause"] for end in ends] == [None] * 4
@@ -163,7 +163,7 @@ def test_what_a_type_has_less_than_its_specification_makes_no_launch_loop(
 ) -> None:
     service.shrink(KIND, 5000)
     before = len(service.ledger())
-    driven = Driven(make(instance_types=("m5.large", "m5.xlarge"), idle_seconds=2).site)
+    driven = Driven(make(instance_types=("m5.large", "m5.xlarge"), idle_seconds=2).answered())
     now = time.time()
     big = Envelope(str(uuid.uuid4()), probe.workload(), Resources(1, 6500), None, None, 0, now, now + 3600)
     driven.solo.put([big])

@@ -11,9 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
+from lading.hooks.files.owner import Owner
 from lading.hooks.machines import introduction
+from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.spool import server
+from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.ssh.session import ProcessSession, Session
 from tests.services.processes import wait_until
@@ -45,14 +48,14 @@ def test_one_session_introduces_a_machine_and_serves_its_spool(tmp_path: Path) -
     host = config.hosts[0]
     spool = introduction.spool_connection(transport, config, host, API)
     try:
-        found = introduction.introduce(spool, config, host, API)
+        found = introduction.introduce(spool, config, host, API, None)
         assert (found.note, found.drains, found.clock_ahead) == (None, False, 0.0)
         assert wait_until(lambda: spool.ask(REQUEST).lives, 20, 0.1), "its agent has begun"
         [session] = transport.sessions
         assert isinstance(session, ProcessSession)
         command = psutil.Process(session.process.pid).cmdline()
         assert command[-2:] == [server.__file__, config.root(host)], "nothing that the question has imported stays"
-        introduction.introduce(spool, config, host, API)
+        introduction.introduce(spool, config, host, API, None)
         assert (len(transport.sessions), transport.sessions[0].alive) == (2, False)
     finally:
         spool.ask({**REQUEST, "shutdown": "cancel"})
@@ -63,7 +66,7 @@ def test_one_session_introduces_a_machine_and_serves_its_spool(tmp_path: Path) -
 def test_a_look_starts_nothing_and_ends(tmp_path: Path) -> None:
     config, transport = table(tmp_path), Counting()
     spool = introduction.spool_connection(transport, config, config.hosts[0], API)
-    found = introduction.introduce(spool, config, config.hosts[0], API, look=True)
+    found = introduction.introduce(spool, config, config.hosts[0], API, None, look=True)
     assert found.facts.capacity.cpus > 0
     assert wait_until(lambda: not transport.sessions[0].alive, 10, 0.05)
     assert list(tmp_path.iterdir()) == []
@@ -75,8 +78,58 @@ def test_a_python_that_is_not_there_is_refused_with_the_words_of_the_shell(tmp_p
     spool = introduction.spool_connection(Counting(), config, config.hosts[0], API)
     begun = time.monotonic()
     with pytest.raises(introduction.Refused, match=r"does not answer there: .*nowhere: not found"):
-        introduction.introduce(spool, config, config.hosts[0], API)
+        introduction.introduce(spool, config, config.hosts[0], API, None)
     assert time.monotonic() - begun < 10
+
+
+OURS, THEIRS = Owner.of("key", "", "https://airflow.example.org"), Owner.of("another", "", "http://laptop:8080")
+
+
+def test_a_machine_s_folder_belongs_to_one_deployment(tmp_path: Path) -> None:
+    """Another one's controller starts nothing, reads nothing and ends nothing there, and both names are said."""
+    config = table(tmp_path)
+    [host] = config.hosts
+    root = Path(config.root(host))
+    first, second = (introduction.spool_connection(Counting(), config, host, API) for _ in range(2))
+    mine = {**REQUEST, "owner": OURS.to_json()}
+    try:
+        introduction.introduce(first, config, host, API, OURS)
+        assert wait_until(lambda: first.ask(mine).lives, 20, 0.1)
+        (root / "spool/events/1.jsonl").write_text("{}")
+        for look in (False, True):
+            with pytest.raises(introduction.Refused, match="another Airflow deployment") as caught:
+                introduction.introduce(second, config, host, API, THEIRS, look=look)
+            for words in (OURS.name, OURS.ids[0], THEIRS.name, THEIRS.ids[0], "a work_dir of its own", f"{root}/owner"):
+                assert words in str(caught.value)
+        for request in ({}, {"shutdown": "cancel"}, {"remove": ["spool/events/1.jsonl"]}):
+            with pytest.raises(TransportError, match="another Airflow deployment"):
+                second.ask({**REQUEST, **request, "owner": THEIRS.to_json()})
+        assert (root / "spool/events/1.jsonl").exists()
+        assert not (root / "spool/shutdown").exists()
+        rotated = Owner.of("new, key", "", "the same")
+        assert first.ask({**REQUEST, "owner": rotated.to_json()}).lives
+        assert introduction.introduce(second, config, host, API, rotated, look=True).facts.capacity.cpus > 0
+    finally:
+        first.ask({**mine, "shutdown": "cancel"})
+        assert wait_until(lambda: not first.ask(mine).lives, 20, 0.1)
+        first.close()
+        second.close()
+    assert [path.name for path in root.glob("*owner*")] == ["owner"]
+    assert list(root.glob(".*")) == []
+
+
+def test_a_check_says_that_a_machine_s_folder_is_another_deployment_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FixedSite, "connect", lambda self, host: ShellTransport())
+    site = FixedSite("lab", table(tmp_path / "work"), tmp_path / "spool")
+    [found] = site.checks()
+    assert found.good, found.words
+    server.claim(site.config.root(site.config.hosts[0]), THEIRS.ids, THEIRS.name)
+    [found] = site.checks()
+    assert (found.what, found.good) == ("machine lab1", False)
+    for words in (f"{THEIRS.name} ({THEIRS.ids[0]})", f"this one is {Owner.here().name} ({Owner.here().ids[0]})"):
+        assert words in found.words
 
 
 def test_what_cannot_be_introduced_is_served_all_the_same(tmp_path: Path) -> None:
@@ -93,6 +146,6 @@ def test_what_cannot_be_introduced_is_served_all_the_same(tmp_path: Path) -> Non
     script.chmod(0o755)
     spool.command = str(script)
     with pytest.raises(introduction.Refused):
-        introduction.introduce(spool, config, host, API)
+        introduction.introduce(spool, config, host, API, None)
     assert spool.ask(REQUEST).known == {"00000000-0000-4000-8000-000000000000"}
     spool.close()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
-from lading.executors.agent.inbox import CANNOT_START, SECONDS_UNTIL_TOLD, Inbox
+from lading.executors.agent.inbox import CANNOT_START, CLOCK_TICK, SECONDS_UNTIL_TOLD, Inbox
 from lading.executors.agent.journal import AgentJournal
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
+from tests.services.outside_clocks import off
 
 
 @pytest.fixture
@@ -46,3 +48,29 @@ def test_a_job_is_left_alone_for_a_while_whatever_the_clock_says(inbox: Inbox, m
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert [job.token for job in inbox.ready(now - 300)] == ["job"], "the clock was set back"
+
+
+@off
+def test_what_comes_within_a_tick_of_a_file_servers_clock_is_seen(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """It dates the folder, and two changes may have one date; a folder that rests is not read again and again."""
+    now, reads = [1000.0], []
+    find = inbox._found
+
+    def found() -> dict[str, int]:
+        reads.append(now[0])
+        return find()
+
+    monkeypatch.setattr(inbox, "_found", found)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stamp = time.time_ns() + int(ahead * 1e9)
+    for token in ("a", "b"):
+        inbox.spool.put([Envelope(token, {}, Resources(1, 64), None, None, 1, 5.0, 2e9)])
+        os.utime(inbox.spool.inbox, ns=(stamp, stamp))
+        inbox.look()
+        assert token in inbox.entries
+    now[0] += 2 * CLOCK_TICK
+    for _ in range(9):
+        inbox.look()
+    assert len(reads) == 3

@@ -116,7 +116,7 @@ def test_a_controller_that_does_not_act_lets_go_of_nothing(
     controller = make("cancel", site)
     with Session(airflow_database) as session:
         session.query(Lease).delete()
-        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     controller.leadership.renew_at = 0.0
     assert not controller.leadership.lead()
@@ -142,6 +142,40 @@ def test_one_that_is_stopped_before_it_has_led_lets_go_of_what_a_killed_one_has_
     assert site.closed == ["cancel"]
     assert state(airflow_database) == State.CANCELLED
     assert holders(airflow_database) == []
+
+
+def test_one_that_begins_only_after_an_orderly_stop_lets_go_and_ends(
+    make: Make, site: FakeSite, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that was killed had started it, the next one was stopped before it could begin."""
+    killed = make("cancel", site)
+    finishing(site, monkeypatch)
+    killed.settings.stopped.touch()
+    killed.leadership.leads_until = 0.0
+    monkeypatch.setattr(leadership, "is_dead", lambda lease: lease.holder == killed.leadership.holder)
+    begins = Controller({"a": site}, lambda subject, seconds: "jwt", killed.settings, True, lambda changes: None)
+    begins.run()
+    assert site.closed == ["cancel"]
+    assert state(airflow_database) == State.CANCELLED
+    assert holders(airflow_database) == []
+
+
+@pytest.mark.parametrize(("managed", "lives"), [(False, False), (True, True)])
+def test_a_service_and_one_with_a_scheduler_go_on_after_a_stop(
+    make: Make, site: FakeSite, airflow_database: Engine, monkeypatch: pytest.MonkeyPatch, managed: bool, lives: bool
+) -> None:
+    controller = make("cancel", site)
+    controller.settings.stopped.touch()
+    controller.managed = managed
+    if lives:
+        with Session(airflow_database) as session:
+            columns = {"id": 3, "job_type": "SchedulerJob", "state": "running"}
+            columns["latest_heartbeat"] = datetime.now(timezone.utc)
+            session.execute(insert(AirflowJob).values(**columns))
+            session.commit()
+    controller.tick()
+    assert not controller.stopping
+    assert site.closed == []
 
 
 def test_a_site_that_hangs_or_fails_at_the_end_costs_the_others_nothing(

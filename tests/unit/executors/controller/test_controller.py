@@ -30,6 +30,7 @@ from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.life import process
 from lading.executors.controller.site_thread import MOST_EVENTS
 from lading.executors.controller.views import Answer
+from lading.executors.estimation.estimator import Estimator
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, Location, State, queue
 from lading.hooks.machines.agent_host import AgentHost
@@ -474,19 +475,60 @@ def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
 
 def add_running(session: Session, token: str, heartbeat: datetime | None) -> None:
     """A job that runs at a location called gone, with its task instance."""
+    add_job(session, token, state=State.RUNNING, site="a", location="gone", placed_at=1.0)
+    if heartbeat is not None:
+        add_task_instance(session, last_heartbeat_at=heartbeat, state="running", external_executor_id=token)
+    session.flush()
+
+
+def add_job(session: Session, token: str, **columns: Any) -> None:
     amounts: dict[str, Any] = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
     store.add_job(
         session, token=token, kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0, map_index=-1,
-        try_number=1, unreported=False, news=0, dag_id="d", run_id="r", task_id="t", state=State.RUNNING, site="a",
-        location="gone", placed_at=1.0, **amounts,
+        try_number=1, unreported=False, news=0, dag_id="d", run_id="r", **{"task_id": "t", **amounts, **columns},
     )  # fmt: skip
-    if heartbeat is not None:
-        values: dict[str, Any] = {"last_heartbeat_at": heartbeat, "state": "running", "external_executor_id": token}
+
+
+def add_task_instance(session: Session, task_id: str = "t", **columns: Any) -> None:
+    if session.get(DagModel, "d") is None:
         session.add(DagBundleModel(name="bundle"))
         session.flush()
         session.add(DagModel(dag_id="d", bundle_name="bundle"))
         session.add(DagRun(dag_id="d", run_id="r", run_type=DagRunType.MANUAL, state="running"))
         session.flush()
-        values |= {"id": uuid7(), "pool": "default_pool", "pool_slots": 1, "max_tries": 0, "try_number": 1}
-        session.execute(insert(TaskInstance).values(dag_id="d", run_id="r", task_id="t", map_index=-1, **values))
-    session.flush()
+    values = {"id": uuid7(), "pool": "default_pool", "pool_slots": 1, "max_tries": 0, "try_number": 1, **columns}
+    session.execute(insert(TaskInstance).values(dag_id="d", run_id="r", task_id=task_id, map_index=-1, **values))
+
+
+ASKS = json.dumps({"hints": {"memory": "1 GiB * attempt"}, "sources": {}})
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "removed", "skipped", "up_for_retry", None, "anew"])
+def test_a_job_that_airflow_does_not_want_is_dropped_before_anything_is_done_for_it(
+    airflow_database: Engine, settings: Settings, tmp_path: Path, state: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(airflow_database, settings, [FakeSite("a", tmp_path)], {})
+    looked_at: list[str] = []
+    monkeypatch.setattr(Estimator, "_start", lambda self, jobs, **_: looked_at.extend(job.token for job in jobs))
+    with Session(airflow_database) as session:
+        for token, columns in {"asks": {"appraisal": ASKS}, "plain": {}, "sleeps": {"state": State.ATTEMPTED}}.items():
+            add_job(session, token, **{"task_id": token, "state": State.QUEUED, **columns})
+            its_own = {"state": "queued", "external_executor_id": "another"}
+            add_task_instance(
+                session, token, **(its_own if state == "anew" else {"state": state, "external_executor_id": token})
+            )
+        for token, columns in {"wanted": {"appraisal": ASKS}, "wanted too": {}}.items():
+            add_job(session, token, task_id=token, state=State.QUEUED, **columns)
+            add_task_instance(session, token, state="queued", external_executor_id=token)
+        # Its task instance is not there, which housekeeping looks at.
+        add_job(session, "unknown", task_id="unknown", state=State.QUEUED)
+        session.commit()
+    here.observe()
+    here.controller._work(time.time())
+    here.rest()
+    for token in ("asks", "plain", "sleeps"):
+        job = here.job(token)
+        assert (job.state, job.cause, job.unreported) == (State.CANCELLED, "cancelled", True)
+        assert job.reason == housekeeping.UNWANTED
+    assert looked_at == ["wanted"]
+    assert {change.token for change in here.told if change.values["state"] == State.PLACED} == {"wanted too", "unknown"}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -17,8 +19,9 @@ from lading.executors.controller import controller, housekeeping, placing, site_
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import process
 from lading.executors.controller.placing import Attempts, Extensions, Placing
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, strikes
 from lading.hooks.site import Seen, SiteConfig
+from lading.scheduling import placement
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
@@ -38,11 +41,13 @@ class Asked:
         self.jobs: Mapping[str, JobAllocation] = {}
         self.there: dict[str, dict[str, list[str]]] = {}
         self.takes: set[str] = set()
+        self.asked: list[Planned] = []
 
     def get_location(
         self, context: object, job: Planned, requirement: Resources, available: Any, jobs: Any, locations: Any
     ) -> str | None:
         self.calls.append(job.name)
+        self.asked.append(job)
         self.jobs = dict(jobs)
         self.there = {site: {name: list(each.jobs) for name, each in of.items()} for site, of in locations.items()}
         return "here" if job.name in self.takes else None
@@ -60,13 +65,14 @@ class House:
         sites = {"a": self.site}
         self.controller = Controller(sites, lambda *_: "", settings, True, lambda _: None, extensions)
 
-    def add(self, token: str, state: State = State.QUEUED, location: str | None = None) -> None:
+    def add(self, token: str, state: State = State.QUEUED, location: str | None = None, **columns: object) -> None:
         amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
         placed = {"site": "a", "location": location, "placed_at": 1.0} if location else {}
         with Session(self.engine) as session:
             store.add_job(
                 session, token=token, kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0,
-                map_index=-1, try_number=1, unreported=False, news=0, state=state, **amounts, **placed,
+                try_number=1, unreported=False, news=0, state=state, **amounts, **placed,
+                **{"map_index": -1, **columns},
             )  # fmt: skip
             session.commit()
 
@@ -158,6 +164,21 @@ def test_a_policy_is_told_of_all_jobs_that_have_or_had_a_location(
     assert policy.there == {"a": {"gone": ["old"], "here": ["runs", "a"]}}
 
 
+def test_a_policy_sees_whose_job_it_is_and_its_inputs(engine: Engine, tmp_path: Path, policy: Asked) -> None:
+    here = house(engine, tmp_path, policy)
+    assert here.controller.estimator.keeps_inputs
+    (tmp_path / "plain").mkdir()
+    assert not House(engine, tmp_path / "plain", Extensions()).controller.estimator.keeps_inputs
+    of_task = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": 3}
+    here.add("a", **of_task, input_values='[{"sample": "x"}]')
+    here.add("b", **of_task)
+    here.tick()
+    first, second = policy.asked
+    for job in (first, second):
+        assert (job.dag_id, job.run_id, job.task_id, job.map_index) == ("d", "r", "t", 3)
+    assert (first.inputs, second.inputs) == (({"sample": "x"},), ())
+
+
 def test_a_plugin_can_replace_the_whole_choice(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,6 +211,127 @@ def test_a_plugin_can_replace_the_whole_choice(
     assert set(here.site.jobs) == {"0", "1", "2", "3", "4", "b"}
     assert [job.name for job in told[-1]["jobs"]] == ["b", "c"]
     assert [site.name for site in told[-1]["sites"]] == ["a"]
+
+
+class Hanging(Asked):
+    """A policy that hangs over one job until the test ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+        self.hangs = threading.Event()
+
+    def get_location(self, context: object, job: Planned, *rest: Any) -> str | None:
+        if job.name == "b":
+            self.hangs.set()
+            self.goes_on.wait()
+        return "here"
+
+
+def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_path: Path) -> None:
+    policies, loops = (Hanging(), Hanging()), list[threading.Thread]()
+
+    def noted() -> str | None:
+        with Session(engine) as session:
+            return session.get_one(Job, "b").examined_by
+
+    for strike, policy in enumerate(policies, 1):
+        (folder := tmp_path / str(strike)).mkdir()
+        here = house(engine, folder, policy)
+        if strike == 1:
+            here.add("b")
+        loops.append(threading.Thread(target=here.tick, daemon=True))
+        loops[-1].start()
+        assert policy.hangs.wait(30)
+        note = here.controller._note_hang
+        for hangs in (True, False, True):
+            note(hangs)
+        assert noted() is None, "once may be by chance"
+        note(True)
+        assert noted() == here.controller.leadership.holder
+        note(False)
+        assert noted() is None, "it has gone on"
+        note(True)
+        note(True)
+        with Session(engine) as session:
+            [change] = strikes.charge(session, "next")
+            session.commit()
+        assert change.values["strikes"] == strike
+    for policy, loop in zip(policies, loops, strict=True):
+        policy.goes_on.set()
+        loop.join(30)
+    with Session(engine) as session:
+        job = session.get_one(Job, "b")
+        assert job.state == State.FAILED
+        assert "2 controllers have died or hung while they looked for a place for it" in (job.reason or "")
+
+
+def test_a_plugin_that_ends_the_process_ends_none(engine: Engine, tmp_path: Path) -> None:
+    def leave(*_: Any, **__: Any) -> Any:
+        sys.exit(3)
+
+    class Leaving(Asked):
+        get_location = leave
+
+    here = House(engine, tmp_path, Extensions(policies={"mine": Leaving()}, assign_jobs=leave), policy="mine")
+    here.add("a")
+    here.tick()
+    with Session(engine) as session:
+        assert session.get_one(Job, "a").state == State.QUEUED
+    turned = Placing({}, Extensions(filters={"away": leave}, rank_matches=leave))
+    with pytest.raises(RuntimeError, match=r"it has called sys.exit\(3\)"):
+        turned.extensions.filters["away"](Planned("t", ONE), ["a"])
+    assert turned.ranked(Planned("t", ONE), [Match("a", 1, 2)]) is None
+
+
+def test_a_job_over_which_the_decision_fails_is_refused_alone(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = placement.assign
+    bad = {"1", "4"}
+
+    def assign(jobs: Sequence[Planned], *rest: Any, **more: Any) -> Assignment:
+        for job in jobs:
+            if job.name in bad:
+                raise KeyError(job.name)
+        return real(jobs, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(placement, "assign", assign)
+    here = House(engine, tmp_path, Extensions())
+    for number in range(6):
+        here.add(f"{number}")
+    here.tick()
+    assert set(here.site.jobs) == {"0", "2", "3", "5"}
+    with Session(engine) as session:
+        ended = {job.token: job for job in session.scalars(select(Job).where(Job.state == State.FAILED))}
+    assert set(ended) == bad
+    assert ended["4"].reason == "no place could be sought for it: KeyError: '4'"
+    bad |= {f"{number}" for number in range(10, 30)}
+    for name in sorted(bad):
+        here.add(name)
+    with pytest.raises(KeyError):  # so many fail by no fault of theirs: they wait
+        here.tick()
+    monkeypatch.setattr(placement, "assign", lambda *_, **__: {}["site"])
+    with pytest.raises(KeyError, match="site"):
+        here.tick()
+    with Session(engine) as session:
+        assert len(session.scalars(select(Job).where(Job.state == State.FAILED)).all()) == 2
+
+
+@pytest.mark.parametrize("workload", ["", "[]", "5"])
+def test_a_job_that_cannot_be_sent_fails_alone(engine: Engine, tmp_path: Path, workload: str) -> None:
+    here = House(engine, tmp_path, Extensions())
+    for token in ("a", "bad", "c"):
+        here.add(token)
+    with Session(engine) as session:
+        session.execute(update(Job).where(Job.token == "bad").values(workload=workload))
+        session.commit()
+    here.tick()
+    assert set(here.site.jobs) == {"a", "c"}
+    with Session(engine) as session:
+        job = session.get_one(Job, "bad")
+        assert (job.state, job.unreported) == (State.FAILED, True)
+        assert "its row cannot be read, so it was not sent" in (job.reason or "")
 
 
 @pytest.mark.parametrize("answer", [5, [], [Match("elsewhere")]])

@@ -62,6 +62,20 @@ def test_the_machine_that_booted_last_counts_and_those_that_are_up_change_nothin
         }
 
 
+def test_a_machine_of_another_image_says_nothing_of_the_one_that_is_launched_now(session: Session) -> None:
+    """Such are still there when an image was replaced; without a driver, say, that the new one has."""
+    by_image = {image: replace(seen(str(image)), image=image) for image in ("ami-0", "ami-1", None)}
+    for images, known in (({"x86_64": "ami-1"}, "ami-1"), ({"x86_64": "ami-1 0a1b2c3d"}, "ami-1 0a1b2c3d")):
+        market = replace(MARKET, images=images)
+        for image, counts in (("ami-0", False), ("ami-1", True), (None, True)):
+            here = Launched(f"{known} {image}")
+            found = here.measured(session, Observation([by_image[image]], market=market))
+            assert found == ({("m5.large", known): REAL} if counts else {})
+    here = Launched("replaced")
+    here.measured(session, Observation([by_image["ami-0"]], market=replace(MARKET, images={"x86_64": "ami-0"})))
+    assert ("m5.large", "ami-1") not in here.measured(session, Observation([by_image["ami-0"]], market=MARKET))
+
+
 def test_a_name_that_no_column_takes_is_not_kept(session: Session) -> None:
     capacities.keep_sizes(session, "cloud", {("m5.large", "/" + "x" * 300): REAL}, 0.0)
     assert capacities.sizes(session, "cloud") == {}

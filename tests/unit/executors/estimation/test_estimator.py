@@ -15,15 +15,16 @@ import pytest
 from airflow.models.xcom import XComModel
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.estimation import appraisal, estimator, file_sizes
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.estimation.file_sizes import FileSizes
+from lading.executors.estimation.inputs import LONGEST_VALUE, kept
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, strikes
 from tests.services.processes import wait_until
 
 
@@ -35,16 +36,16 @@ class Conf:
 class House:
     """An appraiser with its store, stepped as a controller does it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, holder: str = "first") -> None:
         self.engine = engine
         self.rings = 0
         self.starts = 0
-        self.estimator = Estimator(Settings.load(Conf()), self.ring, lambda site: None, {})
+        self.estimator = Estimator(Settings.load(Conf()), self.ring, lambda site: None, {}, holder)
         start = self.estimator._start
 
-        def counted(jobs: Any) -> None:
+        def counted(jobs: Any, **options: Any) -> None:
             self.starts += 1
-            start(jobs)
+            start(jobs, **options)
 
         self.estimator._start = counted  # type: ignore[method-assign]
 
@@ -71,8 +72,16 @@ class House:
     def step(self) -> None:
         with Session(self.engine) as session:
             changes, _ = self.estimator.step(session)
-            store.apply(session, changes)
+            appraisal.stored(session, changes)
             session.commit()
+        self.estimator.start()
+
+    def take_over(self, holder: str) -> House:
+        """The next controller, where this one was killed."""
+        with Session(self.engine) as session:
+            strikes.charge(session, holder)
+            session.commit()
+        return House(self.engine, holder)
 
     def job(self, token: str) -> Job:
         with Session(self.engine) as session:
@@ -161,6 +170,128 @@ def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: py
     assert house.job("good").state == State.QUEUED
     assert "RuntimeError: unheard of" in (house.job("bad").reason or "")
     assert "what it asks for cannot be read" in (house.job("torn").reason or "")
+
+
+def test_a_size_that_no_column_takes_fails_its_job_alone(house: House) -> None:
+    huge = {"class": "File", "location": "s3://bucket/x", "size": 10**30}
+    sizes = {"method": None, "fixed": {}, "mapped": {"x": {"value": [huge, {**huge, "size": 7}]}}}
+    for index, token in enumerate(("huge", "small")):
+        house.add(token, {"memory": "1 GiB if input_size > 1 MiB else 2 GiB"}, sizes, map_index=index)
+    house.step_until(lambda: all(map(house.is_known, ("huge", "small"))))
+    assert "cannot be stored: OverflowError" in (house.job("huge").reason or "")
+    assert (house.job("small").state, house.job("small").memory) == (State.QUEUED, 2048)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("unheard of"), DataError("select", {}, Exception("no JSON"))])
+def test_what_cannot_be_read_of_one_job_is_its_own(
+    house: House, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    real = appraisal.earlier_tries
+
+    def earlier_tries(session: Session, jobs: Any) -> Any:
+        if any(job.token == "bad" for job in jobs):
+            raise error
+        return real(session, jobs)
+
+    monkeypatch.setattr(appraisal, "earlier_tries", earlier_tries)
+    for index, token in enumerate(("good", "bad", "well")):
+        house.add(token, {"memory": "1 GiB"}, map_index=index)
+    house.step_until(lambda: all(map(house.is_known, ("good", "bad", "well"))))
+    assert [house.job(token).state for token in ("good", "bad", "well")] == [State.QUEUED, State.FAILED, State.QUEUED]
+
+
+def test_a_row_that_is_damaged_takes_no_inputs_from_its_siblings(house: House) -> None:
+    house.add("torn", {}, appraisal='{"hints": ', map_index=0)
+    sources = {"method": None, "mapped": {"n": {"value": [1, 2]}}}
+    house.add("whole", {"memory": "n * 1 GiB"}, sources, map_index=1)
+    house.step_until(lambda: all(map(house.is_known, ("torn", "whole"))))
+    assert (house.job("torn").state, house.job("whole").memory) == (State.FAILED, 2048)
+
+
+class Deadly:
+    """Jobs over which a controller hangs until the test ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, hung: threading.Event, *tokens: str) -> None:
+        self.tokens = tokens
+        self.tried: list[str] = []
+        real = appraisal.answer
+
+        def answer(question: Any, *rest: Any, **more: Any) -> Any:
+            if question.job.token in self.tokens and not isinstance(question.inputs, Exception):
+                self.tried.append(question.job.token)
+                hung.wait()
+            return real(question, *rest, **more)
+
+        monkeypatch.setattr(appraisal, "answer", answer)
+
+
+def test_a_job_over_which_two_controllers_have_died_is_not_tried_by_a_third(
+    house: House, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    deadly = Deadly(monkeypatch, hung, "deadly")
+    for index, token in enumerate(("before", "deadly", "behind")):
+        house.add(token, {"memory": "1 GiB"}, map_index=index)
+    house.add("elsewhere", {"memory": "1 GiB * attempt"}, dag_id="other")
+    house.step_until(lambda: deadly.tried == ["deadly"])
+    second = house.take_over("second")
+    assert [second.job(token).strikes for token in ("before", "deadly", "behind")] == [1, 1, 1]
+    second.step_until(lambda: len(deadly.tried) == 2)
+    assert [work.tokens for work in second.estimator.under_way] == [{"deadly"}], "it is looked at alone"
+    second.add("newcomer", {"memory": "1 GiB * attempt"}, dag_id="third")
+    third = second.take_over("third")
+    ended = third.job("deadly")
+    assert (ended.state, ended.cause, ended.unreported) == (State.FAILED, "error", True)
+    assert "2 controllers have died or hung while they found out what it asks for" in (ended.reason or "")
+    third.add("again", {"memory": "1 GiB"}, map_index=1, try_number=2)
+    third.step_until(lambda: all(map(third.is_known, ("before", "behind", "elsewhere", "newcomer", "again"))))
+    assert [third.job(token).state for token in ("before", "behind", "newcomer")] == [State.QUEUED] * 3
+    assert [third.job(token).strikes for token in ("before", "behind", "newcomer")] == [None] * 3
+    assert "it asks for the same as an earlier try" in (third.job("again").reason or "")
+    assert deadly.tried == ["deadly"] * 2
+
+
+def test_of_mapped_siblings_two_are_tried_and_no_more(
+    house: House, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    tokens = [f"deadly{number}" for number in range(6)]
+    deadly = Deadly(monkeypatch, hung, *tokens)
+    for index, token in enumerate(tokens):
+        house.add(token, {"memory": "1 GiB"}, map_index=index)
+    holders = iter(["second", "third", "fourth"])
+    for tried in range(1, 4):
+        house.step_until(lambda tried=tried: len(deadly.tried) == tried)  # type: ignore[misc]
+        house = house.take_over(next(holders))
+    house.step_until(lambda: all(map(house.is_known, tokens)))
+    assert {house.job(token).state for token in tokens} == {State.FAILED}
+    assert "as 2 mapped instances of its task" in (house.job("deadly5").reason or "")
+    assert deadly.tried == ["deadly0", "deadly0", "deadly1"]
+
+
+def test_struck_jobs_and_the_others_take_turns(house: House) -> None:
+    for index in range(3):
+        house.add(f"struck{index}", {"memory": "1 GiB * attempt"}, task_id=f"t{index}", strikes=1)
+        house.add(f"other{index}", {"memory": "1 GiB * attempt"}, dag_id=f"d{index}")
+    begun: list[list[str]] = []
+    start = house.estimator.start
+
+    def started() -> None:
+        if house.estimator.beginning:
+            begun.append(sorted(token for work in house.estimator.beginning for token in work.tokens))
+        start()
+
+    house.estimator.start = started  # type: ignore[method-assign]
+    tokens = [f"{what}{index}" for what in ("struck", "other") for index in range(3)]
+    house.step_until(lambda: all(map(house.is_known, tokens)))
+    assert begun[:2] == [["struck0"], ["other0", "other1", "other2"]]
+    assert sorted(begun[2:]) == [["struck1"], ["struck2"]]
+
+
+def test_what_was_not_committed_is_begun_anew(house: House) -> None:
+    house.add("a", {"memory": "1 GiB * attempt"})
+    with Session(house.engine) as session:
+        house.estimator.step(session)
+        session.rollback()
+    house.step_until(lambda: house.is_known("a"))
 
 
 def test_the_failure_of_the_database_is_nobodys(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,6 +461,30 @@ def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
     with pytest.raises(appraisal.ExpressionError, match=r"could not be found out in .* the limit"):
         FileSizes((), known).of(str(tmp_path / "few"))
+
+
+@pytest.mark.parametrize("keeps_inputs", [False, True])
+def test_the_values_of_inputs_are_kept_where_plugins_ask_for_them(house: House, keeps_inputs: bool) -> None:
+    house.estimator.keeps_inputs = keeps_inputs
+    house.push([1, {"b": None}])
+    fixed = {
+        "x": {"xcom": ["before", "return_value"], "mapped": False},
+        "long": {"value": "y" * LONGEST_VALUE},
+        "there": {"value": "z"},
+        "strange": {"unknown": "it is a template"},
+    }
+    house.add("a", {}, {"fixed": fixed})
+    house.step_until(lambda: house.is_known("a"))
+    values = house.job("a").input_values
+    assert (None if values is None else json.loads(values)) == (
+        [{"x": [1, {"b": None}], "there": "z"}] if keeps_inputs else None
+    )
+
+
+def test_of_a_chunk_the_first_elements_are_kept_as_far_as_they_are_short() -> None:
+    many = [{"x": str(number) * 990} for number in range(10)]
+    assert json.loads(kept(many) or "") == many[:8]
+    assert kept([]) is None
 
 
 def test_no_class_is_imported_that_the_data_names(

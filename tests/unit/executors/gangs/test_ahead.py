@@ -34,6 +34,7 @@ from lading.scheduling.resources import Resources
 from tests.clusters.dag_runs import NOW, add_run, job, task
 from tests.clusters.gangs import House
 from tests.clusters.sites import ANY, FakeElasticSite, make_settings
+from tests.services.outside_clocks import OFFSETS
 
 NODE = Resources(4, 4096)
 HPC = SiteView(name="hpc", possible=[Location("node", NODE)], market=Market(NODE, 0, 3600.0, 600.0, 9, whole=True))
@@ -91,6 +92,17 @@ def test_it_is_asked_for_at_its_start_less_the_predicted_wait(session: Session, 
     assert asks(300) == ["hpc b -1"], "it is to start at 600 s, and it takes 300 s until there is room"
     assert asks(301) == ["hpc b -1"]
     assert asks(1000) == ["hpc b -1"], "c finds the room that was asked for for b"
+
+
+@pytest.mark.parametrize("off_by", OFFSETS)
+def test_the_clock_of_a_tasks_machine_does_not_say_when_it_has_begun(
+    session: Session, asks: Asks, off_by: float
+) -> None:
+    task(session, "a", state="running", begun=NOW + off_by)
+    job(session, "a", State.RUNNING, site="hpc", location="i1", started_at=NOW)
+    task(session, "b", "a")
+    assert asks(299) == []
+    assert asks(300) == ["hpc b -1"]
 
 
 def test_history_says_how_long_it_takes_where_there_is_one(session: Session, asks: Asks) -> None:

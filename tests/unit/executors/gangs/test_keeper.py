@@ -58,22 +58,122 @@ def test_members_start_together(house: House, lab: HoldingSite) -> None:
     assert lab.held == {}
 
 
-def test_a_gang_without_room_for_all_holds_nothing_and_sleeps(house: House, lab: HoldingSite) -> None:
-    house.queue("head", "workers.0", "workers.1", "workers.2", "workers.3")
+def fill(house: House, lab: HoldingSite, cpus: float = 2) -> None:
+    """Another job runs, which ends with ``lab.end("other-r")``."""
+    house.queue("other", gang=None, cpus=cpus)
+    del house.to_come["other", -1]
     house.tick(4)
-    assert set(house.states().values()) == {ATTEMPTED}
+    assert house.states()["other"] == RUNNING
+
+
+def states_of_gang(house: House) -> set[str]:
+    return {state for name, state in house.states().items() if name != "other"}
+
+
+def test_a_gang_without_room_for_all_holds_nothing_and_sleeps(house: House, lab: HoldingSite) -> None:
+    fill(house, lab)
+    house.queue("head", "workers.0", "workers.1", "workers.2")
+    house.tick(4)
+    assert states_of_gang(house) == {ATTEMPTED}
     assert (house.holds(), lab.held, len(lab.dropped)) == ([], {}, 1)
     job = house.jobs()["head"]
-    assert "attempt 1 of 5 has found no room for gang 'ray' (lab: no room for 1 of 4 jobs of task 'workers')" in str(
+    assert "attempt 1 of 5 has found no room for gang 'ray' (lab: no room for 1 of 3 jobs of task 'workers')" in str(
         job.reason
     )
-    lab.there["m3"] = Location("lab-m3", Resources(4, 4096), site="lab")
-    lab._see()
+    assert "UTC, when jobs that end have left room for all of it, or when it is woken" in str(job.reason)
     house.tick(3)
-    assert set(house.states().values()) == {ATTEMPTED}, "it is woken by its clock alone"
+    assert states_of_gang(house) == {ATTEMPTED}, "nothing has ended"
     house.sleep(900)
-    house.tick(5)
-    assert set(house.states().values()) == {RUNNING}
+    house.tick(3)
+    assert "attempt 2 of 5 has found no room" in str(house.jobs()["head"].reason)
+
+
+def test_the_end_of_another_job_wakes_a_gang(house: House, lab: HoldingSite) -> None:
+    fill(house, lab)
+    house.queue("head", "workers.0", "workers.1", "workers.2")
+    house.tick(4)
+    assert states_of_gang(house) == {ATTEMPTED}
+    [sleeping] = [each for each in house.gangs() if each.name == "ray"]
+    lab.end("other-r")
+    house.tick(6)
+    assert states_of_gang(house) == {RUNNING}
+    [started] = [each for each in house.gangs() if each.name == "ray"]
+    assert (sleeping.attempt, started.attempt) == (1, 1), "what its end has started is no attempt of its own"
+
+
+def test_an_end_that_leaves_too_little_wakes_nothing(house: House, lab: HoldingSite) -> None:
+    fill(house, lab, cpus=4)
+    house.queue("small", gang=None, cpus=1)
+    del house.to_come["small", -1]
+    house.tick(4)
+    house.queue("head", "workers.0", cpus=4)
+    house.tick(4)
+    lab.end("other-r")
+    house.tick(4)
+    assert house.states()["head"] == ATTEMPTED
+
+
+@pytest.mark.parametrize("lies", ["refused", None])
+def test_a_gang_that_was_refused_is_tried_again_after_each_minute(
+    house: House, lab: HoldingSite, lies: str | None
+) -> None:
+    lab.lies = "refused"
+    house.queue("head", "workers.0")
+    house.tick(12)
+    asked = len(lab.refused)
+    assert (set(house.states().values()), asked) == ({ATTEMPTED}, 1)
+    assert "when jobs that end" not in str(house.jobs()["head"].reason)
+    lab.lies = lies
+    for _ in range(3):  # minutes
+        house.sleep(60)
+        house.tick(6)
+    assert set(house.states().values()) == ({RUNNING} if lies is None else {ATTEMPTED})
+    assert len(lab.refused) == (1 if lies is None else 4), "there is one look after each minute"
+
+
+def test_a_gang_that_asks_for_more_than_its_site_can_ever_give_fails_at_once(house: House, lab: HoldingSite) -> None:
+    house.queue("head", "workers.0", "workers.1", "workers.2", "workers.3")
+    house.tick(3)
+    assert set(house.states().values()) == {State.FAILED.value}
+    assert house.jobs()["head"].reason == (
+        "gang 'ray' can never start together: its 5 jobs ask for 10 cpus together, and site 'lab' can never give more "
+        "than 8 cpus; ask for less, or name a site that has more"
+    )
+    assert house.jobs()["head"].unreported
+
+
+def test_members_of_which_too_few_go_on_each_machine_fail_at_once(house: House, lab: HoldingSite) -> None:
+    lab.there["m3"] = Location("lab-m3", Resources(2, 4096), site="lab")
+    lab._see()
+    house.queue("workers.0", "workers.1", "workers.2", cpus=3)
+    house.tick(3)
+    [words] = {job.reason for job in house.jobs().values()}
+    assert words == (
+        "gang 'ray' can never start together: the 3 jobs of task 'workers' ask for 9 cpus, 300 MiB memory together "
+        "(3 cpus, 100 MiB memory each), and site 'lab' can never hold more than 2 of them: lab has 2 × 4 cpus, "
+        "4 GiB memory; ask for less, or name a site that has more"
+    )
+
+
+def test_what_a_site_can_ever_give_is_not_known_before_it_has_answered(house: House, lab: HoldingSite) -> None:
+    lab.trouble = "it is away"
+    house.queue("head", "workers.0", "workers.1", "workers.2", "workers.3")
+    house.tick(3)
+    assert State.FAILED.value not in house.states().values()
+
+
+@pytest.mark.parametrize(("count", "state"), [(2, RUNNING), (3, State.FAILED.value)])
+def test_members_of_a_gang_that_is_spread_share_no_location(
+    house: House, lab: HoldingSite, count: int, state: str
+) -> None:
+    house.queue("head", *(f"workers.{number}" for number in range(count - 1)), cpus=1, spread=True)
+    house.tick(6)
+    assert set(house.states().values()) == {state}
+    assert len(set(lab.at.values())) == len(lab.at)
+    if state != RUNNING:
+        assert "its 3 jobs need a location each (spread), and site 'lab' never has more than 2" in str(
+            house.jobs()["head"].reason
+        )
 
 
 def test_it_is_woken_by_hand(house: House, lab: HoldingSite) -> None:
@@ -109,7 +209,8 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
 
 
 def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None:
-    house.queue("head", "workers.0", attempts=Attempts((60,), 2), cpus=5)
+    lab.lies = "refused"
+    house.queue("head", "workers.0", attempts=Attempts((60,), 2))
     house.tick(2)
     house.sleep(60)
     house.tick(2)
@@ -122,8 +223,9 @@ def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None
 
 def test_a_site_says_how_often_it_is_tried_where_the_hints_do_not(house: House, lab: HoldingSite) -> None:
     lab.config = SiteConfig(kind="fake", takes_unnamed=True, attempts={"pauses": ["90s"], "count": 3})  # type: ignore[arg-type]
-    house.queue("head", "workers.0", cpus=5)
-    house.queue("own", gang=None, cpus=5, attempts=Attempts(count=2))
+    lab.lies = "refused"
+    house.queue("head", "workers.0")
+    house.queue("own", gang=None, attempts=Attempts(count=2))
     del house.to_come["own", -1]
     house.tick(2)
     reasons = {name: str(job.reason) for name, job in house.jobs().items()}
@@ -162,7 +264,11 @@ def test_a_job_with_attempts_is_a_gang_of_one(house: House, lab: HoldingSite) ->
     house.queue("big", gang=None, cpus=4, attempts=Attempts())
     house.queue("bigger", gang=None, cpus=5, attempts=Attempts())
     house.tick(5)
-    assert house.states() == {"big": RUNNING, "bigger": ATTEMPTED}
+    house.queue("other", gang=None, cpus=4, attempts=Attempts())
+    house.queue("waits", gang=None, cpus=4, attempts=Attempts())
+    house.tick(5)
+    assert house.states() == {"big": RUNNING, "bigger": State.FAILED.value, "other": RUNNING, "waits": ATTEMPTED}
+    assert "more than any site can ever give" in str(house.jobs()["bigger"].reason)
 
 
 @pytest.mark.parametrize(("on_failure", "other"), [("cancel", "its cancellation"), ("leave", None)])

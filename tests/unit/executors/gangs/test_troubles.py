@@ -53,6 +53,29 @@ def test_terms_that_cannot_be_read_fail_their_gang_alone(house: House, lab: Hold
     assert [row.name for row in house.gangs()] == [None]
 
 
+@pytest.mark.parametrize("where", ["_events", "_claim", "_explain"])
+def test_a_gang_whose_turn_fails_costs_no_other_its_turn(
+    house: House, lab: HoldingSite, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(turn.Turn, where)
+
+    def fails(self: turn.Turn) -> object:
+        found = real(self)
+        if "head" in {member.key[0] for member in self.members}:
+            raise KeyError("a plugin's")
+        return found
+
+    monkeypatch.setattr(turn.Turn, where, fails)
+    house.queue("head", "workers.0")
+    house.queue("alone", gang=None, cpus=1, attempts=Attempts())
+    del house.to_come["alone", -1]
+    house.tick(6)
+    failed = State.FAILED.value
+    assert house.states() == {"head": failed, "workers0": failed, "alone": RUNNING}
+    assert "no room could be sought for gang 'ray': KeyError" in str(house.jobs()["head"].reason)
+    assert (house.holds(), lab.held) == ([], {})
+
+
 def test_no_attempt_is_lost_to_a_site_that_has_not_answered_yet(
     house: House, lab: HoldingSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +170,8 @@ def test_a_failure_counts_whatever_the_clock_of_its_site_says(house: House, lab:
 
 
 def test_members_that_wait_for_others_again_do_not_say_that_they_sleep(house: House, lab: HoldingSite) -> None:
-    house.queue("head", "workers.0", "workers.1", cpus=4)
+    lab.lies = "refused"
+    house.queue("head", "workers.0", "workers.1")
     house.tick(4)
     assert set(house.states().values()) == {ATTEMPTED}
     with Session(house.engine) as session:

@@ -61,6 +61,14 @@ def test_jobs_may_leave_the_same_file(session: Session) -> None:
         assert [(row.location, row.bytes) for row in session.scalars(select(Data))] == [("X", size)]
 
 
+def test_a_file_whose_name_no_database_takes_costs_itself_alone(session: Session) -> None:
+    """Else nothing that its site tells would ever be stored."""
+    add(session, "a", State.SUCCEEDED, site="lab", location="X")
+    data.note(session, "lab", [finished("a", ("/nul\0", 1), ("/half \ud800", 1), ("/well \xe9", 2))])
+    session.flush()
+    assert [row.uri for row in session.scalars(select(Data))] == ["/well \xe9"]
+
+
 def test_what_live_runs_have_left_is_needed(session: Session) -> None:
     add(session, "a", State.SUCCEEDED, "over", site="lab", location="X")
     add(session, "b", State.SUCCEEDED, "live", site="lab", location="Y")

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.locality import data, staging
-from lading.executors.locality.staging import Staging
+from lading.executors.locality.staging import Fetch, Staging
 from lading.executors.store import Job, State
-from lading.executors.turns import THREADS_PER_DAG
+from lading.executors.turns import THREADS, THREADS_PER_DAG
 from lading.hooks.site import Depot, SiteConfig
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
@@ -530,6 +530,129 @@ def test_slow_sources_of_one_dag_leave_threads_to_others(house: House, monkeypat
     finally:
         slow.set()
         house.wait(lambda: not any(each.thread for each in house.staging.fetches.values()))
+
+
+@pytest.fixture
+def hung(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Buckets whose name begins with ``hangs`` do not answer until this is set; an object of any other is there."""
+    goes_on, real = threading.Event(), sources.StoredObject.version
+
+    def version(source: sources.StoredObject) -> sources.Version:
+        if source.address.startswith("s3://hangs"):
+            assert goes_on.wait(120)
+            raise FileNotFoundError(source.address)
+        return sources.Version(3, "x")
+
+    monkeypatch.setattr(sources.StoredObject, "version", version)
+    monkeypatch.setattr(sources.StoredObject, "parts", lambda *_: iter([b"abc"]))
+    yield goes_on
+    goes_on.set()
+    monkeypatch.setattr(sources.StoredObject, "version", real)
+    for thread in [each for each in threading.enumerate() if each.name == "staging"]:
+        thread.join(60)
+
+
+def let_time_pass(house: House, number: int, what: str = "the look at it from s3://hangs") -> None:
+    """So many reads begin to hang, and are late."""
+
+    def hang() -> list[Fetch]:
+        fetches = [each for each in house.staging.fetches.values() if each.thread is not None]
+        return [each for each in fetches if (reads := each.reads) is not None and reads[0].startswith(what)]
+
+    house.wait(lambda: len(hang()) == number)
+    for each in hang():
+        assert each.reads is not None
+        each.reads = (*each.reads[:2], 0.0)
+
+
+def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House, hung: threading.Event) -> None:
+    house.lab.depots.update({each: Depot(each, Machine(), house.lab.depots["Y"].root) for each in ("A", "B")})
+    tokens = {f"{dag}{number}": (dag, number) for dag in ("a", "b") for number in (0, 1)}
+    for token, (dag, number) in tokens.items():
+        house.job(token, f"s3://hangs-{dag}/{number}", location="AB"[number], dag=dag)
+    house.ready(A=["a0", "b0"], B=["a1", "b1"])
+    fetches = list(house.staging.fetches.values())
+    assert len([each for each in fetches if each.thread is not None]) == THREADS, "there is none left"
+    house.job("other", "s3://well/0", location="Y", dag="c")
+    assert house.ready(Y=["other"]) == {}
+    let_time_pass(house, THREADS)
+    assert house.wait(lambda: house.ready(Y=["other"]).get("Y")) == ["other"]
+    for token, (dag, number) in tokens.items():
+        house.wait(lambda token=token: house.ready() or house.row(token).state == State.FAILED)
+        assert str(house.row(token).reason) == (
+            f"s3://hangs-{dag}/{number} could not be brought to where it runs: the look at it from s3://hangs-{dag} "
+            "took longer than 60 s"
+        )
+    hung.set()
+    house.wait(lambda: house.ready() or not any(each.name == "staging" for each in threading.enumerate()))
+    assert {each.failure for each in fetches if "hangs" in each.address} == {
+        house.row(token).reason for token in tokens
+    }, "whatever came of them later counts no more"
+
+
+def test_one_store_takes_no_more_than_its_threads_whichever_dags_ask(house: House, hung: threading.Event) -> None:
+    house.lab.depots.update({each: Depot(each, Machine(), house.lab.depots["Y"].root) for each in "ABCD"})
+    for place in "ABCD":
+        house.job(f"slow{place}", f"s3://hangs/{place}", location=place, dag=place)
+        house.ready(**{place: [f"slow{place}"]})
+    house.job("other", "s3://well/0", location="Y", dag="e")
+    assert house.wait(lambda: house.ready(Y=["other"]).get("Y")) == ["other"]
+    at_work = [each.address for each in house.staging.fetches.values() if each.thread is not None]
+    assert len(at_work) == staging.MOST_PER_HOST
+
+
+@pytest.mark.parametrize(
+    ("most", "what"),
+    [("MOST_HANGING_THERE", "2 reads from s3://hangs"), ("MOST_HANGING_OF_DAG", "2 reads for Dag 'd'")],
+)
+def test_where_reads_hang_no_further_one_is_begun_until_they_go_on(
+    house: House, monkeypatch: pytest.MonkeyPatch, hung: threading.Event, most: str, what: str
+) -> None:
+    for name in ("MOST_HANGING_THERE", "MOST_HANGING_OF_DAG"):
+        monkeypatch.setattr(staging, name, 2 if name == most else 64)
+    for number in range(2):
+        house.job(f"hung{number}", f"s3://hangs/{number}")
+    house.ready(Y=["hung0", "hung1"])
+    let_time_pass(house, 2)
+    house.ready()
+    assert len(house.staging._hanging) == 2
+    house.job("next", "s3://hangs/2")
+    house.ready(Y=["next"])
+    house.ready()
+    words = f"s3://hangs/2 is not brought to where it runs, for {what} hang; it is tried again when"
+    assert str(house.row("next").reason).startswith(words)
+    house.job("other", "s3://well/0", dag="e")
+    assert house.wait(lambda: house.ready(Y=["other"]).get("Y")) == ["other"]
+    hung.set()
+    house.wait(lambda: house.ready() or not house.staging._hanging)
+    house.job("again", "s3://well/1")
+    assert house.wait(lambda: house.ready(Y=["again"]).get("Y")) == ["again"]
+
+
+def test_a_part_that_comes_too_late_leaves_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    began = threading.Event()
+
+    def parts(*_: object) -> Iterator[bytes]:
+        yield b"abc"
+        began.set()
+        assert hung.wait(120)
+        yield b"def"
+
+    monkeypatch.setattr(sources.StoredObject, "parts", parts)
+    monkeypatch.setattr(sources.StoredObject, "version", lambda _: sources.Version(6, "x"))
+    house.job("a", "s3://well/0")
+    house.ready(Y=["a"])
+    assert began.wait(60)
+    let_time_pass(house, 1, "a part of it from s3://well")
+    house.ready()
+    house.ready()
+    assert str(house.row("a").reason).endswith("a part of it from s3://well took longer than 180 s")
+    hung.set()
+    (thread, _, _) = house.staging._hanging[0]
+    thread.join(60)
+    assert os.listdir(house.lab.depots["Y"].folder) == []
 
 
 def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ ALWAYS = {
             {key: True}
             for key in ("Etouch", "-Etouch", "Eptouch", "fx", "f/etc/passwd", "ua@b", "xEtouch", "rxNftouch")
         ),
-        *({key: "x"} for key in ("stage", "data", "hostfile", "E", "-xE", "Ef")),
+        *({key: "x"} for key in ("stage", "data", "hostfile", "E", "-xE", "Ef", "i", "-is", "L", "rnc")),
+        *({key: True} for key in ("i/etc/passwd", "xi/etc/passwd", "is/etc/passwd", "L/bin/sh", "-xi/f")),
         {"E": "id"},
         {"-E": "id"},
         {"Ep": "id"},
@@ -95,7 +96,7 @@ def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
         ("slurm", {"account": "a", "bb": "capacity=1", "exclusive": True, "comment": "f", "nice": "5"}),
         ("pbspro", {"A": "a", "l": "software=f", "W": "umask=077"}),
         ("torque", {"A": "a", "l": "software=f"}),
-        ("lsf", {"P": "a", "R": "select[f]", "app": "E", "freq": "2", "ul": True}),
+        ("lsf", {"P": "a", "R": "select[f]", "app": "E", "freq": "2", "ul": True, "Lp": "x"}),
         ("pbspro", {"P": "project"}),
         ("sge", {"P": "a", "l": "f=1,u=2"}),
     ],
@@ -165,7 +166,9 @@ def test_many_jobs_of_a_dag_hide_none_of_another_that_can_run_elsewhere(
             )  # fmt: skip
         session.commit()
         jobs = queue.waiting(session, turn, by_dag=True)
-        assert {job.dag_id for job in queue.waiting(session, turn)} == {None}, "without rules all are of one shape"
+        assert {job.dag_of_shape for job in queue.waiting(session, turn)} == {None}, (
+            "without rules all are of one shape"
+        )
     node = Location("node", Resources(4, 4000))
     busy = node.given([Planned(f"x{i}", Resources(1, 100)) for i in range(8)])
     one = SiteView(name="one", locations=[busy], possible=[node], allowed_dags=("alpha",))

@@ -19,7 +19,7 @@ from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, Profile, Request, SubmitError
 from lading.hooks.conformance import Conformance
 from lading.hooks.ssh.answer import Answer
-from tests.recordings import recorded
+from tests.recordings import FOLDER, recorded
 
 
 def _running(id: str, **more: object) -> dict[str, object]:
@@ -177,6 +177,9 @@ class TestSLURM(Conformance):
         Answer(1, "", "slurm_load_jobs error: Invalid job id specified\nslurm_load_jobs error: Socket timed out\n"),
     ]
     strange = Answer(0, "9|HIBERNATING|n1|None|x\n")
+    hopeless = [Answer(0, "44|PENDING||DependencyNeverSatisfied|a\n")]
+    never = [Answer(0, f"44|PENDING||{reason}|a\n") for reason in ("PartitionTimeLimit", "BadConstraints")]
+    killed_for_memory = [(FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text().partition("batch.log")[2]]
     cancelled = [
         recorded("slurm/cancelled"),
         recorded("slurm/cancelled_gone"),
@@ -364,6 +367,13 @@ class TestPBSPro(Conformance):
         *(recorded(f"pbspro/{form}") for form in ("plain", "json")),
     ]
     strange = _one_pbs(job_state="Y", Exit_status=0)
+    never = [
+        Answer(
+            0,
+            "Job Id: 7.pbs1|Job_Name=x|job_state=Q|"
+            "comment=Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 8 T: 8)\n",
+        )
+    ]
     cancelled = [
         Answer(0),
         Answer(35, "", "qdel: Job has finished 8.pbs1\n"),

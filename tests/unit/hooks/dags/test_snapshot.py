@@ -6,12 +6,15 @@ import io
 import os
 import socket
 import tarfile
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lading.hooks.dags import snapshot
 from lading.hooks.dags.snapshot import FolderChanged, Hashes, TooManyFiles, members, packed
+from tests.services.outside_clocks import off
 
 
 def make(folder: Path, **files: str) -> Path:
@@ -121,3 +124,22 @@ def test_a_folder_that_is_none_of_dags(tmp_path: Path, monkeypatch: pytest.Monke
         members(str(make(tmp_path, c="")))
     with pytest.raises(FileNotFoundError):
         members(str(tmp_path / "missing"))
+
+
+@off
+def test_a_file_that_was_just_seen_first_is_read_again_whatever_clock_dates_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """A file server may date two changes alike."""
+    folder, now = make(tmp_path, dag="1"), time.monotonic()
+    hashes, (member,) = Hashes(), members(str(folder))
+    stamp = time.time_ns() + int(ahead * 1e9)
+    alike = replace(member, identity=(member.identity[0], stamp, stamp))
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    first = hashes.of([alike])
+    make(tmp_path, dag="2")
+    assert (second := hashes.of([alike])) != first
+    now += snapshot.YOUNG + 1
+    assert hashes.of([alike]) == second
+    monkeypatch.setattr(snapshot, "_digest", lambda member: b"it is read again and again")
+    assert hashes.of([alike]) == second

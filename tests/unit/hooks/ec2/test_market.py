@@ -7,15 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.client import EC2, EC2Error
+from lading.hooks.ec2.client import EC2, EC2Error, Trouble, read
 from lading.hooks.ec2.identity import Identity
-from lading.hooks.ec2.market import LARGEST_VOLUME, Offers, kept_roots, launchable
+from lading.hooks.ec2.life import Phase
+from lading.hooks.ec2.market import HOURS_PER_MONTH, LARGEST_VOLUME, Offers, kept_roots, launchable
 from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.reach import Connector
 from lading.hooks.ec2.site import EC2Site
-from lading.hooks.site import Order
+from lading.hooks.site import Order, Seen
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.hints.hints import no_such_type
 from lading.scheduling.job import Job
@@ -161,6 +164,85 @@ def test_what_the_image_has_is_known_before_the_first_boot_and_to_later_processe
     assert kept_roots(tmp_path, config(ami={"x86_64": "ami-ffffffff"})) == {}
     site = EC2Site("cloud", table, tmp_path)
     assert {each.capacity.disk for each in site.potential()} == {8192}
+
+
+class Renewed(Aws):
+    """The parameter of SSM names another image by now, which has a larger root volume."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = "ami-1"
+        self.gib = 8
+        self.away = False
+
+    def get_parameter(self, Name: str) -> Any:
+        if self.away:
+            raise EndpointConnectionError(endpoint_url="https://ssm")
+        return {"Parameter": {"Value": self.image}}
+
+    def describe_images(self, ImageIds: list[str]) -> Any:
+        volume = {"DeviceName": self.root, "Ebs": {"VolumeSize": self.gib}}
+        return {"Images": [{"RootDeviceName": self.root, "BlockDeviceMappings": [volume]}]}
+
+
+def test_what_is_known_of_an_image_follows_the_parameter_that_names_it(tmp_path: Path) -> None:
+    table = config(instance_types=("m7i.large",), ami={"x86_64": "/my/image"})
+    aws = Renewed()
+    ec2 = EC2(table, lambda *_: aws)
+    offers = Offers(table, ec2, tmp_path)
+
+    def known() -> tuple[Any, ...]:
+        offers.round()
+        market = offers.market(Shortages())
+        assert market is not None
+        disk, volumes = market.catalogue.types["m7i.large"].capacity.disk, dict(offers.surcharges("x86_64"))["volumes"]
+        return market.images["x86_64"], disk, round(volumes * HOURS_PER_MONTH, 9), kept_roots(tmp_path, table)["x86_64"]
+
+    assert known() == ("ami-1", 8192, 0.64, 8192)
+    aws.image, aws.gib = "ami-2", 16
+    assert known() == ("ami-1", 8192, 0.64, 8192), "it is not asked for in each round"
+    ec2.read_again()
+    assert known() == ("ami-2", 16_384, 1.28, 16_384), "or jobs would count on the disk and the driver of another image"
+    ec2.read_again()
+    aws.away = True
+    assert known() == ("ami-2", 16_384, 1.28, 16_384)
+    assert "the image for x86_64 is not known" in str(offers.note)
+    aws.away = False
+    known()
+    assert "the image" not in str(offers.note)
+
+
+def test_a_machine_says_from_which_image_it_has_booted() -> None:
+    described = {"InstanceId": "i-00000001", "InstanceType": "m7i.large", "State": {"Name": "running"}}
+    [found] = read([{"Instances": [{**described, "ImageId": "ami-1"}]}])
+    member = Member.found("L1", found, 512, None)
+    member.describe(found)
+    member.phase = Phase.UP
+    member.connection = SimpleNamespace(seen=lambda _: Seen(Location("L1", Resources(2, 7000))))  # type: ignore[assignment]
+    assert member.seen("cloud").image == "ami-1"
+
+
+def test_a_subnet_that_there_is_not_stops_neither_prices_nor_launches_and_is_in_the_note(tmp_path: Path) -> None:
+    table = config(instance_types=("m7i.large",), subnets=("subnet-0000000f", "subnet-0a1b2c3d"))
+    offers = Offers(table, EC2(table, lambda *_: Aws()), tmp_path)
+    offers.round()
+    assert offers.catalogue is not None
+    assert {each.zone for each in offers.catalogue.types["m7i.large"].offerings} == {"us-east-1a"}
+    assert "there is no subnet-0000000f in us-east-1, so nothing is launched there" in str(offers.note)
+
+
+def test_a_full_subnet_closes_its_zone_for_planning_only_when_no_other_is_there(tmp_path: Path) -> None:
+    table = config(instance_types=("m7i.large",))
+    offers, shortages = Offers(table, EC2(table, lambda *_: Aws()), tmp_path), Shortages()
+    offers.round()
+    shortages.zones = {"us-east-1a": ("subnet-1", "subnet-2")}
+    error = EC2Error(Trouble.PERMANENT, "InsufficientFreeAddressesInSubnet", "full")
+    for subnet, is_open in (("subnet-1", True), ("subnet-2", False)):
+        shortages.refused(("m7i.large", "us-east-1a", "on-demand"), error, subnet)
+        market = offers.market(shortages)
+        assert market is not None
+        [offering] = market.catalogue.types["m7i.large"].offerings
+        assert (offering.unavailable_until is None) is is_open
 
 
 def test_disk_changes_the_root_volume_of_the_image_whatever_that_is_called() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,11 +30,14 @@ class Aws:
     """What AWS answers, on paper, in the place of both of its clients."""
 
     region = "us-east-1"
+    clock_ahead = 0.0
 
     def __init__(self) -> None:
         self.usd: dict[str, object] = {"m5.large": "0.0900000000", "c5.large": "0.0800000000"}
         self.spot: list[tuple[str, str, str, int]] = [("m5.large", "us-east-1a", "0.03", 1)]
         self.zones = {"us-east-1a": ["m5.large", "c5.large"], "us-east-1b": ["m5.large"]}
+        self.odd: list[Any] = []
+        """Rows that make no sense."""
         self.asked: list[str] = []
         self.away = False
 
@@ -55,12 +59,15 @@ class Aws:
     def describe_instance_type_offerings(self, **_: Any) -> Iterator[dict[str, Any]]:
         self._ask("zones")
         found = [{"Location": zone, "InstanceType": name} for zone, names in self.zones.items() for name in names]
-        yield {"InstanceTypeOfferings": found}
+        yield {"InstanceTypeOfferings": [*found, *self.odd]}
 
     def describe_spot_price_history(self, **_: Any) -> Iterator[dict[str, Any]]:
         self._ask("spot")
         keys = "InstanceType", "AvailabilityZone", "SpotPrice", "Timestamp"
-        yield {"SpotPriceHistory": [dict(zip(keys, each, strict=True)) for each in self.spot]}
+        found: list[Any] = [dict(zip(keys, each, strict=True)) for each in self.spot]
+        for each in found:
+            each["Timestamp"] = datetime.fromtimestamp(each["Timestamp"], timezone.utc)
+        yield {"SpotPriceHistory": [*found, *self.odd]}
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)
@@ -178,6 +185,34 @@ def test_spot_prices_change_within_minutes(aws: Aws, prices: Callable[..., Price
 def test_one_bad_product_costs_itself_alone() -> None:
     rows = ["{", "[]", "null", product("a", "0"), product("b", "-1"), product("c", "nan"), product("d", None), 7]
     assert dict(priced([*rows, product("m5.large", "0.1")])) == {"m5.large": 0.1}
+
+
+SPOT_ROW = {
+    "InstanceType": "m5.large", "AvailabilityZone": "us-east-1a", "SpotPrice": "0.001",
+    "Timestamp": datetime(2027, 1, 1, tzinfo=timezone.utc),
+}  # fmt: skip
+ODD = {
+    "no row": [None, "x", 7, [], {}],
+    "a price that is none": [{**SPOT_ROW, "SpotPrice": each} for each in ("-1", "nan", "inf", "", None, [], True)],
+    "without a key": [{key: value for key, value in SPOT_ROW.items() if key != name} for name in SPOT_ROW],
+    "another type": [{**SPOT_ROW, name: each} for name in SPOT_ROW for each in (None, [], {})],
+    "a place without a name": [{"Location": each, "InstanceType": "c5.large"} for each in (None, "", 7, [])],
+    "a type without a name": [{"Location": "us-east-1b", "InstanceType": each} for each in (None, "", 7, [])],
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_one_bad_row_of_zones_or_spot_prices_costs_itself_alone(
+    aws: Aws, prices: Callable[..., Prices], odd: list[Any]
+) -> None:
+    whole = prices(capacity_type="spot-with-fallback").catalogue(NOW)
+    aws.odd = odd
+    asked = prices(capacity_type="spot-with-fallback")
+    found = asked.catalogue(NOW + DAY)
+    assert asked.trouble is None
+    assert {name: offered(found, name) for name in found.types} == {name: offered(whole, name) for name in whole.types}
+    assert asked._kept is not None
+    assert asked._kept.zones == {zone: sorted(names) for zone, names in aws.zones.items()}
 
 
 def test_a_pattern_that_matches_nothing_is_named(prices: Callable[..., Prices]) -> None:

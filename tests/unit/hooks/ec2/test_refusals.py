@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +23,21 @@ from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, Phase
 from lading.hooks.ec2.member import Member
 from lading.hooks.ec2.pace import MOST_UNKNOWN, Shortages
+from lading.hooks.ec2.permissions import subnet_check
 from lading.scheduling.location import Location
 from tests.unit.hooks.ec2.test_launch import US, config, orders
 
 KINDS, ZONES, CAPACITY_TYPES = ("m7i.large", "c7i.large"), ("us-east-1a", "us-east-1b"), ("spot", "on-demand")
 ALL = [(kind, zone, each) for kind in KINDS for zone in ZONES for each in CAPACITY_TYPES]
 TRIED = "m7i.large", "us-east-1a", "spot"
+SUBNETS = {"us-east-1a": ("subnet-a1", "subnet-a2"), "us-east-1b": ("subnet-b1",)}
+
+
+def in_subnets() -> Shortages:
+    """Nothing is refused yet, in a zone with two subnets and one with one."""
+    shortages = Shortages()
+    shortages.zones = SUBNETS
+    return shortages
 
 
 def held(shortages: Shortages) -> str:
@@ -35,32 +47,107 @@ def held(shortages: Shortages) -> str:
     gone = {each for each in ALL if shortages.missing(each) is not None}
     named = {
         "type": {each for each in ALL if each[0] == TRIED[0]},
+        "type in zone": {each for each in ALL if each[:2] == TRIED[:2]},
         "zone": {each for each in ALL if each[1] == TRIED[1]},
         "capacity type": {each for each in ALL if each[2] == TRIED[2]},
         "offering": {TRIED},
-        "nothing": set(),
+        "subnet" if shortages.closed else "nothing": set(),
     }
     return next(name for name, offerings in named.items() if offerings == gone)
+
+
+MINUTE, DAY = 60.0, 86_400.0
+NOT_IN_ZONE = (
+    "Your requested instance type (m7i.large) is not supported in your requested Availability Zone (us-east-1a). "
+    "Please retry your request by not specifying an Availability Zone or choosing us-east-1b, us-east-1c."
+)
+CONSTRAINED = (
+    "The requested Availability Zone is currently constrained and we are no longer accepting new customer requests "
+    "for t1/m1/c1/m2/m3 instance types. Please retry your request by not specifying an Availability Zone or choosing "
+    "us-east-1e, us-east-1b, us-east-1c."
+)
+NOT_SUPPORTED = (
+    "The requested configuration is currently not supported. Please check the documentation for supported "
+    "configurations."
+)
+NOT_IN_REGION = (
+    "Your requested instance type (m1.small) is not supported in this region (eu-west-1). Please retry your request "
+    "in one of the following regions: us-east-1."
+)
+MARKETPLACE = (
+    "The instance configuration for this AWS Marketplace product is not supported. Please see the AWS Marketplace "
+    "site for more information about supported instance types, regions, and operating systems."
+)
+NO_OPTIONS = "The hpc6a.48xlarge instance type does not support specifying CpuOptions."
+NO_EBS = (
+    "EBS-optimized instances are not supported for your requested configuration. Please check the documentation for "
+    "supported configurations."
+)
+NO_CAPACITY = (
+    "We currently do not have sufficient m7i.large capacity in the Availability Zone you requested (us-east-1a). Our "
+    "system will be working on provisioning additional capacity. You can currently get m7i.large capacity by not "
+    "specifying an Availability Zone in your request or choosing us-east-1b."
+)
+UNFULFILLABLE = (
+    "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again."
+)
+FREE_TIER = (
+    "The specified instance type is not eligible for Free Tier. For a list of Free Tier instance types, run "
+    "'describe-instance-types' with the filter 'free-tier-eligible=true'."
+)
+FREE_IMAGE = (
+    "The specified image is not eligible for Free Tier. For a list of Free Tier images, run 'describe-images' with "
+    "the filter 'free-tier-eligible=true'."
+)
+ENA = (
+    "Enhanced networking with the Elastic Network Adapter (ENA) is required for the 'm7i.large' instance type. Ensure "
+    "that you are using an AMI that is enabled for ENA."
+)
+UEFI = (
+    "The t2.micro instance type does not support an AMI with a boot mode of UEFI. Only instance types built on the "
+    "Nitro System support UEFI. Specify an instance type that supports UEFI, and try again."
+)
+NO_ADDRESSES = "There are not enough free addresses in subnet 'subnet-a1' to satisfy the requested number of instances."
+VALIDATED = (
+    "Your request for accessing resources in this region is being validated, and you will not be able to launch "
+    "additional resources in this region until the validation is complete."
+)
 
 
 @pytest.mark.parametrize(
     ("code", "words", "concern", "remedy"),
     [
-        ("InvalidParameterCombination", "The specified instance type is not eligible for Free Tier.", "type", "plan"),
-        ("InvalidParameterCombination", "Enhanced networking with the Elastic Network Adapter (ENA) is required for "
-         "the 'm7i.large' instance type.", "type", "ami"),
+        ("InsufficientInstanceCapacity", NO_CAPACITY, "offering", ""),
+        ("InsufficientInstanceCapacity", "There is no Spot capacity available that matches your request.", "offering",
+         ""),
+        ("UnfulfillableCapacity", UNFULFILLABLE, "offering", ""),
+        ("Unsupported", NOT_IN_ZONE, "type in zone", ""),
+        ("Unsupported", CONSTRAINED, "type in zone", ""),
+        ("Unsupported", NOT_SUPPORTED, "offering", "tenancy"),
+        ("Unsupported", NOT_IN_REGION, "type", "exclude_types"),
+        ("Unsupported", NO_EBS, "type", "exclude_types"),
+        ("Unsupported", "which is said nowhere", "offering", ""),
+        ("UnsupportedOperation", MARKETPLACE, "type", "Marketplace"),
+        ("UnsupportedOperation", NO_OPTIONS, "type", "exclude_types"),
+        ("InvalidParameterCombination", "Spot instance requests are not supported for this AMI", "capacity type",
+         "capacity_type"),
+        ("InvalidParameterCombination", FREE_TIER, "type", "plan"),
+        ("InvalidParameterCombination", FREE_IMAGE, "account", "images of the free tier"),
+        ("InvalidParameterCombination", ENA, "type", "ami"),
+        ("InvalidParameterValue", UEFI, "type", "ami"),
         ("InvalidParameterValue", "The architecture 'arm64' of the specified instance type does not match the "
          "architecture 'x86_64' of the specified AMI.", "type", "ami"),
         ("InsufficientVolumeCapacity", "There is not enough capacity to fulfill your EBS volume request.", "zone", ""),
         ("InsufficientAddressCapacity", "Not enough available addresses.", "zone", ""),
-        ("InvalidSubnetID.NotFound", "The subnet ID 'subnet-1' does not exist", "zone", "subnets"),
-        ("InsufficientFreeAddressesInSubnet", "The specified subnet does not contain enough free private IP "
-         "addresses.", "zone", "subnets"),
-        ("InvalidParameterValue", "Not enough free addresses in subnet subnet-1", "zone", "subnets"),
+        ("InvalidSubnetID.NotFound", "The subnet ID 'subnet-a1' does not exist", "subnet", "subnets"),
+        ("InsufficientFreeAddressesInSubnet", NO_ADDRESSES, "subnet", "subnets"),
+        ("InsufficientFreeAddressesInSubnet", "The specified subnet does not have enough free addresses to satisfy "
+         "the request.", "subnet", "subnets"),
+        ("InvalidParameterValue", "There aren't sufficient free Ipv4 addresses or prefixes", "subnet", "subnets"),
+        ("InvalidParameterValue", "Not enough free addresses in subnet subnet-a1", "subnet", "subnets"),
         ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "The provided credentials do not have permission to "
          "create the service-linked role for EC2 Spot Instances.", "capacity type", "create-service-linked-role"),
-        ("PendingVerification", "Your request for accessing resources in this region is being validated", "account",
-         "verifies"),
+        ("PendingVerification", VALIDATED, "account", "verifies"),
         ("OptInRequired", "You are not subscribed to this service.", "account", "subscribe"),
         ("UnauthorizedOperation", "... with an explicit deny in a service control policy", "account", "organization"),
         ("UnauthorizedOperation", "... no permissions boundary allows the action", "account", "boundary"),
@@ -72,25 +159,81 @@ def held(shortages: Shortages) -> str:
 def test_a_refusal_holds_what_it_concerns_and_says_the_code_the_words_and_the_remedy(
     code: str, words: str, concern: str, remedy: str
 ) -> None:
-    shortages = Shortages()
-    shortages.refused(TRIED, EC2Error(client.meaning(code), code, words))
+    shortages = in_subnets()
+    shortages.refused(TRIED, EC2Error(client.meaning(code), code, words), "subnet-a1")
     assert held(shortages) == concern
-    said = str(shortages.held or shortages.missing(TRIED))
+    said = str(shortages.held or shortages.missing(TRIED) or shortages.closed)
     assert f"{code}: {words}" in said
     assert remedy in said
+
+
+@pytest.mark.parametrize(("words", "seconds"), [(NOT_IN_ZONE, DAY), (NOT_SUPPORTED, 15 * MINUTE), (NOT_IN_REGION, DAY)])
+def test_what_is_not_supported_is_left_alone_for_longer_than_what_there_is_none_of(words: str, seconds: float) -> None:
+    shortages, now = Shortages(), time.time()
+    shortages.refused(TRIED, EC2Error(client.meaning("Unsupported"), "Unsupported", words))
+    assert 0 <= (shortages.until(TRIED) or 0) - now - seconds < 10
+
+
+def test_a_zone_is_held_when_all_of_its_subnets_are() -> None:
+    shortages = in_subnets()
+    for subnet, left in (("subnet-a1", ["subnet-a2"]), ("subnet-a2", [])):
+        assert held(shortages) in ("nothing", "subnet")
+        error = EC2Error(Trouble.PERMANENT, "InsufficientFreeAddressesInSubnet", f"{subnet} is full")
+        shortages.refused(TRIED, error, subnet)
+        assert shortages.open_subnets("us-east-1a") == left
+    assert held(shortages) == "zone"
+    assert "is full" in str(shortages.missing(TRIED))
+    assert "subnet-a1: " in str(shortages.closed)
+    assert "subnet-a2: " in str(shortages.closed)
+    assert shortages.open_subnets(None) == ["subnet-b1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "transition", "reason"),
+    [
+        ("Server.InternalError", "Client.VolumeLimitExceeded: Volume limit exceeded", "Server.InternalError",
+         "Client.VolumeLimitExceeded: Volume limit exceeded"),
+        ("Server.InternalError", "Client.InternalError: Client error on launch", "", "Client.InternalError: Client "
+         "error on launch"),
+        ("Server.SpotInstanceTermination", "The instance was terminated for lack of capacity", "",
+         "Server.SpotInstanceTermination: The instance was terminated for lack of capacity"),
+        ("Client.UserInitiatedShutdown", "", "User initiated (2026-11-23 12:00:01 GMT)",
+         "Client.UserInitiatedShutdown"),
+        ("", "", "Server.InternalError: Internal error on launch", "Server.InternalError: Internal error on launch"),
+        ("pending", "pending", "", "pending"),
+        ("", "", "User initiated (2026-11-23 12:00:01 GMT)", "User initiated (2026-11-23 12:00:01 GMT)"),
+        (None, None, "", ""),
+    ],
+)  # fmt: skip
+def test_the_reason_of_an_end_has_its_code_wherever_aws_says_it(
+    code: str | None, message: str | None, transition: str, reason: str
+) -> None:
+    state = {"StateReason": {"Code": code, "Message": message}, "StateTransitionReason": transition}
+    [found] = read([{"Instances": [{**DESCRIBED, **state}]}])
+    assert found.reason == reason
+    [found] = read([{"Instances": [{**DESCRIBED, "StateReason": None, "StateTransitionReason": transition}]}])
+    assert found.reason == transition
 
 
 @pytest.mark.parametrize(
     ("reason", "concern"),
     [
-        ("Server.InsufficientInstanceCapacity: There was insufficient capacity", "offering"),
+        ("Server.InsufficientInstanceCapacity: Insufficient capacity to satisfy instance request", "offering"),
         ("Server.InternalError: Internal error on launch", "offering"),
+        ("Server.InternalError", "offering"),
+        ("Server.SpotInstanceTermination: Spot instance termination", "offering"),
+        ("Server.SpotInstanceShutdown: Spot instance shutdown", "offering"),
         ("Client.VolumeLimitExceeded: Volume limit exceeded", "account"),
         ("Client.InternalError: Client error on launch", "account"),
+        ("Client.InvalidSnapshot.NotFound: The specified snapshot was not found.", "account"),
+        ("Client.InvalidParameterCombination: Could not create volume with size 50GiB and iops 32000 from snapshot "
+         "'snap-0721118841565684b'", "account"),
         ("Client.UserInitiatedShutdown: User initiated shutdown", "nothing"),
+        ("Client.InstanceInitiatedShutdown: Instance initiated shutdown", "nothing"),
+        ("Service initiated (2026-08-10 20:37:24 GMT)", "nothing"),
         ("", "nothing"),
     ],
-)
+)  # fmt: skip
 def test_a_machine_that_ends_before_it_was_up_holds_what_its_reason_concerns(reason: str, concern: str) -> None:
     shortages = Shortages()
     assert shortages.failed(TRIED, reason) is (concern != "nothing")
@@ -236,9 +379,7 @@ def test_an_instance_that_makes_no_sense_costs_itself_alone(odd: Any) -> None:
     assert [each.id for each in read([odd if isinstance(odd, list) else None, {"Instances": [good]}])] == ["i-1"]  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize(
-    "answer", [{}, None, {"Subnets": [{}]}, {"Subnets": []}, {"Images": [], "InstanceTypes": [{}]}]
-)
+@pytest.mark.parametrize("answer", [{}, None, {"Subnets": 7}, {"Images": [], "InstanceTypes": [{}]}])
 def test_an_answer_that_makes_no_sense_is_an_error_of_ec2(answer: Any) -> None:
     class Client:
         def __getattr__(self, name: str) -> Any:
@@ -250,24 +391,258 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_ec2(answer: Any) -> None:
             ask()
 
 
-def test_a_full_subnet_is_not_asked_type_by_type() -> None:
-    asked = []
+AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+NO_ROWS: list[Any] = [None, "x", 7, [], {}]
+SPOT: dict[str, Any] = {
+    "InstanceType": "m7i.large", "AvailabilityZone": "us-east-1a", "SpotPrice": "0.1", "Timestamp": AT,
+}  # fmt: skip
+QUOTA: dict[str, Any] = {"QuotaName": "Running On-Demand Standard instances", "Value": 64.0}
 
-    class Full(EC2):
-        def run(self, parameters: Any) -> list[Instance]:
-            asked.append(parameters["InstanceType"])
-            raise EC2Error(Trouble.PERMANENT, "InsufficientFreeAddressesInSubnet", "no addresses")
 
-        def zones(self) -> dict[str, str]:
-            return {"us-east-1a": "subnet-0a1b2c3d"}
+class Rows:
+    """AWS on paper, which answers each question with the same rows."""
 
-    members: dict[str, Member] = {}
-    launcher = Launcher(Full(config()), US, "cloud", members, lambda member, end: None)
-    launcher.looked_at = 0.0
-    wanted = [each for kind in KINDS for each in orders(1, kind, zone="us-east-1a")]
-    batches = boot.batches(wanted)
-    for batch in batches:
-        members[batch.orders[0].name] = Member.ordered(batch.orders[0], batch, "ours", 60.0, None)
-    launcher.order(batches)
-    launcher.round()
-    assert asked == ["m7i.large"]
+    meta = SimpleNamespace(region_name="us-east-1")
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self.rows = rows
+
+    def get_paginator(self, _: str) -> Any:
+        return SimpleNamespace(paginate=lambda **_: [{"SpotPriceHistory": self.rows, "Quotas": self.rows}, {}])
+
+    def describe_subnets(self, **_: Any) -> Any:
+        return {"Subnets": self.rows}
+
+
+@pytest.mark.parametrize(
+    ("ask", "good", "odd", "found"),
+    [
+        (
+            lambda ec2: ec2.spot_prices("m7i.large", "us-east-1a", 0.0, 1.0), SPOT,
+            [{**SPOT, "SpotPrice": each} for each in ("-1", "nan", "", None, [])] + [{**SPOT, "Timestamp": "now"}],
+            [(AT.timestamp(), 0.1)],
+        ),
+        (
+            EC2.quotas, QUOTA,
+            [{**QUOTA, "Value": each} for each in (-1.0, math.nan, math.inf, None, [], "many")]
+            + [{**QUOTA, "QuotaName": each} for each in (None, "", 7)],
+            [("Running On-Demand Standard instances", 64.0)],
+        ),
+        (
+            EC2.zones, {"SubnetId": "subnet-0a1b2c3d", "AvailabilityZone": "us-east-1a"},
+            [{"SubnetId": "subnet-0a1b2c3d"}, {"SubnetId": "subnet-0a1b2c3d", "AvailabilityZone": None}],
+            {"us-east-1a": ("subnet-0a1b2c3d",)},
+        ),
+    ],
+    ids=["spot prices", "quotas", "subnets"],
+)  # fmt: skip
+def test_a_row_that_makes_no_sense_costs_itself_alone(
+    ask: Callable[[EC2], Any], good: Any, odd: list[Any], found: Any
+) -> None:
+    assert ask(EC2(config(), lambda *_: Rows([*NO_ROWS, *odd, good, *NO_ROWS]))) == found
+
+
+class Network:
+    """EC2's client with some subnets, which refuses a question for one that there is not by its id."""
+
+    meta = SimpleNamespace(region_name="us-east-1")
+
+    def __init__(self, zone_of: dict[str, str]) -> None:
+        self.zone_of = zone_of
+        self.asked = 0
+
+    def describe_subnets(self, SubnetIds: Sequence[str] = (), Filters: Sequence[Any] = ()) -> Any:
+        self.asked += 1
+        if unknown := [each for each in SubnetIds if each not in self.zone_of]:
+            words = f"The subnet ID '{unknown[0]}' does not exist"
+            raise ClientError({"Error": {"Code": "InvalidSubnetID.NotFound", "Message": words}}, "DescribeSubnets")
+        wanted = SubnetIds or next(each["Values"] for each in Filters if each["Name"] == "subnet-id")
+        there = [each for each in wanted if each in self.zone_of]
+        return {"Subnets": [{"SubnetId": each, "AvailabilityZone": self.zone_of[each]} for each in sorted(there)]}
+
+
+LISTED = ("subnet-0000000b", "subnet-0000000c", "subnet-0000000a")
+
+
+def test_a_subnet_that_there_is_not_costs_itself_alone_and_is_named_in_the_check() -> None:
+    there = Network({"subnet-0000000a": "us-east-1a", "subnet-0000000b": "us-east-1a"})
+    ec2 = EC2(config(subnets=LISTED), lambda *_: there)
+    assert ec2.zones() == {"us-east-1a": ("subnet-0000000b", "subnet-0000000a")}, "in the order of the table"
+    assert ec2.unknown_subnets() == ["subnet-0000000c"]
+    assert there.asked == 1
+    check = subnet_check(ec2)
+    assert not check.good
+    assert "there is no subnet-0000000c in us-east-1: mend `subnets`" in check.words
+    assert "subnet-0000000b in us-east-1a, subnet-0000000a in us-east-1a" in check.words
+    there.zone_of["subnet-0000000c"] = "us-east-1b"
+    ec2._read_at -= client.SECONDS_UNTIL_READ_AGAIN
+    assert ec2.unknown_subnets() == [], "they are read again after a while"
+    assert subnet_check(ec2).good
+
+
+def test_a_table_of_which_there_is_no_subnet_is_named() -> None:
+    with pytest.raises(EC2Error, match=f"there is no subnet {' or '.join(LISTED)} in us-east-1: mend `subnets`"):
+        EC2(config(subnets=LISTED), lambda *_: Network({})).zones()
+
+
+class Region(EC2):
+    """EC2, where some subnets are full and requests may be refused; it counts what is asked."""
+
+    def __init__(self, full: Sequence[str] = (), subnets: Sequence[str] = LISTED) -> None:
+        zone_of = {"subnet-0000000a": "us-east-1a", "subnet-0000000b": "us-east-1a", "subnet-0000000c": "us-east-1b"}
+        super().__init__(config(subnets=tuple(subnets)), lambda *_: Network(zone_of))
+        self.full = set(full)
+        self.refusals: list[EC2Error] = []
+        self.asked: list[dict[str, Any]] = []
+        self.ami = "ami-1"
+
+    def image(self, arch: str) -> str:
+        return self.ami
+
+    def run(self, parameters: Any) -> list[Instance]:
+        self.asked.append(json.loads(json.dumps(parameters)))
+        if self.refusals:
+            raise self.refusals.pop(0)
+        subnet = boot.subnet_of(parameters)
+        if subnet in self.full:
+            raise EC2Error(Trouble.PERMANENT, "InsufficientFreeAddressesInSubnet", NO_ADDRESSES)
+        zone = next(zone for zone, subnets in self.zones().items() if subnet in subnets)
+        found = Instance("i-00000001", parameters["InstanceType"], zone, "pending", "on-demand", 0, None, None, {}, "")
+        return [found]
+
+    @property
+    def asked_in(self) -> list[str]:
+        """The subnets that were asked for, by the last characters of their ids."""
+        return [boot.subnet_of(each)[-1] for each in self.asked]
+
+
+class Launching:
+    """A launcher with what it is to launch, and what it has given up, by their names."""
+
+    def __init__(self, ec2: Region) -> None:
+        self.ended: dict[str, str] = {}
+        self.launcher = Launcher(ec2, US, "cloud", {}, self._leave)
+        self.launcher.looked_at = 0.0
+        self.number = 0
+
+    def _leave(self, member: Member, end: End) -> None:
+        self.ended[member.name] = end.words
+        del self.launcher.members[member.name]
+
+    def order(self, kind: str, zone: str | None = "us-east-1a") -> Member:
+        [order] = orders(1, kind, zone=zone)
+        self.number += 1
+        [batch] = boot.batches([replace(order, name=f"L{self.number}")])
+        member = Member.ordered(batch.orders[0], batch, "ours", 60.0, None)
+        self.launcher.members[member.name] = member
+        self.launcher.order([batch])
+        return member
+
+
+def test_when_a_subnet_is_full_the_next_one_of_its_zone_is_taken_and_then_another_zone() -> None:
+    ec2 = Region(full=["subnet-0000000b"])
+    site = Launching(ec2)
+    first, second = site.order("m7i.large"), site.order("c7i.large")
+    site.launcher.round()
+    assert ec2.asked_in == ["b", "a"]
+    assert "not enough free addresses" in site.ended[first.name]
+    assert second.phase is Phase.PENDING
+    assert "subnet-0000000b: " in str(site.launcher.shortages.closed)
+    assert site.launcher.shortages.missing(("m7i.large", "us-east-1a", "on-demand")) is None, "it is ordered anew"
+    ec2.full.add("subnet-0000000a")
+    third, fourth, fifth = site.order("m7i.large"), site.order("r7i.large"), site.order("m7i.large", "us-east-1b")
+    site.launcher.round()
+    assert ec2.asked_in == ["b", "a", "a", "c"], "not type by type"
+    assert {third.name, fourth.name} < site.ended.keys()
+    assert fifth.phase is Phase.PENDING
+
+
+def test_where_no_zone_is_named_any_subnet_may_be_taken() -> None:
+    ec2 = Region(full=["subnet-0000000b", "subnet-0000000a"])
+    site = Launching(ec2)
+    for kind in ("m7i.large", "c7i.large", "r7i.large"):
+        last = site.order(kind, None)
+        site.launcher.round()
+    assert ec2.asked_in == ["b", "a", "c"]
+    assert last.phase is Phase.PENDING
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def look(self, launcher: Launcher, seconds: float) -> None:
+        """Let time pass, ask what there is, and have the next round."""
+        self.now += seconds
+        launcher.looked_at = self.now
+        launcher.round()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+SILENCE = EC2Error(Trouble.SILENCE, "", "AWS does not answer")
+
+
+def test_what_was_not_answered_is_repeated_by_the_same_bytes_also_when_credentials_expire_meanwhile(
+    clock: Clock,
+) -> None:
+    ec2 = Region()
+    ec2.refusals = [SILENCE, EC2Error(client.meaning("RequestExpired"), "RequestExpired", "Request has expired.")]
+    site = Launching(ec2)
+    member = site.order("m7i.large")
+    with pytest.raises(EC2Error, match="does not answer"):
+        site.launcher.round()
+    assert member.phase is Phase.UNKNOWN
+    ec2.ami = "ami-2"
+    clock.look(site.launcher, 4.0)
+    assert len(ec2.asked) == 2
+    assert site.ended == {}, "what the credentials refuse says nothing of the request before"
+    assert member.phase is Phase.UNKNOWN
+    assert "RequestExpired" in str(site.launcher.shortages.held)
+    clock.look(site.launcher, 20.0)
+    assert len(ec2.asked) == 2, "nothing is asked for while launches are held"
+    clock.look(site.launcher, 50.0)
+    assert [each == ec2.asked[0] for each in ec2.asked] == [True] * 3, "or EC2 would not take the token"
+    assert member.phase is Phase.PENDING
+    assert site.launcher.unanswered == {}
+
+
+@pytest.mark.parametrize("code", ["InvalidAMIID.NotFound", "InvalidSubnetID.NotFound", "VcpuLimitExceeded"])
+def test_what_is_refused_when_it_is_repeated_was_not_launched(clock: Clock, code: str) -> None:
+    ec2 = Region()
+    ec2.refusals = [SILENCE, EC2Error(client.meaning(code), code, "no")]
+    site = Launching(ec2)
+    member = site.order("m7i.large")
+    with pytest.raises(EC2Error):
+        site.launcher.round()
+    clock.look(site.launcher, 4.0)
+    assert code in site.ended[member.name]
+    assert site.launcher.unanswered == {}
+
+
+def test_what_was_not_asked_for_yet_is_not_taken_for_launched(clock: Clock) -> None:
+    """The image of one architecture cannot be looked up; the other machine is launched all the same."""
+
+    class Ssm(Region):
+        def image(self, arch: str) -> str:
+            if arch == "aarch64" and self.ami == "ami-1":
+                raise SILENCE
+            return self.ami
+
+    ec2 = Ssm()
+    site = Launching(ec2)
+    arm, other = site.order("m7g.large"), site.order("m7i.large")
+    with pytest.raises(EC2Error):
+        site.launcher.round()
+    assert ec2.asked == []
+    assert arm.phase is Phase.ORDERED, "it can be withdrawn"
+    with pytest.raises(EC2Error):
+        clock.look(site.launcher, 1.0)
+    assert other.phase is Phase.PENDING
+    ec2.ami = "ami-2"
+    clock.look(site.launcher, 1.0)
+    assert arm.phase is Phase.PENDING

@@ -37,7 +37,23 @@ def test_a_bell_that_is_rung_without_end_does_not_block(tmp_path: Path) -> None:
             bell.ring()
 
 
-def test_a_bell_of_somebody_else_is_told(tmp_path: Path) -> None:
-    (tmp_path / "bell").mkdir()
-    with pytest.raises(IsADirectoryError):
-        Bell(tmp_path / "bell").ring()
+@pytest.mark.parametrize("what", ["file", "folder", "link", "dangling"])
+def test_what_lies_where_the_bell_is_to_be_is_not_written_to_and_goes(tmp_path: Path, what: str) -> None:
+    path, other = tmp_path / "bell", tmp_path / "other"
+    other.write_text("of somebody else")
+    if what == "folder":
+        path.mkdir()
+        (path / "inside").touch()
+    elif what == "file":
+        path.write_text("no bell")
+    else:
+        path.symlink_to(other if what == "link" else tmp_path / "nowhere")
+    Bell(path).ring()
+    assert what != "file" or path.read_text() == "no bell"
+    with Bell(path) as bell:
+        assert stat.S_ISFIFO(path.lstat().st_mode)
+        before = time.monotonic()
+        bell.wait(0.2)  # a file would be ready for ever
+        assert time.monotonic() - before >= 0.2
+    assert other.read_text() == "of somebody else"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["bell", "other"]

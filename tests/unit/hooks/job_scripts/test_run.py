@@ -13,7 +13,7 @@ from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import BatchSystem, NativeJob, Profile
-from lading.hooks.job_scripts import layout
+from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.script import JobScript
@@ -157,6 +157,8 @@ def test_a_later_submission_is_gone_to_at_once() -> None:
     record = submitted(0, "newer 7\n", record=replace(NEW, not_before=NOW + 60, doubtful_since=NOW))
     assert (record.attempt, record.not_before, record.doubtful_since) == (7, 0.0, None)
     assert submitted(None, "newer 7\n").attempt == 1, "the answer was cut"
+    for odd in ("newer\n", "newer x\n", f"newer {'9' * 5000}\n", "newer \u00b2\n"):
+        assert submitted(0, odd).attempt == 1
 
 
 def test_the_accounting_is_waited_for() -> None:
@@ -289,7 +291,34 @@ def test_a_script_that_ran_to_its_limit_waits_for_the_accounting_whatever_its_ex
 def test_a_script_is_not_begun_twice_unless_its_author_says_so(
     system: BatchSystem, native: dict[str, Any], expected: list[str]
 ) -> None:
-    files = layout.files(JobScript("true", **native), system, Profile(), "/scratch/token", jobname="lading-1")
-    lines = files[layout.WRAPPER].splitlines()
-    found = [line for line in lines if line.startswith(system.prefix) and ("requeue" in line or " -r " in line)]
-    assert found == expected
+    script = JobScript("true", **native)
+    files = layout.files(script, system, Profile(), "/scratch/token", jobname="lading-1")
+    assert requeueing(files[layout.WRAPPER], system) == expected
+
+
+def requeueing(text: str, system: BatchSystem) -> list[str]:
+    """The directives of a batch script that say whether it may be started again."""
+    lines = [line for line in text.splitlines() if line.startswith(system.prefix)]
+    return [line for line in lines if "requeue" in line or " -r " in line]
+
+
+@pytest.mark.parametrize(
+    ("system", "native", "expected"),
+    [
+        (PBSPro(), {}, ["#PBS -r y"]),  # qsub: cannot submit non-rerunable Array Job
+        (SLURM(), {}, ["#SBATCH --no-requeue"]),
+        (SLURM(), {"requeue": True}, ["#SBATCH --requeue"]),
+        (SGE(), {}, ["#$ -r n"]),
+    ],
+)
+def test_nor_is_an_array_where_the_batch_system_takes_that(
+    system: BatchSystem, native: dict[str, Any], expected: list[str]
+) -> None:
+    of_its_own = JobScript("true", array="1-3", **native)
+    files = layout.files(of_its_own, system, Profile(), "/scratch/token", jobname="lading-1")
+    assert requeueing(files[layout.WRAPPER], system) == expected
+    shared = array.shared(JobScript("true", **native), system, "a task")
+    assert shared is not None
+    runs = [replace(NEW, token=f"t{number}", shared=shared.to_json()) for number in range(2)]
+    gathered, _ = array.form(runs, "/scratch/array", "lading-2", system, Profile())
+    assert requeueing(gathered.script, system) == expected

@@ -39,7 +39,7 @@ def answer(**changes: Any) -> str:
 
 def test_what_is_asked() -> None:
     config = table(setup="module load airflow", api="tunnel")
-    wanted = introduction.wanted(config, config.hosts[0], "http://api/execution/", look=False)
+    wanted = introduction.wanted(config, config.hosts[0], "http://api/execution/", None, look=False)
     assert wanted["share"] == {"cpus": 4.0, "memory": None, "disk": None, "gpus": None}
     assert (wanted["logs"], wanted["reserve"]) == ("/w/lab1/logs", {"cpus": 0.0, "memory": 1024})
     text = introduction.setup(config, config.hosts[0], "http://api/execution/")
@@ -86,4 +86,4 @@ def test_a_machine_without_lading_is_refused_with_its_last_words() -> None:
 
     spool: Any = Without()
     with pytest.raises(introduction.Refused, match=r"does not answer there: .* sh: /p: not found"):
-        introduction.introduce(spool, table(), table().hosts[0], "u")
+        introduction.introduce(spool, table(), table().hosts[0], "u", None)

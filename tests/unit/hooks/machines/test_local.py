@@ -12,6 +12,7 @@ import pytest
 
 from lading.hooks.files import host
 from lading.hooks.machines.local import LocalConfig, LocalSite
+from lading.hooks.spool import server
 
 
 @pytest.mark.parametrize("name", ["config.json", "shutdown", "agent.log"])
@@ -47,3 +48,20 @@ def test_an_agent_lives_that_is_a_process_of_this_machine(
     me = {"pid": os.getpid(), "started": host.started(os.getpid()), "boot_id": host.boot_id()}
     site.spool.identity.write_text(json.dumps({**me, **changed}))
     assert site.agent_host.lives() is lives
+
+
+def test_the_folder_of_another_deployment_is_left_alone(tmp_path: Path) -> None:
+    site = LocalSite("local", LocalConfig(), tmp_path / "spools" / "local")
+    assert list(site.checks()) == []
+    assert not site.folder.exists(), "a look marks nothing"
+    site.spool.create()
+    server.claim(str(site.folder), ["0123456789ab"], "https://airflow.example.org")
+    with pytest.raises(OSError, match="another Airflow deployment") as caught:
+        site.observe()
+    for words in ("https://airflow.example.org (0123456789ab)", site._owner.name, "a [lading] state_folder of its own"):
+        assert words in str(caught.value)
+    [found] = site.checks()
+    assert (found.good, str(caught.value) in found.words) == (False, True)
+    site.close("cancel", 1.0)
+    assert not site.spool.shutdown.exists(), "its agent goes on"
+    assert not site.spool.config.exists()

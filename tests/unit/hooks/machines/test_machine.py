@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.files.owner import Owner
 from lading.hooks.machines import introduction, tracker
 from lading.hooks.machines.facts import Facts, Residents
 from lading.hooks.machines.fixed_config import SSHConfig
@@ -256,3 +257,21 @@ def test_a_disk_is_tried_only_where_jobs_wait_and_none_begins(machine: Machine) 
             (root / f"inbox/{begins}.json").rename(root / "jobs" / begins)
         machine.round()
     assert asked == [False, False, True, True, False, True, True, False]
+
+
+def test_a_machine_s_folder_of_another_deployment_is_left_alone(machine: Machine) -> None:
+    spool = Spool(Path(machine.root) / "spool")
+    (spool.events / "1.jsonl").write_text("{}\n")
+    server.claim(machine.root, ["0123456789ab"], "https://airflow.example.org")
+    machine.owner = Owner(["ba9876543210"], "http://laptop:8080")
+    give(machine)
+    for shut_down in (False, True):
+        if shut_down:
+            machine.shut_down("cancel")
+        with pytest.raises(
+            OSError, match=r"another Airflow deployment, https://airflow\.example\.org .*http://laptop:8080"
+        ):
+            machine.round()
+    assert (heard(machine), inbox(machine)) == ([], [])
+    assert (spool.events / "1.jsonl").exists()
+    assert not spool.shutdown.exists()

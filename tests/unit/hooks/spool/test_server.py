@@ -5,13 +5,12 @@ from __future__ import annotations
 import binascii
 import json
 import os
-import select
-import signal
 import subprocess
 import sys
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from lading.hooks.files import host
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.spool import connection, server
 from lading.hooks.spool.spool import Spool
+from tests.services.outside_clocks import off
 
 
 @pytest.fixture
@@ -179,29 +179,39 @@ def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(roo
         assert process.wait(10) == 0
 
 
-def test_news_of_the_moment_of_the_last_look_is_told(root: Path) -> None:
-    """A folder that changes twice within a tick of the kernel's clock changes its time once."""
-    events = root / "spool/events"
-    (root / "spool/jobs" / some(1)[0]).mkdir()
-    options, program = connection.program(str(root))
-    with subprocess.Popen([sys.executable, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(program + b'{"most": 1}\n')
-        process.stdin.flush()
-        assert process.stdout.readline().startswith(server.ANSWER.encode())
-        moment = time.time_ns() + 10 * server.CLOCK_TICK
-        (events / ".1").write_text("{}")
-        os.utime(events, ns=(moment, moment))
-        time.sleep(5 * server.INTERVAL)  # it has looked, and found nothing
-        process.send_signal(signal.SIGSTOP)
-        os.rename(events / ".1", events / "1")
-        os.utime(events, ns=(moment, moment))
-        time.sleep((moment + 2 * server.CLOCK_TICK - time.time_ns()) / 1e9)  # a machine that is busy
-        process.send_signal(signal.SIGCONT)
-        assert select.select([process.stdout], [], [], 10)[0], "it says nothing"
-        assert process.stdout.readline() == server.NEWS.encode() + b"\n"
-        process.stdin.close()
+@off
+def test_news_of_the_moment_of_the_last_look_is_told(root: Path, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
+    """A folder that changes twice within a tick of the clock that dates it, a file server's, changes its time once."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    seen, events = server._Seen(str(root)), root / "spool/events"
+    stamp = time.time_ns() + int(ahead * 1e9)
+    (events / "1").write_text("{}")
+    os.utime(events, ns=(stamp, stamp))
+    assert seen.look()
+    (events / "2").write_text("{}")
+    os.utime(events, ns=(stamp, stamp))
+    clock.now += 2 * server.INTERVAL + server.CLOCK_TICK
+    assert seen.look(), "it has looked within that tick"
+    clock.now += server.INTERVAL
+    assert not seen.look(), "it has looked since, and nothing has changed"
+    os.utime(events, ns=(stamp + 1, stamp + 1))
+    assert seen.look()
+
+
+@off
+def test_what_is_being_written_is_not_torn_whatever_clock_dates_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    monkeypatch.setattr(server, "time", SimpleNamespace(time=lambda: time.time() - ahead, monotonic=time.monotonic))
+    young, old = root / "spool/events/.1", root / "spool/events/.2"
+    stamp = time.time()
+    for path, age in ((young, server.TORN_AGE - 60), (old, server.TORN_AGE + 60)):
+        path.write_text("{}")
+        os.utime(path, (stamp - age, stamp - age))
+    server._remove_torn(str(root))
+    assert (young.exists(), old.exists()) == (True, False)
+    assert not [name for name in os.listdir(root / "spool") if name.startswith(".now")]
 
 
 def test_a_request_may_be_cut_after_any_step_and_repeated(root: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.spool.lock import lock
 from lading.hooks.spool.rejected import MOST_REJECTED, Rejected
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
@@ -128,6 +129,20 @@ def test_ringing_without_an_agent_does_nothing_and_with_one_wakes_it(spool: Spoo
     finally:
         os.close(bell)
     assert spool.cancel("t-1").read_text() == "because"
+
+
+@pytest.mark.parametrize("make", ["fifo", "folder", "link"])
+def test_what_lies_where_the_lock_is_to_be_keeps_no_agent_from_beginning(
+    spool: Spool, tmp_path: Path, make: str
+) -> None:
+    other = tmp_path / "other"
+    {"fifo": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(other, path)}[make](spool.lock)
+    held = lock(spool)
+    assert held is not None
+    assert os.path.samestat(os.fstat(held), spool.lock.lstat())
+    os.close(held)
+    assert not other.exists(), "no link is followed"
+    assert len(list(spool.rejected.iterdir())) == 1
 
 
 @pytest.mark.parametrize("token", ["../x", "a/b", "", ".hidden", "a" * 65, "a\n"])

@@ -52,6 +52,21 @@ def test_an_ordinary_task() -> None:
     assert described(lambda: use(found()), used={"number"}) == {"fixed": {"number": {"value": 0}}}, "its default"
 
 
+def test_what_a_task_leaves_out_is_an_input_that_it_can_be_given() -> None:
+    @task
+    def many(path: str, *more: str, other: Any = None, ti: Any = None, **rest: Any) -> None: ...
+
+    with DAG("d") as dag:
+        many("/a", also=1)
+        many.override(task_id="mapped").expand(path=["/a"])
+        BashOperator.partial(task_id="classic", bash_command="true").expand(cwd=["/a"])
+    found = {each.task_id: input_sources.declared(each) for each in dag.tasks}
+    assert found == {
+        "many": {"path", "other", "also"}, "mapped": {"path", "other"}, "classic": {"bash_command", "cwd", "env"},
+    }  # fmt: skip
+    assert "other" not in input_sources.names(dag.get_task("many"))
+
+
 def test_a_classic_operator() -> None:
     def build() -> None:
         BashOperator(task_id="use", bash_command="sort {{ ds }}", env={"A": "/a"})

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.columns import hint_columns
 from lading.executors.controller.sites_file import rules_of
+from lading.executors.gangs.terms import Terms
 from lading.executors.store import Job, Location, SiteRow, State
 from lading.operators import resources
 from lading.plugin.sites import load_sites
@@ -66,8 +67,8 @@ class Known:
         asked = hint_columns(Hints.of(resources(**(hints or {}))), self.settings)
         store.add_job(
             self.session, owner=1, token="t", kind="ExecuteTask", workload="{}", subject="", queued_at=0.0, dag_id="d",
-            task_id="t", run_id="r", state=state, priority=1, unreported=False, news=0, map_index=-1, try_number=1,
-            **{**asked, **columns},
+            run_id="r", state=state, priority=1, unreported=False, news=0, map_index=-1, try_number=1,
+            **{"task_id": "t", **asked, **columns},
         )  # fmt: skip
         rules = rules_of(self.settings.sites_file, {})
         return list(report(self.session, self.session.get_one(Job, "t"), load_sites(self.settings), rules))
@@ -142,3 +143,60 @@ def test_a_site_that_does_not_admit_its_account_says_why(known: Known) -> None:
         f"   ten/long: {why}no",
         "   four: it can run there",
     ]
+
+
+LAB = """
+[sites.local]
+enabled = false
+
+[sites.lab]
+kind = "ssh"
+work_dir = "/shared"
+python = "/python"
+hosts = [{ssh_conn_id = "m1", cpus = 16, memory = "64 GiB"}]
+takes_unnamed = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("workers", "lines"),
+    [
+        (
+            7,
+            [
+                "   the jobs of it that wait, 8, ask for 30 cpus, 8 GiB memory together",
+                "   that can never be: the 7 jobs of task 'worker' ask for 28 cpus, 7 GiB memory together (4 cpus, "
+                "1 GiB memory each), and site 'lab' can never hold more than 4 of them: lab has 16 cpus, 64 GiB memory",
+                "   task 'head': lab has room for 1 of 1 now",
+                "   task 'worker': lab has room for 3 of 7 now",
+            ],
+        ),
+        (
+            3,
+            [
+                "   the jobs of it that wait, 4, ask for 14 cpus, 4 GiB memory together",
+                "   task 'head': lab has room for 1 of 1 now",
+                "   task 'worker': lab has room for 3 of 3 now",
+            ],
+        ),
+    ],
+)
+def test_a_gang_is_explained_with_all_its_members(
+    airflow_database: Engine, tmp_path: Path, workers: int, lines: list[str]
+) -> None:
+    known = Known(airflow_database, tmp_path, LAB)
+    row = {"site": "lab", "name": "m1", "state": "up", "kind": "ssh", "seen_at": 1.0}
+    known.session.add(Location(cpus=16.0, memory=64 * 1024, disk=0, gpus=0.0, **row))
+    terms = Terms("ray", tasks={"head": (), "worker": ()}).to_json()
+    for number in range(workers):
+        asked = hint_columns(Hints.of(resources(cpus=4, memory="1 GiB")), known.settings)
+        store.add_job(
+            known.session, owner=1, token=f"w{number}", kind="ExecuteTask", workload="{}", subject="", queued_at=1.0,
+            dag_id="d", task_id="worker", run_id="r", state=State.QUEUED, priority=1, unreported=False, news=0,
+            map_index=number, try_number=1, gang="g", gang_terms=terms, **asked,
+        )  # fmt: skip
+    found = known.lines(hints={"cpus": 2, "memory": "1 GiB"}, task_id="head", gang="g", gang_terms=terms)
+    assert "4. rules × matches: all that it wishes, 2 cpus, 1 GiB memory: lab has room for this job alone" in found
+    start = found.index("5. gang 'ray':") + 1
+    assert found[start : start + len(lines)] == lines
+    assert found[-1] == "6. queued: it waits for its turn"

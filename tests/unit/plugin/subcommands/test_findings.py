@@ -6,12 +6,14 @@ import json
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lading.executors.controller.housekeeping import Housekeeping
 from lading.executors.settings import Settings
 from lading.executors.store import Lease
+from lading.hooks.site import Check
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands import findings
 from lading.plugin.subcommands.findings import (
@@ -68,6 +70,24 @@ def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:
     assert "cannot be read" in default_finding(settings).words
 
 
+def test_how_many_tasks_without_hints_run_at_once_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "32")
+
+    def found(cpus: float, memory: int, asked: float = 0.0625, **more: Any) -> Check:
+        settings.published_sites.write_text(json.dumps({"sites": {"local": site(cpus, memory, **more)}}))
+        return default_finding(replace(settings, default_resources=Resources(asked, 512)))
+
+    enough = found(2, 32 * 512)
+    assert (enough.good, enough.warns) == (True, False)
+    assert enough.words.endswith("which fits site local; 32 of them run at once")
+    by_memory = found(2, 15 * 1024)
+    assert (by_memory.good, by_memory.warns) == (True, True)
+    assert "30 of them run at once, fewer than [core] parallelism = 32, limited by memory;" in by_memory.words
+    by_cpus = found(2, 15 * 1024, asked=0.25)
+    assert "8 of them run at once, fewer than [core] parallelism = 32, limited by cpus;" in by_cpus.words
+    assert "at once" not in found(2, 32 * 512, launches=True).words
+
+
 CLUSTER = """
 [sites.hpc]
 kind = "slurm"
@@ -88,7 +108,7 @@ def test_where_tasks_without_a_site_run_is_said(settings: Settings, tmp_path: Pa
         return finding.words, here.warns, here.words
 
     words, warns, here = found(CLUSTER)
-    assert words.endswith("which fits site local")
+    assert "which fits site local; " in words
     assert (warns, here) == (False, "site local, where the tasks of JobScriptOperator run")
     words, warns, here = found("[sites.local]\nenabled = false" + CLUSTER)
     assert words.endswith("which fits site hpc: it runs there as a batch job, so the nodes need its Dag")

@@ -14,6 +14,7 @@ from lading.scheduling.gangs.gang import (
     Choices,
     Effect,
     Fail,
+    Freed,
     Gang,
     Gathered,
     Held,
@@ -216,3 +217,55 @@ def test_those_that_a_partial_gang_leaves_are_tried_alone() -> None:
     assert done == [Try("A", "", "x"), Sleep(("A",), 900.0), Alone(("B", "C"))]
     _, done = run(Gang((A, B), partial=True, attempts=Attempts(count=1)), dict.fromkeys("AB", ONE), {("A", "", "x")})
     assert done[2:] == [Start(("A",)), Fail(("B",), "no room was found, tried once; the last time: it is full")]
+
+
+def asleep(gang: Gang, refuse: Refused | Lost, now: float = 0.0) -> Gang:
+    """A gang whose first pass has failed."""
+    gang, _ = step(gang, [Gathered()], now, {"A": ONE}.__getitem__)
+    gang, _ = step(gang, [refuse], now, {"A": ONE}.__getitem__)
+    assert gang.stage is Stage.ATTEMPTED
+    return gang
+
+
+def test_room_wakes_a_gang_that_found_none_and_its_next_attempt_stays_when_it_was() -> None:
+    sleeping = asleep(Gang((A,)), Refused("A"))
+    trying, effects = step(sleeping, [Freed()], 10.0, {"A": ONE}.__getitem__)
+    assert (words(effects), trying.attempt) == (["try A - x"], 1)
+    again, effects = step(trying, [Refused("A")], 11.0, {"A": ONE}.__getitem__)
+    assert effects == [Sleep(("A",), 15 * MINUTE)]
+    assert (again.wake_at, again.attempt) == (15 * MINUTE, 1)
+    started, effects = step(again, [Freed()], 12.0, {"A": ONE}.__getitem__)
+    started, effects = step(started, [Held("A")], 12.0, {"A": ONE}.__getitem__)
+    assert (started.stage, words(effects)) == (Stage.STARTED, ["start A"])
+
+
+def test_a_gang_whose_room_was_refused_looks_again_after_each_minute() -> None:
+    sleeping = asleep(Gang((A,)), Lost("A", "the machine is full"))
+    assert not sleeping.wakes_by_room(59.0)
+    assert step(sleeping, [Freed()], 59.0, {"A": ONE}.__getitem__) == (sleeping, [])
+    trying, effects = step(sleeping, [Freed()], 60.0, {"A": ONE}.__getitem__)
+    assert words(effects) == ["try A - x"]
+    again, _ = step(trying, [Lost("A", "the machine is full")], 61.0, {"A": ONE}.__getitem__)
+    assert [again.wakes_by_room(now) for now in (62.0, 120.0, 121.0, 899.0)] == [False, False, True, True]
+    assert again.wake_at == 15 * MINUTE
+    attempt, _ = step(again, [], 15 * MINUTE, {"A": ONE}.__getitem__)
+    assert (attempt.stage, attempt.attempt) == (Stage.TRYING, 2)
+
+
+@pytest.mark.parametrize("is_costly", [False, True])
+def test_what_can_never_have_room_fails_at_once_and_where_a_try_launches_without_one(*, is_costly: bool) -> None:
+    never = Choices(["x"], never=lambda: "30 of 16 cpus", is_costly=is_costly)
+    _, effects = run(Gang((A, B)), {"A": ONE, "B": never}, {("A", "", "x")})
+    tries = ["try A - x"] if is_costly else ["try A - x", "try B - x"]
+    assert words(effects) == [*tries, "cancel A x", "fail A B"]
+    assert effects[-1] == Fail(("A", "B"), "30 of 16 cpus")
+    _, effects = run(Gang((A, B, C), partial=True), {"A": ONE, "B": never, "C": ONE}, {("A", "", "x")})
+    assert words(effects) == [*tries, "start A", "fail B", "alone C"]
+
+
+def test_it_is_not_asked_where_there_is_room() -> None:
+    def never() -> str:
+        raise AssertionError("it costs time")
+
+    gang, _ = run(Gang((A,)), {"A": Choices(["x"], never=never)}, {("A", "", "x")})
+    assert gang.stage is Stage.STARTED

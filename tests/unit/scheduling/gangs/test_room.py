@@ -104,3 +104,39 @@ def test_how_many_fit() -> None:
     assert most_fitting(Resources(0.1, 10), Resources(0.3, 1000)) == 3
     assert most_fitting(Resources(1, 10, 0, 0.5), Resources(8, 25, 0, 4)) == 2
     assert most_fitting(Resources(2, 10), Resources(1, 1000)) == 0
+
+
+def test_members_that_are_spread_have_a_location_each() -> None:
+    jobs, room = members(3), Room([site("a", 8, 2), site("b", 8)], {})
+    places = options(jobs, list(room.sites.values())).stops[NO_RULE, "a + b"]
+    placed, left = room.find(jobs, places, 0.0, apart=())
+    assert not left
+    assert {each.location for each in placed.values()} == {"a0", "a1", "b0"}
+    _, left = room.find(jobs, places, 0.0, apart={("a", "a0")})
+    assert len(left) == 1
+    mixed = [*members(1), *members(1, cpus=2, first=1)]
+    places = options(mixed, list(room.sites.values())).stops[NO_RULE, "a"]
+    assert (
+        Counter(each.location for each in room.find(mixed, places, 0.0, apart=())[0].values()).most_common(1)[0][1] == 1
+    )
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 6), st.booleans())
+def test_what_would_fit_is_what_a_pass_finds_and_nothing_is_taken(
+    free: list[int], first: int, second: int, spread: bool
+) -> None:
+    sites = [site("a", *map(float, free))]
+    partitions = [members(first), members(second, first=first)]
+    room, other = Room(sites, {}), Room(sites, {})
+    asked = [(jobs, options(jobs, sites).in_order()) for jobs in partitions]
+    said = [room.would_fit(asked, 0.0, spread=spread) for _ in range(2)]
+    assert said[0] == said[1]
+    taken: set[tuple[str, str]] = set()
+    finds = True
+    for jobs, matches in asked:
+        places, left = other.find(jobs, matches[0], 0.0, taken if spread else None) if matches else ({}, jobs)
+        finds = finds and not left
+        taken |= {("a", each.location) for each in places.values()}
+    assert said[0] == finds
+    if said[0]:
+        assert room.may_fit([job for jobs in partitions for job in jobs])

@@ -8,7 +8,7 @@ from lading.executors.controller.views import NOT_BEGUN
 from lading.executors.estimation.appraisal import UNKNOWN
 from lading.scheduling.catalogue import InstanceType, Offering
 from lading.scheduling.groups import Group
-from lading.scheduling.insight.reasons import REASONS, reason_class
+from lading.scheduling.insight.reasons import OTHER, REASONS, reason_class
 from lading.scheduling.job import Budget
 from lading.scheduling.packing.limits import Instances, busy
 from lading.scheduling.packing.problem import Bin, vector
@@ -79,3 +79,14 @@ def test_the_reasons_that_jobs_are_told_have_their_classes(words: str | None, ke
 def test_each_class_says_what_would_change_it() -> None:
     assert len({each.key for each in REASONS}) == len(REASONS)
     assert all(each.title and each.remedy for each in REASONS)
+
+
+@pytest.mark.parametrize("piece", ["has found no room for ", "members of gang ", "3 instances of ", "its machine "])
+def test_the_class_of_words_that_repeat_a_beginning_is_found_in_linear_time(piece: str) -> None:
+    """In quadratic time this takes hours."""
+    assert reason_class(piece * 100_000) is OTHER
+
+
+def test_the_last_of_several_beginnings_may_be_the_one() -> None:
+    assert reason_class("3 instances of 4 instances of x are busy").key == "site_instances"
+    assert reason_class("3 instances of\nx are busy").key == "other"

@@ -11,9 +11,9 @@ import pytest
 from lading.hooks.site.bindings import parse
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.place_words import Target, parse_targets
-from lading.scheduling.job import NATIVE
+from lading.scheduling.job import NATIVE, Job
 from lading.scheduling.location import Location
-from lading.scheduling.matching.bindings import Binding, Named, binding, filtered, shuffle
+from lading.scheduling.matching.bindings import Binding, binding, filtered, shuffle
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
@@ -113,6 +113,30 @@ def test_each_job_goes_its_own_way_and_is_told_of_its_own_places() -> None:
     }  # fmt: skip
 
 
+def test_a_filter_sees_whose_job_it_is_and_its_inputs() -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def note(job: Job, targets: Sequence[str]) -> Sequence[str]:
+        seen.append((job.dag_id, job.run_id, job.task_id, job.map_index, job.inputs))
+        return targets[::-1] if job.inputs[0]["sample"] == "big" else targets
+
+    jobs = [
+        replace(
+            job(sample, "hpc/long", "local", filters=["note"]),
+            dag_id="d",
+            run_id="r",
+            task_id="t",
+            map_index=number,
+            input_values=f'[{{"sample": "{sample}"}}]',
+        )
+        for number, sample in enumerate(("small", "big"))
+    ]
+    found = assign(jobs, [LOCAL, HPC], now=0.0, filters={"note": note})
+    assert [site for site, _ in found.placed.values()].count("local") == 1
+    assert found.placed["big"][0] == "local"
+    assert seen == [("d", "r", "t", 0, ({"sample": "small"},)), ("d", "r", "t", 1, ({"sample": "big"},))]
+
+
 def test_a_filter_may_name_a_target_twice() -> None:
     known = {"twice": lambda job, targets: [*targets, *targets]}
     full = replace(LOCAL, locations=[], possible=[])
@@ -121,10 +145,10 @@ def test_a_filter_may_name_a_target_twice() -> None:
 
 
 def test_a_filter_of_a_third_party_chooses_among_the_targets_and_what_it_gets_wrong_costs_its_job_alone() -> None:
-    def last(job: Named, targets: Sequence[str]) -> Sequence[str]:
+    def last(job: Job, targets: Sequence[str]) -> Sequence[str]:
         return targets[-1:]
 
-    def broken(job: Named, targets: Sequence[str]) -> Sequence[str]:
+    def broken(job: Job, targets: Sequence[str]) -> Sequence[str]:
         raise KeyError(job.name)
 
     known = {"last": last, "broken": broken, "liar": lambda job, targets: ["moon"], "none": lambda job, targets: []}

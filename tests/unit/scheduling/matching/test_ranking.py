@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lading.scheduling.job import NATIVE, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import FEWEST_WAITS, Match, Waits, by_probability
-from lading.scheduling.matching.routes import matches, ranked
+from lading.scheduling.matching.routes import matches, rankable, ranked, router
 from lading.scheduling.matching.routes import route as route_of
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.sites import SiteView
@@ -68,14 +68,16 @@ def test_a_job_that_names_a_place_asks_nobody() -> None:
         Waiting(name="a", resources=NODE, site="ten"),
         Waiting(name="a", resources=NODE, targets=as_text(["ten", "four"], [])),
     ):
-        assert route_of(job, [ten, four], rank=never)[0].site == "ten"
+        assert router([ten, four], (), never)(job)[0].site == "ten"
+        assert assign([job], [ten, four], now=1.0, rank=never).placed == {"a": ("ten", "ten")}
     typed = Waiting(name="a", resources=NODE, instance_type="m")
     with pytest.raises(AssertionError, match="it is asked"):
-        route_of(JOB, [ten, four], rank=never)
+        router([ten, four], (), never)(JOB)
     from lading.scheduling.hints.place_words import Target
 
     places = [(Target("ten"), ten), (Target("four"), four)]
-    assert ranked(typed, places, never) == places
+    assert rankable(typed, places) == ()
+    assert ranked(typed, places) == places
 
 
 def test_a_plugin_orders_the_matches_or_leaves_it_to_lading() -> None:
@@ -87,9 +89,37 @@ def test_a_plugin_orders_the_matches_or_leaves_it_to_lading() -> None:
         asked.append(matches)
         return matches[::-1]
 
-    assert [stop.site for stop in route_of(JOB, [four, ten], rank=last_first)] == ["ten", "four"]
-    assert asked == [found[::-1]]
-    assert [stop.site for stop in route_of(JOB, [ten, four], rank=lambda job, matches: None)] == ["four", "ten"]
+    assert [stop.site for stop in router([four, ten], (), last_first)(JOB)] == ["ten", "four"]
+    assert asked == [tuple(found[::-1])]
+    assert [stop.site for stop in router([ten, four], (), lambda job, matches: None)(JOB)] == ["four", "ten"]
+
+
+def test_a_plugin_ranks_each_job_also_of_those_that_are_alike() -> None:
+    """By the task that it runs and its inputs; what it leaves to Lading goes Lading's way among the others."""
+
+    def by_sample(job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+        if job.task_id == "plain":
+            return None
+        return sorted(matches, key=lambda each: each.site != job.inputs[0]["site"])
+
+    ten, four = queue("ten", 5, 10), queue("four", 3, 4)
+    jobs = [
+        Waiting(
+            name=str(number), resources=NODE, dag_id="d", run_id="r", task_id=task, map_index=number, input_values=text
+        )
+        for number, (task, text) in enumerate(
+            [("align", '[{"site": "ten"}]'), ("align", '[{"site": "four"}]'), ("plain", None)]
+        )
+    ]
+    assert len({job.shape for job in jobs}) == 1
+    found = assign(jobs, [ten, four], now=1.0, rank=by_sample)
+    assert {name: site for name, (site, _) in found.placed.items()} == {"0": "ten", "1": "four", "2": "four"}
+    silent = [queue(name, 0, 9, trouble=f"{name} is down") for name in ("ten", "four")]
+    waits = assign(jobs, silent, now=100.0, rank=by_sample).waits
+    assert waits["0"] == "waits: ten is down; four is down"
+    assert waits["1"] == "waits: four is down; ten is down"
+    routes = router([ten, four], (), by_sample)
+    assert [[stop.site for stop in routes(job)] for job in jobs] == [["ten", "four"], ["four", "ten"], ["four", "ten"]]
 
 
 def test_where_enough_waits_are_known_they_decide() -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import select
@@ -232,7 +233,7 @@ def test_only_a_service_asks_for_the_place(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch, managed: bool
 ) -> None:
     with Session(engine) as session:
-        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     asked: list[str] = []
     monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
@@ -251,7 +252,7 @@ def test_a_controller_that_has_lost_the_lease_ends(
     assert acting.lead()
     with Session(engine) as session:
         store.drop_lease(session, acting.holder)
-        store.take_lease(session, "other", "elsewhere", 1, True, time.time(), 20.0, None)
+        store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     acting.renew_at = 0.0
     assert not acting.lead()
@@ -485,6 +486,21 @@ def test_no_agent_stays_when_the_next_controller_is_stopped_while_it_begins(
     assert process.child.poll() == 0
 
 
+def test_a_controller_that_was_killed_and_cannot_be_waited_for_yet_is_none(
+    engine: Engine, settings: Settings, tmp_path: Path, slow_begin: None, left_agent: NodeAgent
+) -> None:
+    """Its first thread is gone, the others are about to."""
+    pid = killed_controller()
+    lead(engine, pid, 20)
+    (tmp_path / "imported").touch()
+    process = ControllerProcess(settings)
+    process.child = SimpleNamespace(pid=pid, poll=lambda: None)  # type: ignore[assignment]
+    process.stop()
+    assert (tmp_path / "let_go").exists()
+    assert left_agent.process is not None
+    assert left_agent.process.wait(60) == 0
+
+
 def test_after_an_orderly_end_and_beside_another_scheduler_nothing_is_started(
     engine: Engine, settings: Settings, tmp_path: Path, slow_begin: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,6 +521,32 @@ def test_a_controller_whose_lease_has_run_out_is_stopped_as_well(
     lead(engine, slow.pid, -1)
     ControllerProcess(settings).stop()
     assert wait_until(lambda: has_ended(slow), 10)
+
+
+def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stopped_as_well(
+    engine: Engine,
+    settings: Settings,
+    living: Callable[..., Lease],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    slow_begin: None,
+) -> None:
+    """Nothing tells of it before it has the lease."""
+    monkeypatch.setattr(controller_process, "SECONDS_BETWEEN_LOOKS", 0.1)
+    other = living()
+    lead(engine, killed_controller(), -1)
+    process = ControllerProcess(settings)
+    process.ensure()
+    assert wait_until((tmp_path / "begun").exists, 60)
+    stopping = threading.Thread(target=process.stop)
+    stopping.start()
+    assert wait_until(settings.stopped.exists, 60), "one that begins later ends by it"
+    assert wait_until(lambda: controller_process.is_controller(other.pid), 10)
+    lead(engine, other.pid, 20)
+    assert wait_until(lambda: has_ended(other), 60)
+    (tmp_path / "imported").touch()
+    stopping.join(120)
+    assert not stopping.is_alive()
 
 
 def test_an_agent_that_has_yet_to_say_who_it_is_ends_with_its_site(tmp_path: Path) -> None:

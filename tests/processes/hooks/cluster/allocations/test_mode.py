@@ -402,6 +402,17 @@ def test_an_allocation_that_could_not_be_cancelled_is_cancelled_again_and_it_is_
     assert "could not be cancelled: scancel: error: Unable to contact" in caplog.text
 
 
+@pytest.mark.parametrize(("reason", "deadline"), [("DependencyNeverSatisfied", 900), ("PartitionTimeLimit", 1)])
+def test_an_allocation_that_can_never_start_is_cancelled(tmp_path: Path, reason: str, deadline: int) -> None:
+    fleet = Fleet(tmp_path, never_deadline=deadline)
+    fleet.give("a")
+    fleet.go()
+    fleet.write("queue", fleet.read("queue").replace("|Priority|", f"|{reason}|"))
+    while not fleet.read("cancelled"):
+        fleet.look()
+    assert fleet.read("cancelled") == "1\n"
+
+
 def _raise(error: Exception) -> Any:
     raise error
 

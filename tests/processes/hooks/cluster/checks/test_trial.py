@@ -21,6 +21,8 @@ from lading.hooks.cluster.config import ClusterConfig
 from lading.hooks.cluster.layout import ClusterFolder, Task
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.cluster.tracker import Submission, Tracked
+from lading.hooks.files.owner import Owner
+from lading.hooks.site import Check
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.plugin.subcommands.trial import trial_jobs, trial_words, try_jobs
@@ -38,6 +40,35 @@ class Healthy(ExecutionApi):
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         super().answer(method, path, body)
         return (200, {"status": "healthy"}) if path == "/execution/health" else (404, {})
+
+
+# -- what is asked before a job is tried
+
+
+def before_a_trial(paper: Paper, owner: Owner) -> dict[str, Check]:
+    transport = ShellTransport(setup=paper.config.login_setup)
+    return {each.what: each for each in checks.checks(paper.config, SLURM(), transport, "http://api/", owner)}
+
+
+def test_jobs_that_have_ended_do_not_count(tmp_path: Path) -> None:
+    paper = Paper(tmp_path)
+    states = ("RUNNING", "PENDING", "COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT")
+    paper.write("queue", "".join(f"{number}|{state}|n1|None|x\n" for number, state in enumerate(states, 1)))
+    found = before_a_trial(paper, Owner.here())["batch system"]
+    assert (found.good, found.words) == (True, "slurm answers; 3 jobs of this user wait or run")
+
+
+def test_a_folder_of_another_deployment_is_refused_with_both_names(tmp_path: Path) -> None:
+    paper = Paper(tmp_path)
+    ours, theirs = Owner.of("key", "", "https://airflow.example.org"), Owner.of("another", "", "http://laptop:8080")
+    assert before_a_trial(paper, ours)["work_dir"].good
+    assert list(paper.root.iterdir()) == [], "a look marks nothing"
+    paper.poller.owner = ours
+    paper.go()
+    assert before_a_trial(paper, ours)["work_dir"].good
+    found = before_a_trial(paper, theirs)["work_dir"]
+    assert not found.good
+    assert f"another Airflow deployment, {ours.name} ({ours.ids[0]}), and this one is {theirs.name}" in found.words
 
 
 # -- the early request

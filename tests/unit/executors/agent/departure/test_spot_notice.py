@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from lading.executors.agent.departure.ending import Ending
 from lading.executors.agent.departure.spot_notice import SpotNotice, ending
 from lading.hooks.spool.spool import Spool
 from tests.services.ec2_imds import Metadata, serving
+from tests.services.outside_clocks import off
 
 NAME = "i-0a1b2c3d"
 
@@ -49,6 +51,28 @@ def test_a_notice_says_when_jobs_are_to_end(metadata: Metadata, spool: Spool) ->
     assert (found.cause.cause, found.grace) == ("preempted", 5)
     assert time.strftime("%H:%M:%S UTC", time.gmtime(int(at))) in found.cause.message
     assert float(spool.ends_at.read_text()) == pytest.approx(at - spot_notice.BEFORE, abs=2)
+
+
+@off
+def test_jobs_get_as_long_whatever_this_machines_clock_says(
+    metadata: Metadata, spool: Spool, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    metadata.notices[NAME] = time.time() + 100
+    clock = SimpleNamespace(time=lambda: time.time() - ahead, monotonic=time.monotonic)
+    monkeypatch.setattr(spot_notice, "time", clock)
+    found = SpotNotice().look(spool, 5)
+    assert found is not None
+    assert found.left == pytest.approx(100 - spot_notice.BEFORE, abs=3)
+
+
+def test_a_service_that_says_no_time_has_just_said_it(
+    metadata: Metadata, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spot_notice, "parsedate_tz", lambda words: None)
+    metadata.notices[NAME] = time.time() - 1000
+    found = SpotNotice().look(spool, 5)
+    assert found is not None
+    assert found.left == pytest.approx(spot_notice.LONGEST_NOTICE - spot_notice.BEFORE, abs=1)
 
 
 def test_a_token_that_does_not_hold_any_more_is_asked_for_anew(metadata: Metadata, spool: Spool) -> None:
@@ -99,7 +123,7 @@ def test_jobs_get_what_time_there_is() -> None:
     assert of(100, 5).left == pytest.approx(70, abs=1)
     assert of(100, 300).grace == 20, "what is told after that would not be heard"
     assert of(10, 5).left < 0, "late as it is, they are asked to end at once"
-    assert of(4000, 5).left == pytest.approx(90, abs=1), "a clock that is behind gives no more than there is"
+    assert of(4000, 5).left == pytest.approx(90, abs=1), "there is no more than is said before"
 
 
 def test_the_words_of_aws_are_read_as_it_writes_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,6 +130,29 @@ def test_links_that_a_job_has_left_lead_nowhere(tmp_path: Path) -> None:
     remove(folder)
     assert not folder.exists()
     assert other.stat().st_mode & 0o777 == 0o500
+
+
+def test_what_is_hidden_and_no_folder_goes_and_its_target_stays_as_it_is(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "inside").mkdir(parents=True)
+    for folder in (other / "inside", other):
+        folder.chmod(0o755)
+    (tmp_path / ".link").symlink_to(other)
+    os.mkfifo(tmp_path / ".fifo")
+    (tmp_path / ".file").touch()
+    for name in (".link", ".fifo", ".file", ".gone"):
+        remove(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (other, other / "inside")} == {0o755}
+
+
+@pytest.mark.parametrize("make", ["fifo", "folder", "link"])
+def test_a_lock_that_is_no_file_is_no_lock_to_wait_for(tmp_path: Path, make: str) -> None:
+    JobScratch(str(tmp_path), "a").end(0.0, 0)
+    lock = root(str(tmp_path)) / "b.lock"
+    {"fifo": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink("/etc/passwd", path)}[make](lock)
+    with pytest.raises(OSError, match=r"b\.lock is there, and is no file: remove it"):
+        JobScratch(str(tmp_path), "b")
 
 
 @pytest.mark.parametrize("make", ["fifo", "text", "folder", "negative", "huge", "link", "binary"])

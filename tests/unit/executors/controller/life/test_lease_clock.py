@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from lading.executors.controller.life import lease_clock
 from lading.executors.controller.life.lease_clock import LeaseClock
 
 
@@ -30,3 +31,27 @@ def test_a_renewal_that_fails_again_and_again_is_said_once(caplog: pytest.LogCap
     assert len(said) == 2
     assert "attempt 1 (said once" in said[0]
     assert said[1].endswith("no more")
+
+
+def test_a_loop_that_hangs_is_noted_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_clock, "SECONDS_UNTIL_HUNG", -1.0)
+    noted, twice, over, renewed = list[bool](), threading.Event(), threading.Event(), threading.Event()
+    clock = LeaseClock(0.01, renewed.set)
+
+    def note_hang(hangs: bool) -> None:
+        noted.append(hangs)
+        if noted.count(True) == 2:
+            twice.set()
+        if not hangs:
+            over.set()
+        raise OSError("the database is away")
+
+    clock.note_hang = note_hang
+    clock.start()
+    assert twice.wait(30)
+    assert not renewed.is_set()
+    monkeypatch.setattr(lease_clock, "SECONDS_UNTIL_HUNG", 3600.0)
+    assert over.wait(30)
+    assert renewed.wait(30)
+    clock.stop()
+    assert noted.count(False) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
@@ -9,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Canceller
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
-from lading.hooks.batch.system import BatchSystem, Profile, Unsupported
+from lading.hooks.batch.system import BatchSystem, CancelError, Profile, Unsupported
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.properties import JobScriptWarning
 from lading.hooks.job_scripts.script import JobScript
+from lading.hooks.ssh.answer import Answer
+from tests.recordings import FOLDER
 
 
 def _files(body: str, folder: Path | str = "/scratch/run", setup: str = "", **resources: object) -> dict[str, str]:
@@ -75,3 +80,21 @@ def test_other_failures_are_none_of_memory(body: str, limit: str, tmp_path: Path
 
 def test_batch_systems_that_kill_say_so_themselves(tmp_path: Path) -> None:
     assert _exit(tmp_path, GREEDY, "200000", PBSPro()) == ["1"]
+
+
+def test_an_array_whose_mom_is_down_is_asked_to_end_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TORQUE says of a job that it cannot be ended then, and of an array nothing: its elements run on."""
+    text = (FOLDER / "torque/qdel-array-node-down-master.txt").read_text()
+    before, of_array, of_job = re.split(r"^\$ qdel ", text, flags=re.MULTILINE)
+    array, status = of_array.splitlines()
+    TORQUE().cancelled(Answer(int(status.removeprefix("rc="))))
+    job, said, status, _, *shown = of_job.partition("# MOM")[0].splitlines()
+    with pytest.raises(CancelError, match="could not connect to MOM"):
+        TORQUE().cancelled(Answer(int(status.removeprefix("rc=")), "", f"{said}\n"))
+    element = TORQUE().element(array, 2)
+    for lines in (before.splitlines()[1:], shown):
+        assert {row.split()[0]: row.split()[4] for row in lines}[element] == "R"
+    monkeypatch.setattr(canceller, "REPEATED_AFTER", (0.0, 0.0))
+    asked = Canceller()
+    asked.ask([array, job])
+    assert TORQUE().cancel(asked.due([array, job])) == ["qdel", array, job]

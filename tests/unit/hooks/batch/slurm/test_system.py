@@ -291,3 +291,77 @@ def test_what_can_never_start(reason: str, cause: str | None, never: bool) -> No
     assert (waits.cause, waits.never) == (cause, never)
     [ended] = SLURM().statuses(Answer(0, f"44|CANCELLED||{reason}|lading-4342ed6c\n"))
     assert (ended.cause, ended.never) == ("cancelled", False)
+
+
+def _sections(name: str) -> dict[str, list[str]]:
+    """The lines of a recording by what was tried."""
+    parts = (FOLDER / f"{name}.txt").read_text().split("$ ")[1:]
+    return {lines[0]: lines[1:] for part in parts if (lines := part.splitlines())}
+
+
+def _queued(lines: list[str]) -> list[tuple[str, int | None, str, str | None, str | None]]:
+    """What the rows of squeue among some lines say: id, index, state, cause, reason."""
+    rows = "".join(f"{line}\n" for line in lines if line.count("|") == 4)
+    return [(job.id, job.index, job.state, job.cause, job.reason) for job in SLURM().statuses(Answer(0, rows))]
+
+
+def _accounted(lines: list[str]) -> list[tuple[str, int | None, str, str | None, int | None]]:
+    """The same of the rows of sacct: id, index, state, cause, exit code."""
+    rows = "".join(f"{line}\n" for line in lines if line.count("|") == 5)
+    return [(job.id, job.index, job.state, job.cause, job.exit_code) for job in SLURM().accounted(Answer(0, rows))]
+
+
+def test_a_job_of_several_components_is_one() -> None:
+    lines = _sections("slurm/formats-25.11.7")["hetjob"]
+    waits, resources = _queued(lines[1:4])
+    assert waits[:4] == ("44", None, "ended", "cancelled")
+    assert resources == ("50", None, "pending", None, "it waits for resources to become free (Resources)")
+    assert [job[:4] for job in _queued(lines[4:])] == [
+        ("49", None, "ended", "cancelled"),
+        ("50", None, "ended", "cancelled"),
+    ]
+    assert _accounted(lines) == [("50", None, "ended", "cancelled", None)]
+
+
+def test_elements_that_run_beside_those_that_wait() -> None:
+    lines = _sections("slurm/formats-25.11.7")["array"]
+    assert [job[:3] for job in _queued(lines)] == [("52", 1, "running"), ("52", 2, "running"), ("49", None, "ended")]
+    found = {index: state for id, index, state, *_ in _accounted(lines) if id == "52"}
+    assert found == {2: "running", **dict.fromkeys(range(3, 61), "pending")}
+
+
+def test_a_job_that_was_requeued_and_is_held_has_not_ended() -> None:
+    lines = _sections("slurm/formats-25.11.7")["requeue hold"]
+    assert _queued(lines) == [("55", None, "pending", None, "job requeued in held state")]
+    assert _accounted(lines) == [("55", None, "pending", None, None)], "its last run counts"
+
+
+def test_a_job_whose_nodes_are_drained_waits() -> None:
+    sections = _sections("slurm/formats-25.11.7")
+    *nodes, waits = sections["drain, reboot, sinfo"]
+    [(id, _, state, cause, reason)] = _queued([waits])
+    assert (id, state, cause) == ("56", "pending", None)
+    assert str(reason).startswith("Nodes required for job are DOWN, DRAINED or reserved")
+    assert SLURM().survey is not None
+    for lines in (nodes, sections["exclusive"][1:]):
+        there = SLURM().survey.inventory(Answer(0, "".join(f"{line}\n" for line in lines)))
+        assert there.queues == ["batch", "off", "short"]
+        assert there.census(["batch"]) == (1, 0)
+
+
+def test_refusals_of_newer_versions_are_for_good() -> None:
+    lines = _sections("slurm/formats-25.11.7")["unknown"]
+    SLURM().wording.check_asked(Answer(1, "", f"{lines[0]}\n"))
+    with pytest.raises(CouldNotAsk):
+        SLURM().statuses(Answer(0, "", f"{lines[1]}\n"))
+    refusals = [line for line in lines if line.startswith("sbatch: ")]
+    assert len(refusals) == 5
+    for line in refusals:
+        with pytest.raises(SubmitError) as caught:
+            SLURM().submitted(Answer(1, "", f"{line}\n"))
+        assert caught.value.kind == "permanent", line
+
+
+def test_a_job_that_a_signal_has_ended() -> None:
+    lines = _sections("slurm/formats-25.11.7")["signals"]
+    assert _accounted(lines) == [("58", None, "ended", "error", 137)]

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import {test} from "node:test";
 
 globalThis.localStorage = {getItem: () => '"Asia/Kathmandu"'};
-const {inUse, iso, spoken, tickLabel} = await import("./static/words.js");
+const {inUse, iso, spoken, tickLabel, took} = await import("./static/words.js");
 
 test("times in reasons are read in the zone of the page", () => {
   const words = "waits: attempt 1 of 5 has found no room (no match); the next is at 2026-11-23 12:00:30 UTC, or when it is woken";
@@ -24,6 +24,12 @@ test("batch jobs are apart from the cpus that are up", () => {
   assert.equal(inUse({cpus_used: 200, cpus_up: 256, cpus_batch: 1654}), "of 256 that are up, 78 %; 1,654 more in batch jobs");
   assert.equal(inUse({cpus_used: 1, cpus_up: 4, cpus_batch: 0}), "of 4 that are up, 25 %");
   assert.equal(inUse({cpus_used: 0, cpus_up: 0, cpus_batch: 0}), null);
+});
+
+test("a run of which jobs have not ended has taken until now", () => {
+  assert.equal(took({live: 0, began_at: 100, ended_at: 160}, 5000), 60);
+  assert.equal(took({live: 224, began_at: 100, ended_at: 115}, 3700), 3600);
+  assert.equal(took({live: 1, began_at: 100, ended_at: null}, 130), 30);
 });
 
 test("times for programs", () => {

@@ -1,0 +1,136 @@
+"""Strikes: under which jobs controllers have died or hung, so that none brings down one after the other.
+
+A controller notes the jobs that it is about to examine, and takes the note back when it has come through, or ends in
+order. Whoever takes the lease after it finds the notes of one that did neither. A job that was noted alone has brought
+it down: a strike. Of several any may have, so each counts as struck once at least and is examined alone from then on.
+At :data:`MOST_STRIKES` a job has failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, func, select, update
+
+from lading.executors.store.jobs import Change, apply, chunks
+from lading.executors.store.tables import Job, State
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# A job under which so many controllers have died or hung is not tried again.
+MOST_STRIKES = 2
+# What was examined, and what may be wrong with it.
+EXAMINED = (
+    "while they found out what it asks for. Look at the expressions and patterns of its hints and at the size of its "
+    "inputs, mend or shorten them, and start a new run: in this one a retry that asks for the same fails at once"
+)
+PLACED = (
+    "while they looked for a place for it. Look at the binding filters, rules and policies of plugins that it met: the "
+    "log of the controller that hung says where it stood. Mend that, then clear the task"
+)
+# So many mapped instances of a task are tried that ask for the same, when as many before have been brought down.
+MOST_ALIKE = 2
+REPEATED = (
+    "it asks for the same as {count} of its task in this run under which controllers have died or hung{which}, so it "
+    "is not tried. Look at the expressions and patterns of its hints and at the size of its inputs, mend or shorten "
+    "them, and start a new run"
+)
+WITHOUT_SYNC = {"synchronize_session": False}
+
+
+def is_struck() -> ColumnElement[bool]:
+    """Whether a controller has died or hung under a job, or may have."""
+    return func.coalesce(Job.strikes, 0) > 0
+
+
+def note(session: Session, holder: str, tokens: Iterable[str]) -> None:
+    """Note the jobs that a controller is about to examine; commit it before that.
+
+    :param holder: by which the lease is held
+    """
+    _write(session, tokens, examined_by=holder)
+
+
+def passed(session: Session, tokens: Iterable[str]) -> None:
+    """Note that a controller has come through with these jobs: they have brought down none."""
+    _write(session, tokens, examined_by=None, strikes=None)
+
+
+def take_back(session: Session, tokens: Iterable[str]) -> None:
+    """Take back the notes of jobs that were not examined after all."""
+    _write(session, tokens, examined_by=None)
+
+
+def take_all_back(session: Session, holder: str) -> None:
+    """Take back all notes of a controller that ends in order, or of which is known better what it does."""
+    session.execute(
+        update(Job)
+        .where(Job.state == State.QUEUED, Job.examined_by == holder)
+        .values(examined_by=None, changed_at=Job.changed_at),
+        execution_options=WITHOUT_SYNC,
+    )
+
+
+def _write(session: Session, tokens: Iterable[str], **values: str | None) -> None:
+    for chunk in chunks(sorted(tokens)):
+        query = update(Job).where(Job.token.in_(chunk)).values(**values, changed_at=Job.changed_at)
+        session.execute(query, execution_options=WITHOUT_SYNC)
+
+
+def charge(session: Session, holder: str) -> list[Change]:
+    """Strike the jobs that other controllers have noted and died or hung over; those struck too often have failed.
+
+    :param holder: who has just taken the lease
+    :returns: what has changed
+    """
+    noted = session.execute(
+        select(Job.token, Job.strikes, Job.appraisal).where(
+            Job.state == State.QUEUED, Job.examined_by.is_not(None), Job.examined_by != holder
+        )
+    ).all()
+    changes = []
+    for token, before, appraisal in noted:
+        strikes = (before or 0) + 1 if len(noted) == 1 else max(before or 0, 1)
+        values: dict[str, Any] = {"strikes": strikes, "examined_by": None}
+        if strikes >= MOST_STRIKES:
+            doing = PLACED if appraisal is None else EXAMINED
+            words = f"{strikes} controllers have died or hung {doing}"
+            values |= {"state": State.FAILED, "cause": "error", "reason": words, "ended_at": time.time()}
+        changes.append(Change(token, values, report=strikes >= MOST_STRIKES))
+    return apply(session, changes)
+
+
+def repeated(session: Session, task: tuple[str, str, str]) -> dict[str, list[int]]:
+    """What those of a task and run have asked for under which controllers have died or hung too often, as it is stored:
+    the map index of each."""
+    dag_id, run_id, task_id = task
+    found: dict[str, list[int]] = {}
+    for map_index, text in session.execute(
+        select(Job.map_index, Job.appraisal).where(
+            Job.dag_id == dag_id,
+            Job.run_id == run_id,
+            Job.task_id == task_id,
+            Job.strikes >= MOST_STRIKES,
+            Job.appraisal.is_not(None),
+        )
+    ):
+        found.setdefault(str(text), []).append(map_index)
+    return found
+
+
+def refusal(struck: list[int], map_index: int) -> str | None:
+    """Why a job is not tried that asks for the same as those, in words; None: it is.
+
+    Mapped instances have their own inputs, so one of them says little of the next.
+
+    :param struck: the map indexes of those under which controllers have died or hung too often
+    """
+    if map_index in struck:
+        return REPEATED.format(count="an earlier try", which="")
+    if len(struck) >= MOST_ALIKE:
+        which = ", ".join(map(str, sorted(struck)[:MOST_ALIKE]))
+        return REPEATED.format(count=f"{len(struck)} mapped instances", which=f" (map index {which})")
+    return None

@@ -1,0 +1,47 @@
+"""The Airflow deployment to which a folder belongs: two that share one would take each other's events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from socket import gethostname
+from typing import Any
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The Airflow deployment to which a folder belongs.
+
+    :param ids: that of the deployment, then those that it had before its Fernet key was rotated
+    :param name: by which people know it
+    """
+
+    ids: Sequence[str]
+    name: str
+
+    @classmethod
+    def of(cls, fernet_key: str, database: str, name: str) -> Owner:
+        """The owner of what a deployment makes.
+
+        :param fernet_key: ``[core] fernet_key``, which all parts of a deployment have, and no other deployment
+        :param database: its URL, which stands in for an empty key: without its user and password, which change
+        """
+        secrets = [each.strip() for each in fernet_key.split(",") if each.strip()]
+        if not secrets:
+            parts = urlsplit(database)
+            secrets = [parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), database]
+        return cls([sha256(f"lading owner {each}".encode()).hexdigest()[:12] for each in secrets], name)
+
+    @classmethod
+    def here(cls) -> Owner:
+        """The deployment of which this process is a part, as Airflow's configuration has it."""
+        from airflow.configuration import conf
+
+        name = conf.get("api", "base_url", fallback="") or gethostname()
+        database = conf.get("database", "sql_alchemy_conn", fallback="")
+        return cls.of(conf.get("core", "fernet_key", fallback=""), database, name)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,130 @@
+"""``airflow lading uninstall``: removes the tables and the state folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow.utils import cli as airflow_cli
+from airflow.utils.db import DBLocks, create_global_lock
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from airflow.utils.session import create_session
+from sqlalchemy import func, inspect, select
+from sqlalchemy.orm import Session
+
+from lading.executors.controller.life.process import lives
+from lading.executors.settings import Settings
+from lading.executors.store import Job, State, lease, metadata
+from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.scheduler_liveness import has_ended
+from lading.hooks.files.atomic import visible
+from lading.hooks.spool.lock import lock
+from lading.hooks.spool.spool import Spool
+from lading.scheduling.text.printable import printable
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def uninstall(args: Namespace) -> None:
+    """Ask, and remove the tables and the state folder; status 1 where something still needs them."""
+    settings = Settings.load()
+    with create_session(scoped=False) as session:
+        tables = existing_tables(session)
+        if found := list(obstacles(session, settings, tables)):
+            raise SystemExit("\n".join(("Nothing was removed:", *(f"* {printable(each)}" for each in found))))
+        if not tables and not settings.state_folder.exists():
+            print(f"There is nothing to remove: neither tables nor {settings.state_folder}")
+            return
+        print(f"{len(tables)} tables, with the record of all jobs, and {settings.state_folder} will be removed.")
+        if not args.yes and input("Proceed? (y/N) ").strip().lower() not in ("y", "yes"):
+            raise SystemExit("Nothing was removed")
+        with create_global_lock(session=session, lock=DBLocks.MIGRATIONS):
+            LadingDBManager(session).drop_tables(session.connection())
+            session.commit()
+    print(f"{len(tables)} tables were dropped: {', '.join(tables)}" if tables else "There were no tables")
+    if kept := remove_state_folder(settings):
+        print(
+            printable(f"{settings.state_folder} was emptied, and is kept for what is not Lading's: {', '.join(kept)}")
+        )
+    else:
+        print(f"{settings.state_folder} was removed")
+
+
+def existing_tables(session: Session) -> list[str]:
+    """The tables that are there, that of their version included."""
+    there = inspect(session.connection()).get_table_names()
+    return sorted({*metadata.tables, LadingDBManager.version_table_name} & {*there})
+
+
+def obstacles(session: Session, settings: Settings, tables: list[str]) -> Iterator[str]:
+    """What still needs the tables or the folder, and what to do about it.
+
+    :param tables: those that are there; of an older version some may not be
+    """
+    for path in entries(settings.schedulers_folder):
+        if not has_ended(path):
+            yield (
+                f"scheduler {path.name} runs with Lading as executor; name another one in [core] executor, "
+                "and restart the scheduler"
+            )
+    if "lading_lease" in tables and (holder := lease(session)) is not None and lives(holder):
+        yield f"a controller acts, pid {holder.pid} on {holder.host}; stop it, or the scheduler that started it"
+    if "lading_job" in tables:
+        at_work = select(func.count()).where(Job.state.in_((State.PLACED, State.RUNNING)))
+        if number := session.scalar(at_work):
+            some = "a job is" if number == 1 else f"{number} jobs are"
+            yield f"{some} at work; start Airflow with Lading once more, and let them end or mark their tasks as failed"
+    if "lading_instance" in tables:
+        live = select(Instance.token).where(Instance.state != InstanceState.ENDED).order_by(Instance.token)
+        if names := session.scalars(live).all():
+            some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            yield f"what was launched has not ended: {some}; end it: airflow lading instances terminate"
+    for folder in entries(settings.spool_folder):
+        if has_agent(Spool(folder)):
+            yield f"the node agent of site {folder.name} runs; it ends by itself when no controller asks for it"
+
+
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder, which may not be there."""
+    return visible(folder) if folder.is_dir() else []
+
+
+def has_agent(spool: Spool) -> bool:
+    """Whether a node agent serves a spool."""
+    if not spool.lock.exists():
+        return False
+    if (descriptor := lock(spool)) is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
+def remove_state_folder(settings: Settings) -> list[str]:
+    """Remove what is Lading's in the state folder, and the folder where nothing else is in it.
+
+    The option may name a folder that has other files; these are never touched.
+
+    :returns: the names of what is kept
+    """
+    ours = (
+        settings.controller_log,
+        settings.controller_bell,
+        settings.schedulers_folder,
+        settings.spool_folder,
+        settings.published_sites,
+    )
+    for path in ours:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    if not settings.state_folder.is_dir():
+        return []
+    kept = sorted(path.name for path in settings.state_folder.iterdir())
+    if not kept:
+        settings.state_folder.rmdir()
+    return kept
