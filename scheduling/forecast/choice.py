@@ -20,6 +20,8 @@ STRETCHES = (1.0, 1.02, 1.05)
 LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 # A second beyond is worth so many times what it is worth by ``hurry``: insertion sees one step at a time.
 WORTHS = (1.0, 100.0)
+# At a hurry of 1 a run that ends by more than this part later than it could counts as so many times as late again.
+LATE, LATE_COUNTS = 0.05, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,11 @@ def choose(
     builder = Builder(forecast, locations, boot, problem.limits.instances, now)
     critical: dict[str | None, float] = {}
     for name, step in forecast.steps.items():
-        if not any(each in forecast.steps for each in step.parents):
-            critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, 0.0))
+        critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, 0.0))
     least = least_usd(forecast, problem, builder)
     worth = {run: max(hurry, 0.01) * least[run] / seconds for run, seconds in critical.items()}
     wait = 0.0 if locations else boot
+    soonest = {run: now + wait + seconds for run, seconds in critical.items()}
     menus: dict[float, Mapping[str, Bin | None]] = {}
     best: Choice | None = None
     for way in ways or all_ways(problem, hurry):
@@ -80,7 +82,7 @@ def choose(
             menus[way.least_cpus],
         )
         schedule = builder.build(terms)
-        found = score(schedule, forecast, least, hurry, spent, now)
+        found = score(schedule, forecast, soonest, least, hurry, spent, now)
         if best is None or found < best.score - 1e-12:
             best = Choice(schedule, way, found)
     assert best is not None
@@ -122,14 +124,22 @@ def least_usd(forecast: Forecast, problem: Problem, builder: Builder) -> dict[st
 
 
 def score(
-    schedule: Schedule, forecast: Forecast, least: Mapping[str | None, float], hurry: float, spent: float, now: float
+    schedule: Schedule,
+    forecast: Forecast,
+    soonest_ends: Mapping[str | None, float],
+    least: Mapping[str | None, float],
+    hurry: float,
+    spent: float,
+    now: float,
 ) -> float:
     """The logarithm of USD times the lengths of the runs to the power of ``hurry``, each by its part of the work."""
     whole = sum(least.values())
-    length = sum(
-        least[run] / whole * math.log(max(1.0, end - forecast.began.get(run or "", now)))
-        for run, end in schedule.ends.items()
-    )
+    length = 0.0
+    for run, end in schedule.ends.items():
+        begun = forecast.began.get(run or "", now)
+        seconds, soonest = max(1.0, end - begun), max(1.0, soonest_ends[run] - begun)
+        late = seconds / soonest / (1 + LATE / max(hurry, 1e-9))
+        length += least[run] / whole * (math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late)))
     return math.log(max(1e-9, spent + schedule.usd)) + hurry * length
 
 

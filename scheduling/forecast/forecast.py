@@ -9,6 +9,9 @@ from functools import cached_property
 
 from lading.scheduling.job import Job
 
+# One that runs for longer than expected, of which nothing is known, goes on for this part of what it has run.
+GOES_ON = 0.3
+
 
 class CycleError(ValueError):
     """Tasks that wait for each other, so that none of them can ever begin."""
@@ -19,7 +22,8 @@ class Step:
     """One job that has not ended: a task instance that runs, waits, or is still to come.
 
     :param job: what it needs; its name is unique in the forecast
-    :param seconds: how long it is expected to run from its start, above zero
+    :param seconds: how long it is expected to run from its start, above zero; ``spread``: the standard deviation of the
+        logarithm of that, 0: it is known
     :param parents: the names of the steps that must end before it may begin; those that have ended are left out
     :param begun: epoch seconds since when it runs; None: it does not yet
     :param location: the name of the machine on which it runs
@@ -30,10 +34,14 @@ class Step:
     parents: tuple[str, ...] = ()
     begun: float | None = None
     location: str | None = None
+    spread: float = 0.0
 
     def left(self, now: float) -> float:
-        """Seconds that it still runs. One that runs for longer than expected has just not ended."""
-        return self.seconds if self.begun is None else max(1.0, self.begun + self.seconds - now)
+        """Seconds that it still runs. The longer one runs for longer than expected, the longer it goes on."""
+        if self.begun is None:
+            return self.seconds
+        passed = now - self.begun
+        return self.seconds - passed if passed < self.seconds else 1.0 + GOES_ON * passed * min(1.0, self.spread)
 
 
 @dataclass(frozen=True)

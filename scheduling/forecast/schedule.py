@@ -27,7 +27,9 @@ class Machine:
     """A machine of a schedule.
 
     :param location: the machine that is there; None: it is to be launched
-    :param bin: what is to be launched
+    :param bin: what is to be launched; ``launched``: it was asked for
+    :param released: its location was released
+    :param closes: epoch seconds at which it has to be gone, for another one to be launched within the limit
     :param steps: what begins on it, in the order in which it was planned
     """
 
@@ -35,6 +37,14 @@ class Machine:
     location: Location | None = None
     bin: Bin | None = None
     steps: list[str] = field(default_factory=list)
+    launched: bool = False
+    released: bool = False
+    closes: float = math.inf
+
+    def needed(self, schedule: Schedule, forecast: Forecast) -> float:
+        """When the next step begins on it that has not begun, epoch seconds; infinite: none does."""
+        steps = (name for name in self.steps if name in forecast.steps and forecast.steps[name].begun is None)
+        return min((schedule.starts[name] for name in steps), default=math.inf)
 
 
 @dataclass(slots=True)
@@ -42,6 +52,7 @@ class Schedule:
     """When and where everything is planned.
 
     :param starts: epoch seconds at which each step begins, or has begun; one that fits nothing is left out
+    :param until: when each step ends, epoch seconds
     :param homes: the machine of each step that does not run yet
     :param usd: what is still to be paid
     :param ends: when each run ends, epoch seconds
@@ -49,6 +60,7 @@ class Schedule:
 
     machines: list[Machine]
     starts: dict[str, float] = field(default_factory=dict)
+    until: dict[str, float] = field(default_factory=dict)
     homes: dict[str, Machine] = field(default_factory=dict)
     usd: float = 0.0
     ends: dict[str | None, float] = field(default_factory=dict)
@@ -92,7 +104,7 @@ class Builder:
         steps = self.forecast.steps
         schedule = Schedule([self._there(each) for each in self.locations])
         by_name = {each.location.name: each for each in schedule.machines if each.location is not None}
-        ends: dict[str, float] = {}
+        ends = schedule.until
         for name, step in steps.items():
             if step.begun is None:
                 continue
@@ -101,7 +113,7 @@ class Builder:
             if home is not None:
                 home.timeline.add(home.timeline.since, step.left(self.now), self.needs[name])
         for name in self.order:
-            self._place(name, schedule, ends, terms)
+            self._place(name, schedule, terms)
         for name, end in ends.items():
             run = steps[name].job.run
             schedule.ends[run] = max(end, schedule.ends.get(run, self.now))
@@ -113,8 +125,8 @@ class Builder:
         price = location.usd_per_hour / 3600
         return Machine(Timeline(vector(location.capacity), price, self.boot, up, is_there=True), location)
 
-    def _place(self, name: str, schedule: Schedule, ends: dict[str, float], terms: Terms) -> None:
-        step, need = self.forecast.steps[name], self.needs[name]
+    def _place(self, name: str, schedule: Schedule, terms: Terms) -> None:
+        step, need, ends = self.forecast.steps[name], self.needs[name], schedule.until
         before = [each for each in step.parents if each in self.forecast.steps]
         if any(each not in ends for each in before):
             return  # what it waits for fits nothing
@@ -126,6 +138,8 @@ class Builder:
             if not self._suits(machine, name, step.job):
                 continue
             begin = machine.timeline.earliest(ready, seconds, need)
+            if begin + seconds > machine.closes:
+                continue
             late = max(0.0, begin - latest) * worth
             if late <= best[0]:
                 key = machine.timeline.more(begin, seconds) + late, begin
@@ -137,9 +151,7 @@ class Builder:
             key = (self.boot + seconds) * launched.price / 3600 + late, begin
             if key < best:
                 best = key
-                timeline = Timeline(launched.capacity, launched.price / 3600, self.boot, self.now + self.boot)
-                home = Machine(timeline, bin=launched)
-                schedule.machines.append(home)
+                home = self._open(launched, begin, schedule)
         if home is not None:
             home.timeline.add(best[1], seconds, need)
             home.steps.append(name)
@@ -160,11 +172,25 @@ class Builder:
         """When there may be a machine more at the earliest."""
         if self.most is None or len(schedule.machines) < self.most:
             return begin
-        spans = [
-            (each.timeline.busy[0][0] - (0.0 if each.location else self.boot), each.timeline.busy[-1][1])
-            for each in schedule.machines
-        ]
+        spans = [self._span(each) for each in schedule.machines]
         for at in sorted({begin, *(end + self.boot for _, end in spans if end + self.boot > begin)}):
             if sum(since < at + seconds and until > at - self.boot for since, until in spans) < self.most:
                 return at
         return math.inf
+
+    def _open(self, launched: Bin, begin: float, schedule: Schedule) -> Machine:
+        """A machine more, for which others make way where there may be no more."""
+        since = self.now + self.boot
+        if self.most is not None and len(schedule.machines) >= self.most:
+            since = begin
+            for machine in schedule.machines:
+                if self._span(machine)[1] <= begin - self.boot:
+                    machine.closes = min(machine.closes, begin - self.boot)
+        home = Machine(Timeline(launched.capacity, launched.price / 3600, self.boot, since), bin=launched)
+        schedule.machines.append(home)
+        return home
+
+    def _span(self, machine: Machine) -> tuple[float, float]:
+        """From when to when there is a machine, boot included."""
+        busy = machine.timeline.busy
+        return busy[0][0] - (0.0 if machine.location else self.boot), busy[-1][1]

@@ -18,11 +18,13 @@ from dataclasses import replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.forecast.forecast import Forecast, Step
+from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.packing.problem import Vector, vector
+from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import FORECAST, Launch, Limits, Objective, Plan
 from lading.scheduling.prediction import History, Prediction
@@ -34,7 +36,7 @@ from lading.scheduling.simulation.machines import Machine, Queue, expect_anew
 from lading.scheduling.simulation.report import Report, Tally, least
 from lading.scheduling.simulation.supply import Supply
 from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.simulation.workflow import Ahead, Dependencies
+from lading.scheduling.simulation.workflow import Dependencies
 
 # Where no interval is given: as many seconds between two plans as a controller has; with more jobs than so many this
 # part of the trace's length.
@@ -100,7 +102,7 @@ class Simulation:
             objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
         )
         self.random = random.Random(conditions.seed)
-        self.lengths, self.ahead = lengths or {}, Ahead(hurry)
+        self.lengths, self.planner = lengths or {}, Planner(conditions.boot_seconds, hurry)
         self.arrivals = array("d")
         self.durations = array("d")
         self.shape_of = array("l")
@@ -273,8 +275,18 @@ class Simulation:
 
     def decide_ahead(self, now: float) -> None:
         """Do what the forecast of all that is to come asks for."""
-        actions = self.ahead.decide(self, now)
-        self.tally.plans += 1
+        machines = list(self.machines.values())
+        there = [machine.seen(self.queues) for machine in machines]
+        spent = math.fsum((now - each.launched_at) / 3600 * each.launch.usd_per_hour for each in machines)
+        actions = self.planner.decide(
+            self.forecast(now),
+            [str(job) for queue in self.busy.values() if not queue.refused for job in queue.waiting],
+            there,
+            pose([], there, self.supply.available(now), self.limits, self.objective, now, None),
+            spent=self.tally.money + spent,
+            now=now,
+        )
+        self.tally.plans = self.planner.plans
         for released in actions.releases:
             self.release(self.machines[released.location], now + self.conditions.lag_seconds)
         for launch in actions.launches:
@@ -289,6 +301,23 @@ class Simulation:
             self.tally.refusals.append((queue.first, reason))
         if actions.look is not None:
             self.later(actions.look, "look")
+
+    def forecast(self, now: float) -> Forecast:
+        """What all runs that have begun still have to do."""
+        at = {job: (each.name, its.begun) for each in self.machines.values() for job, its in each.running.items()}
+        steps: dict[str, Step] = {}
+        began: dict[str, float] = {}
+        for job, queue in enumerate(self.queues):
+            run = queue.job.run or ""
+            began[run] = min(began.get(run, math.inf), self.came[job])
+            if job in self.dependencies.ended or self.came[job] > now or queue.refused:
+                continue
+            location, begun = at.get(job, (None, None))
+            parents = tuple(str(each) for each in self.dependencies.parents[job])
+            expected = self.predicted(queue)
+            seconds = max(0.1, expected.seconds)
+            steps[str(job)] = Step(queue.job, seconds, parents, begun, location, expected.spread)
+        return Forecast(steps, began)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:
         """The machines without those that are too full for any waiting job, now and soon, which only take the planner's

@@ -1,23 +1,42 @@
-"""Workflows in a simulation: which jobs wait for others to end, and what is done by the forecast of all of them."""
+"""Workflows in a simulation: their runs, what is known of the lengths of their jobs, and which jobs wait for others."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from statistics import median
 
-from lading.scheduling.forecast.choice import Way, nearby
-from lading.scheduling.forecast.forecast import Forecast, Step
-from lading.scheduling.forecast.policy import Actions, decide
-from lading.scheduling.packing.problem import pose
+from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 
-if TYPE_CHECKING:
-    from lading.scheduling.simulation.simulator import Simulation
 
-# After so many plans by the last way all ways are tried again: what is still to come is another shape by then.
-PLANS_BY_ONE_WAY = 25
+def run_at(workflow: Sequence[Arrival], run: str, seconds: float) -> list[Arrival]:
+    """A run of a workflow that begins at a time; its jobs have names and a ``Job.run`` of their own."""
+    return [
+        replace(
+            each,
+            job=replace(each.job, name=f"{run}/{each.job.name}", run=run),
+            arrival=seconds,
+            parents=tuple(f"{run}/{parent}" for parent in each.parents),
+        )
+        for each in workflow
+    ]
+
+
+def expected_lengths(trace: Iterable[Arrival], known: str) -> dict[str, float]:
+    """What is known of the seconds of jobs before they run, by their names.
+
+    :param known: one of :data:`lading.scheduling.plan.LENGTHS`
+    """
+    if known == "unknown":
+        return {}
+    if known == "known":
+        return {each.job.name: each.duration for each in trace}
+    by_task: dict[tuple[str | None, Resources | None], list[Arrival]] = {}
+    for each in trace:
+        by_task.setdefault((each.job.task, None if each.job.task else each.job.resources), []).append(each)
+    medians = ((some, median(each.duration for each in some)) for some in by_task.values())
+    return {each.job.name: seconds for some, seconds in medians for each in some}
 
 
 @dataclass(slots=True)
@@ -62,54 +81,3 @@ class Dependencies:
             if not self.missing[child]:
                 del self.missing[child]
                 yield child
-
-
-@dataclass(slots=True)
-class Ahead:
-    """Decides by the forecast, with the way of the last plan in mind.
-
-    :param hurry: what time is worth (:mod:`lading.scheduling.forecast.choice`)
-    """
-
-    hurry: float
-    ways: Sequence[Way] = ()
-    plans: int = 0
-
-    def decide(self, run: Simulation, now: float) -> Actions:
-        """What is done now."""
-        forecast = self._forecast(run, now)
-        machines = list(run.machines.values())
-        there = [machine.seen(run.queues) for machine in machines]
-        spent = run.tally.money + math.fsum(
-            (now - each.launched_at) / 3600 * each.launch.usd_per_hour for each in machines
-        )
-        actions, choice = decide(
-            forecast,
-            [str(job) for queue in run.busy.values() for job in queue.waiting],
-            there,
-            pose([], there, run.supply.available(now), run.limits, run.objective, now, None),
-            boot=run.conditions.boot_seconds,
-            hurry=self.hurry,
-            spent=spent,
-            ways=self.ways if self.plans % PLANS_BY_ONE_WAY else (),
-            now=now,
-        )
-        self.ways = nearby(choice.way)
-        self.plans += 1
-        return actions
-
-    def _forecast(self, run: Simulation, now: float) -> Forecast:
-        """What all runs that have begun still have to do."""
-        at = {job: (each.name, its.begun) for each in run.machines.values() for job, its in each.running.items()}
-        steps: dict[str, Step] = {}
-        began: dict[str, float] = {}
-        for job, queue in enumerate(run.queues):
-            label = queue.job.run or ""
-            began[label] = min(began.get(label, math.inf), run.came[job])
-            if job in run.dependencies.ended or run.came[job] > now or queue.refused:
-                continue
-            location, begun = at.get(job, (None, None))
-            parents = tuple(str(each) for each in run.dependencies.parents[job])
-            seconds = max(0.1, run.predicted(queue).seconds)
-            steps[str(job)] = Step(replace(queue.job, name=str(job)), seconds, parents, begun, location)
-        return Forecast(steps, began)
