@@ -12,6 +12,13 @@ from typing import NamedTuple
 # The policies that come with Lading, and how hard they try.
 POLICY_NAMES = ("greedy", "priced", "alone", "hours")
 EFFORTS = ("fast", "best")
+# The one that knows what is still to come, where a workflow is simulated.
+FORECAST = "forecast"
+# What the end of a run is worth (:mod:`lading.scheduling.forecast.choice`), and words for it.
+MOST_HURRY = 100.0
+HURRIES = {"cheap": 0.0, "balanced": 1.0, "fast": 10.0}
+# What is known of the lengths of a workflow's tasks: each, the median of those of the same name, or nothing yet.
+LENGTHS = ("known", "task", "unknown")
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,11 +98,11 @@ class History:
         """Whether enough is known of one of these levels, which the site is none of."""
         return any(level in self.durations and self.durations[level].number >= ENOUGH for level, _ in levels)
 
-    def predict(self, levels: Sequence[tuple[Hashable, str]], stated: float | None) -> Prediction:
-        """How long a job will run: by the narrowest level of which enough is known."""
+    def predict(self, levels: Sequence[tuple[Hashable, str]], stated: float | None, enough: int = ENOUGH) -> Prediction:
+        """How long a job will run: by the narrowest level of which so many jobs have ended."""
         for level, words in (*levels, (None, "the site")):
             known = self.durations.get(level)
-            if known is None or known.number < ENOUGH:
+            if known is None or known.number < enough:
                 continue
             spread = known.spread(ASSUMED_SPREAD, 1.0)
             share = self.shares.get(level)

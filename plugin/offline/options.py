@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lading.scheduling.plan import EFFORTS, POLICY_NAMES
+from lading.scheduling.plan import EFFORTS, FORECAST, HURRIES, LENGTHS, MOST_HURRY, POLICY_NAMES
 from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUIRED, RUNNING, TRACE
 from lading.scheduling.text.printable import shortened
 
@@ -72,9 +72,21 @@ def whole(most: int = MOST) -> Callable[[str], int]:
 def policies(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
-        if name not in POLICY_NAMES:
-            raise argparse.ArgumentTypeError(f"{shortened(name)} is not one of {', '.join(POLICY_NAMES)}")
+        if name not in (*POLICY_NAMES, FORECAST):
+            raise argparse.ArgumentTypeError(f"{shortened(name)} is not one of {', '.join((*POLICY_NAMES, FORECAST))}")
     return names
+
+
+def hurry(text: str) -> float:
+    """A reader of what the end of a run is worth: a number or a word for one."""
+    if text in HURRIES:
+        return HURRIES[text]
+    try:
+        return number(most=MOST_HURRY)(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{shortened(text)} is no hurry; valid: 0 to {MOST_HURRY:g}, or one of {', '.join(HURRIES)}"
+        ) from None
 
 
 def option(*flags: str, **settings: Any) -> Option:
@@ -127,14 +139,39 @@ PLAN_OPTIONS = (
     *SITE_OPTIONS,
 )
 SIMULATE_OPTIONS = (
+    option("--jobs", metavar="FILE", help=f"CSV: {','.join((*REQUIRED, *TRACE))}[,{','.join(OPTIONAL)}]"),
     option(
-        "--jobs",
-        required=True,
+        "--workflow",
+        nargs="+",
         metavar="FILE",
-        help=f"CSV: {','.join((*REQUIRED, *TRACE))}[,{','.join(OPTIONAL)}]",
+        help="in place of jobs: recorded runs in WfFormat 1.4 or 1.5 (WfCommons), whose tasks wait for their parents",
     ),
     option(
-        "--compare", type=policies, default=("hours",), metavar="POLICIES", help="such as alone,greedy,hours (hours)"
+        "--starts",
+        nargs="+",
+        type=number(),
+        metavar="S",
+        help="with --workflow: each file is run at these seconds (0)",
+    ),
+    option("--scale", type=number(0.001, 10_000, zero=False), metavar="X", help="with --workflow: lengths times X (1)"),
+    option(
+        "--lengths",
+        choices=LENGTHS,
+        help="with --workflow: what is known of lengths: each task's, the median of its name as in a second run, or "
+        "what has ended in this one (task)",
+    ),
+    option(
+        "--hurry",
+        type=hurry,
+        metavar="H",
+        help=f"with the policy {FORECAST}: what the end of a run is worth: 0 only money counts; 1 ten per cent longer "
+        f"for ten per cent less is a draw; {', '.join(f'{name} is {value:g}' for name, value in HURRIES.items())} (1)",
+    ),
+    option(
+        "--compare",
+        type=policies,
+        metavar="POLICIES",
+        help=f"such as alone,greedy,hours (hours; with --workflow greedy,hours,{FORECAST})",
     ),
     option("--effort", choices=EFFORTS, default="fast", help="how hard the policy priced tries at every tick (fast)"),
     *SITE_OPTIONS,
@@ -162,7 +199,7 @@ SIMULATE_OPTIONS = (
         "--tick-seconds",
         type=number(0.001, zero=False),
         metavar="S",
-        help="between plans (1; with over 10,000 jobs a 10,000th of the trace)",
+        help="between plans (1; with over 10,000 jobs a 10,000th of the trace; with --workflow 0.1)",
     ),
     option("--seed", type=whole(), default=0, metavar="N", help="of all chance (0)"),
     option("--plot", metavar="FILE", help="draw what was paid for and used over time, as .svg or .html"),

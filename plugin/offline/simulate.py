@@ -5,25 +5,31 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from lading.plugin.offline.options import UsageError
-from lading.plugin.offline.plan import market, read_table
+from lading.plugin.offline.plan import Market, market, read_table, read_text
 from lading.plugin.offline.watch import Watch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import FORECAST, Limits, Objective
 from lading.scheduling.scale_in import ScaleIn
-from lading.scheduling.simulation import trace
+from lading.scheduling.simulation import trace, wfformat
 from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.fixed_fleet import SLACK, Fleet, Reference, reference
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import NoEnd, simulate
+from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import expected_lengths, run_at
 from lading.scheduling.text.printable import printable, shortened
 
+# Between two plans of a workflow, seconds: a controller wakes when a task has ended.
+WORKFLOW_TICK = 0.1
 REPORT_LINES = {
     "jobs": "jobs",
     "unplaced": "jobs that found no place",
@@ -56,23 +62,40 @@ JSON_NAMES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is simulated.
+
+    :param limits: how many instances there may be
+    :param policies: that are compared
+    :param tick_seconds: between plans; None: by the number of jobs
+    :param lengths: seconds that jobs are expected to run, by their names
+    :param references: of each workflow, by its file
+    """
+
+    arrivals: Sequence[Arrival]
+    limits: Limits
+    policies: Sequence[str]
+    tick_seconds: float | None
+    lengths: Mapping[str, float] = field(default_factory=dict)
+    references: Mapping[str, Reference] = field(default_factory=dict)
+
+
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Simulate the trace under each policy and print what came of it; the exit status."""
     form = None if args.plot is None else form_of(args.plot)
     goods = market(args)
-    lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
-    jobs, arrivals = trace.parse_trace(lines, args.jobs, goods.known)
-    for refused in pose(jobs.jobs, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
-        raise jobs.fault(refused)
-    total = sum(job.count for job in jobs.jobs)
+    given = read_jobs(args, goods) if args.workflow is None else read_workflows(args, goods)
+    refuse_idle_options(args, given.policies)
+    total = sum(each.job.count for each in given.arrivals)
     reports = []
-    for policy in args.compare:
+    for policy in given.policies:
         with Watch(shown=args.progress) as watch, ending(args):
             reports.append(
                 simulate(
-                    arrivals,
+                    given.arrivals,
                     goods.offered,
-                    jobs.limits(args.max_instances),
+                    given.limits,
                     policy,
                     effort=args.effort,
                     objective=Objective(args.per_instance_cost, args.horizon_hours),
@@ -81,16 +104,83 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
                         boot_seconds=args.boot_seconds,
                         capacity_errors=args.capacity_errors,
                         reclaims_per_hour=args.reclaims_per_hour,
-                        tick_seconds=args.tick_seconds,
+                        tick_seconds=given.tick_seconds,
                         seed=args.seed,
                     ),
+                    hurry=1.0 if args.hurry is None else args.hurry,
+                    lengths=given.lengths,
                     progress=partial(tell, watch, policy, total),
                 )
             )
-    print_reports(reports, goods.offered, args.output, out or sys.stdout)
+    print_reports(reports, given.references, goods.offered, args.output, out or sys.stdout)
     if form is not None:
         draw(form(reports), args.plot)
     return 0
+
+
+def read_jobs(args: argparse.Namespace, goods: Market) -> Given:
+    """The table of jobs.
+
+    :raises UsageError: there is none, or an option is for workflows
+    """
+    for name in ("starts", "scale", "lengths"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--{name} is for workflows; give --workflow FILE, or leave it out")
+    policies = args.compare or ("hours",)
+    if FORECAST in policies:
+        raise UsageError(f"--compare {FORECAST} is for workflows; give --workflow FILE, or leave it out")
+    if args.jobs is None:
+        raise UsageError("nothing is given to simulate; give --jobs FILE, or --workflow FILE")
+    lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
+    jobs, arrivals = trace.parse_trace(lines, args.jobs, goods.known)
+    for refused in pose(jobs.jobs, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
+        raise jobs.fault(refused)
+    return Given(arrivals, jobs.limits(args.max_instances), policies, args.tick_seconds)
+
+
+def read_workflows(args: argparse.Namespace, goods: Market) -> Given:
+    """The runs of all workflow files.
+
+    :raises UsageError: a file is none, or a task fits nothing
+    """
+    if args.jobs is not None:
+        raise UsageError("--workflow takes no --jobs: give one of them")
+    arrivals: list[Arrival] = []
+    references = {}
+    for number, path in enumerate(args.workflow):
+        try:
+            workflow = wfformat.read(read_text(path), path, scale=args.scale or 1.0)
+        except wfformat.WorkflowError as error:
+            raise UsageError(str(error)) from None
+        asked = [each.job for each in workflow]
+        for refused in pose(asked, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
+            raise UsageError(f"{path}: task {shortened(refused.job)} {refused.reason}")
+        references[path] = reference(wfformat.as_forecast(workflow), goods.offered, args.boot_seconds)
+        for again, begin in enumerate(args.starts or (0.0,)):
+            arrivals += run_at(workflow, f"{number}.{again}", begin)
+    if len(arrivals) > trace.MOST_SIMULATED:
+        raise UsageError(f"there are {len(arrivals):,} tasks; valid: at most {trace.MOST_SIMULATED:,}")
+    return Given(
+        arrivals,
+        Limits(instances=args.max_instances),
+        args.compare or ("greedy", "hours", FORECAST),
+        args.tick_seconds or WORKFLOW_TICK,
+        expected_lengths(arrivals, args.lengths or "task"),
+        references,
+    )
+
+
+def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> None:
+    """Refuse what none of the policies goes by.
+
+    :raises UsageError: naming the option
+    """
+    if args.hurry is not None and FORECAST not in policies:
+        raise UsageError(f"--hurry is for the policy {FORECAST}; compare it, or leave it out")
+    unused = {"--min-instances": args.min_instances, "--per-instance-cost": args.per_instance_cost}
+    for name, value in unused.items():
+        if value and FORECAST in policies:
+            raise UsageError(f"{name} means nothing to the policy {FORECAST}; compare others, or leave it out")
 
 
 def tell(watch: Watch, policy: str, total: int, ended: int) -> None:
@@ -127,10 +217,15 @@ def ending(args: argparse.Namespace) -> Iterator[None]:
         ) from None
 
 
-def print_reports(reports: Sequence[Report], offered: Catalogue, output: str, out: IO[str]) -> None:
-    """One column per policy, or a JSON object with the list ``runs``."""
+def print_reports(
+    reports: Sequence[Report], references: Mapping[str, Reference], offered: Catalogue, output: str, out: IO[str]
+) -> None:
+    """One column per policy, or a JSON object with the list ``runs``; of workflows also what they are compared with."""
     if output == "json":
-        json.dump({"runs": [named(report) for report in reports]}, out, indent=1)
+        found: dict[str, Any] = {"runs": [named(report) for report in reports]}
+        if references:
+            found["workflows"] = [{"file": path} | as_json(each) for path, each in references.items()]
+        json.dump(found, out, indent=1)
         out.write("\n")
         print(printable(f"prices: {'; '.join(offered.sources)}"), file=sys.stderr)
         return
@@ -142,7 +237,43 @@ def print_reports(reports: Sequence[Report], offered: Catalogue, output: str, ou
     for name, words in REPORT_LINES.items():
         table.add_row(words, *(shown(getattr(report, name)) for report in reports))
     console.print(table)
+    for path, each in references.items():
+        console.print(
+            printable(
+                f"{path}: critical path {each.critical_path:,.0f} s; with equal machines and lengths that are known "
+                f"{in_words(each.in_time)} within {SLACK:g} × of it, {in_words(each.cheapest)} at least"
+            ),
+            soft_wrap=True,
+        )
     console.print(printable(f"Prices: {'; '.join(offered.sources)}"), soft_wrap=True)
+
+
+def in_words(fleet: Fleet | None) -> str:
+    if fleet is None:
+        return "none ends"
+    return f"{fleet.usd:,.4f} USD ({fleet.machines} × {fleet.instance_type}, {fleet.seconds:,.0f} s)"
+
+
+def as_json(found: Reference) -> dict[str, Any]:
+    """What a workflow is compared with, as JSON names it."""
+
+    def named(fleet: Fleet | None) -> dict[str, Any] | None:
+        return (
+            None
+            if fleet is None
+            else {
+                "instance_type": fleet.instance_type,
+                "machines": fleet.machines,
+                "cost_usd": fleet.usd,
+                "makespan_seconds": fleet.seconds,
+            }
+        )
+
+    return {
+        "critical_path_seconds": found.critical_path,
+        "reference": named(found.in_time),
+        "cheapest": named(found.cheapest),
+    }
 
 
 def named(report: Report) -> dict[str, Any]:

@@ -18,13 +18,15 @@ from dataclasses import replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.forecast.forecast import Forecast, Step
+from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.packing.problem import Vector, vector
+from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS
-from lading.scheduling.plan import Launch, Limits, Objective, Plan
+from lading.scheduling.plan import FORECAST, Launch, Limits, Objective, Plan
 from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
 from lading.scheduling.provisioning.machines import is_short, planned
@@ -34,6 +36,7 @@ from lading.scheduling.simulation.machines import Machine, Queue, expect_anew
 from lading.scheduling.simulation.report import Report, Tally, least
 from lading.scheduling.simulation.supply import Supply
 from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import Dependencies
 
 # Where no interval is given: as many seconds between two plans as a controller has; with more jobs than so many this
 # part of the trace's length.
@@ -61,15 +64,19 @@ def simulate(
     objective: Objective = Objective(),  # noqa: B008 (frozen)
     scale_in: ScaleIn = ScaleIn(),  # noqa: B008 (frozen)
     conditions: Conditions = Conditions(),  # noqa: B008 (frozen)
+    hurry: float = 1.0,
+    lengths: Mapping[str, float] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Report:
     """Run a trace to its end.
 
+    :param hurry: what time is worth with the policy ``forecast`` (:mod:`lading.scheduling.forecast.choice`)
+    :param lengths: seconds that jobs are expected to run, by their names; those of others are learnt
     :param progress: called after every plan with the number of jobs that have ended
-    :raises ValueError: an unknown policy or effort
+    :raises ValueError: an unknown policy or effort, or a job waits for one that is not in the trace
     :raises NoEnd: it would go on for ever
     """
-    run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions)
+    run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions, hurry, lengths)
     return run.run(progress)
 
 
@@ -86,6 +93,8 @@ class Simulation:
         objective: Objective,
         scale_in: ScaleIn,
         conditions: Conditions,
+        hurry: float = 1.0,
+        lengths: Mapping[str, float] | None = None,
     ) -> None:
         self.catalogue, self.limits, self.supply = catalogue, limits, Supply(catalogue)
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
@@ -93,11 +102,13 @@ class Simulation:
             objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
         )
         self.random = random.Random(conditions.seed)
+        self.lengths, self.planner = lengths or {}, Planner(conditions.boot_seconds, hurry)
         self.arrivals = array("d")
         self.durations = array("d")
         self.shape_of = array("l")
         self.queues: list[Queue] = []
         self.enlist(trace)
+        self.came = array("d", self.arrivals)  # a job that waits for others arrives when they have ended
         self.waits = array("d", [math.nan]) * len(self.arrivals)
         first = self.arrivals[0] if self.arrivals else 0.0
         span = self.arrivals[-1] - first if self.arrivals else 0.0
@@ -114,10 +125,14 @@ class Simulation:
         self.busy: dict[int, Queue] = {}  # the queues in which jobs wait
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
-        """Number the jobs by arrival and sort them into queues of equal ones."""
+        """Number the jobs by arrival and sort them into queues of equal ones; each step of a workflow has its own."""
         numbers: dict[Job, int] = {}
-        for arrival in sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name)):
-            alike = replace(arrival.job, name="", count=1, queued_at=0.0)
+        trace = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
+        self.dependencies = Dependencies.read(trace)
+        self.is_workflow = self.policy == FORECAST or bool(self.dependencies.missing)
+        for arrival in trace:
+            name = arrival.job.name if self.is_workflow else ""
+            alike = replace(arrival.job, name=name, count=1, queued_at=0.0)
             number = numbers.setdefault(alike, len(numbers))
             if number == len(self.queues):
                 self.queues.append(Queue(replace(alike, name=str(number)), arrival.job.name, vector(alike.resources)))
@@ -142,7 +157,7 @@ class Simulation:
                 raise NoEnd(f"no job has ended in {MOST_VAIN_PLANS:,} plans in a row, {now:,.0f} s after the start")
         for machine in list(self.machines.values()):
             self.release(machine, max(self.tally.last_end, machine.launched_at))
-        return self.tally.report(self.policy, self.arrivals, self.waits, least(self.queues, self.catalogue))
+        return self.tally.report(self.policy, self.came, self.waits, least(self.queues, self.catalogue))
 
     def next_time(self) -> float | None:
         """When the next thing happens; None: nothing will."""
@@ -154,7 +169,8 @@ class Simulation:
     def advance(self, now: float) -> None:
         """Let everything happen that happens until now."""
         while self.next_arrival < len(self.arrivals) and self.arrivals[self.next_arrival] <= now:
-            self.queue(self.shape_of[self.next_arrival]).waiting.append(self.next_arrival)
+            if self.next_arrival not in self.dependencies.missing:
+                self.queue(self.shape_of[self.next_arrival]).waiting.append(self.next_arrival)
             self.next_arrival += 1
         while self.events and self.events[0][0] <= now:
             time, _, what, name, job = heapq.heappop(self.events)
@@ -177,6 +193,10 @@ class Simulation:
 
     def predicted(self, queue: Queue) -> Prediction:
         """How long the jobs of a queue will run, by those that have ended: the simulated site does not know better."""
+        if queue.first in self.lengths:
+            return Prediction(self.lengths[queue.first])
+        if self.is_workflow:
+            return self.history.predict(queue.levels, queue.job.time, 1)  # its siblings have just run
         return self.history.predict(queue.levels, queue.job.time)
 
     def later(self, time: float, what: str, machine: str = "", job: int = -1) -> None:
@@ -189,6 +209,10 @@ class Simulation:
         self.has_learnt = True
         machine.put(-1, queue.need)
         self.tally.end(queue, self.durations[job], time - self.conditions.lag_seconds)
+        for child in self.dependencies.end(job):
+            if child < self.next_arrival:
+                self.arrivals[child] = time
+                self.queue(self.shape_of[child]).waiting.append(child)
         if not machine.jobs:
             self.idle(machine, time)
 
@@ -214,6 +238,9 @@ class Simulation:
 
     def decide(self, now: float) -> None:
         """Plan and do what the plan says."""
+        if self.policy == FORECAST:
+            self.decide_ahead(now)
+            return
         jobs = [
             replace(
                 queue.job,
@@ -245,6 +272,52 @@ class Simulation:
         self.tally.plans += 1
         decision = replace(decision, releases=releases(there, filled, scale_in, now))
         self.act(decision, {job.name: job for job in jobs}, now)
+
+    def decide_ahead(self, now: float) -> None:
+        """Do what the forecast of all that is to come asks for."""
+        machines = list(self.machines.values())
+        there = [machine.seen(self.queues) for machine in machines]
+        spent = math.fsum((now - each.launched_at) / 3600 * each.launch.usd_per_hour for each in machines)
+        actions = self.planner.decide(
+            self.forecast(now),
+            [str(job) for queue in self.busy.values() if not queue.refused for job in queue.waiting],
+            there,
+            pose([], there, self.supply.available(now), self.limits, self.objective, now, None),
+            spent=self.tally.money + spent,
+            now=now,
+        )
+        self.tally.plans = self.planner.plans
+        for released in actions.releases:
+            self.release(self.machines[released.location], now + self.conditions.lag_seconds)
+        for launch in actions.launches:
+            if (machine := self.launch(launch, now)) is not None:
+                self.later(machine.ready_at, "look")
+        self.tally.peak = max(self.tally.peak, len(self.machines))
+        for placement in actions.placements:
+            self.start(self.machines[placement.location], int(placement.job), 1, now)
+        for name, reason in actions.refused.items():
+            queue = self.queues[int(name)]
+            queue.refused = True
+            self.tally.refusals.append((queue.first, reason))
+        if actions.look is not None:
+            self.later(actions.look, "look")
+
+    def forecast(self, now: float) -> Forecast:
+        """What all runs that have begun still have to do."""
+        at = {job: (each.name, its.begun) for each in self.machines.values() for job, its in each.running.items()}
+        steps: dict[str, Step] = {}
+        began: dict[str, float] = {}
+        for job, queue in enumerate(self.queues):
+            run = queue.job.run or ""
+            began[run] = min(began.get(run, math.inf), self.came[job])
+            if job in self.dependencies.ended or self.came[job] > now or queue.refused:
+                continue
+            location, begun = at.get(job, (None, None))
+            parents = tuple(str(each) for each in self.dependencies.parents[job])
+            expected = self.predicted(queue)
+            seconds = max(0.1, expected.seconds)
+            steps[str(job)] = Step(queue.job, seconds, parents, begun, location, expected.spread)
+        return Forecast(steps, began)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:
         """The machines without those that are too full for any waiting job, now and soon, which only take the planner's

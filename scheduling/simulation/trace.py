@@ -38,11 +38,13 @@ class Arrival:
 
     :param arrival: seconds after the start of the trace
     :param duration: seconds
+    :param parents: the names of the jobs that must have ended before it arrives
     """
 
     job: Job
     arrival: float
     duration: float
+    parents: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

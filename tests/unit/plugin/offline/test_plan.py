@@ -543,3 +543,86 @@ def test_a_trace_has_fewer_jobs_than_a_plan(folder: Folder) -> None:
     lines = f"{header}a,1,1024,0,100,60000\nb,1,1024,0,100,40000\n".splitlines(keepends=True)
     jobs, _ = trace.parse_trace(lines, "jobs.csv", bundled())
     assert sum(job.count for job in jobs.jobs) == 100_000
+
+
+WORKFLOW = json.dumps(
+    {
+        "workflow": {
+            "specification": {
+                "tasks": [
+                    {"name": "a_1", "id": "1", "parents": []},
+                    {"name": "a_2", "id": "2", "parents": ["1"]},
+                    {"name": "b", "id": "3", "parents": ["1", "2"]},
+                ]
+            },
+            "execution": {
+                "tasks": [
+                    {"id": "1", "runtimeInSeconds": 100, "memoryInBytes": 1048576},
+                    {"id": "2", "runtimeInSeconds": 50, "memoryInBytes": 1048576},
+                    {"id": "3", "runtimeInSeconds": 25, "memoryInBytes": 1048576},
+                ]
+            },
+        }
+    }
+)
+
+
+def workflow(folder: Folder, text: str, *options: str) -> tuple[int, str, str]:
+    file = folder.write("flow.json", text)
+    try:
+        status = main(["simulate", "--workflow", file, "--catalogue", str(folder.path / "catalogue.csv"), *options])
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    captured = folder.capsys.readouterr()
+    return status, captured.out, captured.err.replace(f"{folder.path}/", "")
+
+
+def test_a_workflow_is_simulated_beside_equal_machines(folder: Folder) -> None:
+    status, out, err = workflow(folder, WORKFLOW, "--output", "json", "--lengths", "known")
+    assert status == 0, err
+    answer = json.loads(out)
+    assert [run["policy"] for run in answer["runs"]] == ["greedy", "hours", "forecast"]
+    assert [run["unplaced"] for run in answer["runs"]] == [0, 0, 0]
+    [said] = answer["workflows"]
+    assert said["critical_path_seconds"] == 175
+    assert said["reference"]["machines"] == 1
+    assert said["reference"]["makespan_seconds"] == 175
+    assert answer["runs"][2]["cost_usd"] == pytest.approx(said["reference"]["cost_usd"], rel=0.01)
+    status, out, _ = workflow(
+        folder, WORKFLOW, "--starts", "0", "30", "--scale", "2", "--compare", "forecast", "--hurry", "cheap"
+    )
+    assert status == 0
+    assert "critical path 350 s" in out
+    assert "│ jobs                     │ 6 " in out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "fault"),
+    [
+        (
+            "no",
+            (),
+            "flow.json: Expecting value: line 1 column 1 (char 0); valid: a run recorded in WfFormat 1.4 or 1.5",
+        ),
+        (WORKFLOW.replace('"1", "2"', '"1", "9"'), (), "flow.json: task '3': there is no parent '9'"),
+        (WORKFLOW.replace("1048576", "9" * 14), (), "flow.json: task '1' is too large for every machine; "),
+        (WORKFLOW, ("--jobs", "jobs.csv"), "--workflow takes no --jobs: give one of them"),
+        (WORKFLOW, ("--hurry", "soon"), "argument --hurry: 'soon' is no hurry; valid: 0 to 100, or one of cheap, bal"),
+        (WORKFLOW, ("--hurry", "1", "--compare", "hours"), "--hurry is for the policy forecast; compare it, or leave"),
+        (WORKFLOW, ("--min-instances", "1"), "--min-instances means nothing to the policy forecast; compare others"),
+        (WORKFLOW, ("--starts", "-1"), "argument --starts: '-1' is not a finite number of at least 0"),
+        (WORKFLOW, ("--starts", *["0"] * 34_000), "there are 102,000 tasks; valid: at most 100,000"),
+    ],
+)
+def test_what_is_wrong_with_a_workflow(folder: Folder, text: str, options: tuple[str, ...], fault: str) -> None:
+    status, out, err = workflow(folder, text, *options)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert fault in err
+
+
+def test_options_of_workflows_need_one(folder: Folder) -> None:
+    assert folder.fault(TRACE, "--lengths", "task", command="simulate").startswith("--lengths is for workflows; give")
+    assert folder.fault(TRACE, "--compare", "forecast", command="simulate").startswith("--compare forecast is for work")
+    with pytest.raises(SystemExit):
+        raise SystemExit(main(["simulate"]))
+    assert folder.capsys.readouterr().err.startswith("nothing is given to simulate; give --jobs FILE, or --workflow")

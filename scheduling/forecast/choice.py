@@ -1,0 +1,148 @@
+"""Which schedule is taken: of several that are made by different terms the best trade of money for time. Pure.
+
+``hurry`` says what time is worth: a schedule is the better one whose USD times the length of each run to the power of
+``hurry`` is less. At 1, ten per cent longer for ten per cent less is a draw; at 0 only money counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.forecast.schedule import Builder, Schedule, Terms
+from lading.scheduling.location import Location
+from lading.scheduling.packing.problem import Bin, Problem, fits
+
+# A run shall end after its critical path times one of these; the longer ones where money counts more than time.
+STRETCHES = (1.0, 1.02, 1.05)
+LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
+# A second beyond is worth so many times what it is worth by ``hurry``: insertion sees one step at a time.
+WORTHS = (1.0, 100.0)
+# At a hurry of 1 a run that ends by more than this part later than it could counts as so many times as late again.
+LATE, LATE_COUNTS = 0.05, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The terms of a schedule, but for the moment.
+
+    :param least_cpus: new machines have so many cpus at least: steps to come may share them
+    """
+
+    least_cpus: float = 0.0
+    stretch: float = 1.0
+    worth: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A schedule, and what it was made by."""
+
+    schedule: Schedule
+    way: Way
+    score: float
+
+
+def choose(
+    forecast: Forecast,
+    locations: Sequence[Location],
+    problem: Problem,
+    *,
+    boot: float,
+    hurry: float = 1.0,
+    spent: float = 0.0,
+    ways: Sequence[Way] = (),
+    now: float,
+) -> Choice:
+    """The best schedule of those by all ways.
+
+    :param problem: what can be launched
+    :param spent: USD that the runs have cost until now
+    :param ways: only these are tried; none: all
+    :param now: epoch seconds
+    """
+    builder = Builder(forecast, locations, boot, problem.limits.instances, now)
+    critical: dict[str | None, float] = {}
+    for name, step in forecast.steps.items():
+        critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, 0.0))
+    least = least_usd(forecast, problem, builder)
+    worth = {run: max(hurry, 0.01) * least[run] / seconds for run, seconds in critical.items()}
+    wait = 0.0 if locations else boot
+    soonest = {run: now + wait + seconds for run, seconds in critical.items()}
+    menus: dict[float, Mapping[str, Bin | None]] = {}
+    best: Choice | None = None
+    for way in ways or all_ways(problem, hurry):
+        if way.least_cpus not in menus:
+            menus[way.least_cpus] = launchable(forecast, problem, builder, way.least_cpus)
+        terms = Terms(
+            {run: now + wait + seconds * way.stretch for run, seconds in critical.items()},
+            {run: usd * way.worth for run, usd in worth.items()},
+            menus[way.least_cpus],
+        )
+        schedule = builder.build(terms)
+        found = score(schedule, forecast, soonest, least, hurry, spent, now)
+        if best is None or found < best.score - 1e-12:
+            best = Choice(schedule, way, found)
+    assert best is not None
+    return best
+
+
+def all_ways(problem: Problem, hurry: float) -> list[Way]:
+    sizes = sorted({each.type.capacity.cpus for each in problem.bins if each.type.capacity.cpus <= 64})
+    stretches = STRETCHES if hurry >= 1 else STRETCHES + LONG_STRETCHES
+    return [Way(least, stretch, worth) for least in (0.0, *sizes[1:]) for worth in WORTHS for stretch in stretches]
+
+
+def launchable(forecast: Forecast, problem: Problem, builder: Builder, least_cpus: float) -> dict[str, Bin | None]:
+    """What each step would be launched on: the cheapest with so many cpus at least, or the cheapest at all."""
+    found: dict[str, Bin | None] = {}
+    known: dict[object, Bin | None] = {}
+    for name, step in forecast.steps.items():
+        key = builder.needs[name], step.job.wish
+        if key not in known:
+            large = [each for each in problem.menu(step.job.wish).bins if fits(key[0], each.capacity)]
+            larger = (each for each in large if each.type.capacity.cpus >= least_cpus)
+            known[key] = next(larger, large[0] if large else None)
+        found[name] = known[key]
+    return found
+
+
+def least_usd(forecast: Forecast, problem: Problem, builder: Builder) -> dict[str | None, float]:
+    """USD of what each run has to do, by the share of the cheapest machine that each step takes."""
+    found: dict[str | None, float] = {}
+    bins = launchable(forecast, problem, builder, 0.0)
+    for name, step in forecast.steps.items():
+        usd = 1e-9
+        if (it := bins[name]) is not None:
+            need = builder.needs[name]
+            share = max(need[i] / it.capacity[i] for i in range(4) if it.capacity[i])
+            usd = share * it.price / 3600 * step.left(builder.now)
+        found[step.job.run] = found.get(step.job.run, 0.0) + usd
+    return found
+
+
+def score(
+    schedule: Schedule,
+    forecast: Forecast,
+    soonest_ends: Mapping[str | None, float],
+    least: Mapping[str | None, float],
+    hurry: float,
+    spent: float,
+    now: float,
+) -> float:
+    """The logarithm of USD times the lengths of the runs to the power of ``hurry``, each by its part of the work."""
+    whole = sum(least.values())
+    length = 0.0
+    for run, end in schedule.ends.items():
+        begun = forecast.began.get(run or "", now)
+        seconds, soonest = max(1.0, end - begun), max(1.0, soonest_ends[run] - begun)
+        late = seconds / soonest / (1 + LATE / max(hurry, 1e-9))
+        length += least[run] / whole * (math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late)))
+    return math.log(max(1e-9, spent + schedule.usd)) + hurry * length
+
+
+def nearby(way: Way) -> tuple[Way, ...]:
+    """A way, and those beside it that are tried as long as nothing but time has passed."""
+    return (way, *(replace(way, stretch=each) for each in STRETCHES if each != way.stretch))

@@ -1,0 +1,109 @@
+"""What runs still have to do: their tasks, how long each takes, and which must end before it begins. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from lading.scheduling.job import Job
+
+# One that runs for longer than expected, of which nothing is known, goes on for this part of what it has run.
+GOES_ON = 0.3
+
+
+class CycleError(ValueError):
+    """Tasks that wait for each other, so that none of them can ever begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One job that has not ended: a task instance that runs, waits, or is still to come.
+
+    :param job: what it needs; its name is unique in the forecast
+    :param seconds: how long it is expected to run from its start, above zero; ``spread``: the standard deviation of the
+        logarithm of that, 0: it is known
+    :param parents: the names of the steps that must end before it may begin; those that have ended are left out
+    :param begun: epoch seconds since when it runs; None: it does not yet
+    :param location: the name of the machine on which it runs
+    """
+
+    job: Job
+    seconds: float
+    parents: tuple[str, ...] = ()
+    begun: float | None = None
+    location: str | None = None
+    spread: float = 0.0
+
+    def left(self, now: float) -> float:
+        """Seconds that it still runs. The longer one runs for longer than expected, the longer it goes on."""
+        if self.begun is None:
+            return self.seconds
+        passed = now - self.begun
+        return self.seconds - passed if passed < self.seconds else 1.0 + GOES_ON * passed * min(1.0, self.spread)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The steps of all live runs, by name.
+
+    :param steps: those that have not ended
+    :param began: epoch seconds at which each run has begun, by ``Job.run``; one that is not here begins now
+    """
+
+    steps: Mapping[str, Step]
+    began: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def children(self) -> Mapping[str, tuple[str, ...]]:
+        """The steps that wait for each one."""
+        found: dict[str, list[str]] = {name: [] for name in self.steps}
+        for name, step in self.steps.items():
+            for parent in step.parents:
+                if parent in found:
+                    found[parent].append(name)
+        return {name: tuple(some) for name, some in found.items()}
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """All steps, parents first.
+
+        :raises CycleError: some wait for each other
+        """
+        missing = {name: sum(each in self.steps for each in step.parents) for name, step in self.steps.items()}
+        found = [name for name, number in missing.items() if not number]
+        for name in found:
+            for child in self.children[name]:
+                missing[child] -= 1
+                if not missing[child]:
+                    found.append(child)
+        if len(found) < len(self.steps):
+            odd = sorted(self.steps.keys() - set(found))
+            raise CycleError(f"{len(odd)} tasks wait for each other, among them {', '.join(odd[:3])}")
+        return tuple(found)
+
+    def rests(self, now: float) -> dict[str, float]:
+        """The seconds of the longest way from now, or from the start of a step that does not run yet, through it to the
+        end of its run, by name."""
+        found: dict[str, float] = {}
+        for name in reversed(self.order):
+            found[name] = self.steps[name].left(now) + max((found[each] for each in self.children[name]), default=0.0)
+        return found
+
+    def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
+        """The steps that do not run, parents first, and of those that are free of them the longest rest first."""
+        missing = {
+            name: sum(each in self.steps and self.steps[each].begun is None for each in step.parents)
+            for name, step in self.steps.items()
+            if step.begun is None
+        }
+        ready = [(-rests[name], name) for name, number in missing.items() if not number]
+        heapq.heapify(ready)
+        while ready:
+            _, name = heapq.heappop(ready)
+            yield name
+            for child in self.children[name]:
+                missing[child] -= 1
+                if not missing[child]:
+                    heapq.heappush(ready, (-rests[child], child))

@@ -1,0 +1,196 @@
+"""When each step begins and on which machine, so that little money and time is spent: one schedule by insertion. Pure.
+
+Steps are planned by the longest rest of their run, parents first, each where it costs the least: in room that is paid
+anyway, behind what a machine does, or on a new machine of the cheapest type. A step may wait for room as long as the
+rest of its run is in time; each second beyond is paid with what the time of its run is worth. It is the insertion of
+HEFT (Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for heterogeneous computing",
+IEEE TPDS 13, 2002), with money in the place of the earliest end and latest starts as in IC-PCP (Abrishami,
+Naghibzadeh, Epema, "Deadline-constrained workflow scheduling algorithms for infrastructure as a service clouds", Future
+Generation Computer Systems 29, 2013).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.forecast.timeline import Timeline
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.packing.problem import Bin, fits, vector
+
+
+@dataclass(slots=True)
+class Machine:
+    """A machine of a schedule.
+
+    :param location: the machine that is there; None: it is to be launched
+    :param bin: what is to be launched; ``launched``: it was asked for
+    :param released: its location was released
+    :param closes: epoch seconds at which it has to be gone, for another one to be launched within the limit
+    :param steps: what begins on it, in the order in which it was planned
+    """
+
+    timeline: Timeline
+    location: Location | None = None
+    bin: Bin | None = None
+    steps: list[str] = field(default_factory=list)
+    launched: bool = False
+    released: bool = False
+    closes: float = math.inf
+
+    def needed(self, schedule: Schedule, forecast: Forecast) -> float:
+        """When the next step begins on it that has not begun, epoch seconds; infinite: none does."""
+        steps = (name for name in self.steps if name in forecast.steps and forecast.steps[name].begun is None)
+        return min((schedule.starts[name] for name in steps), default=math.inf)
+
+
+@dataclass(slots=True)
+class Schedule:
+    """When and where everything is planned.
+
+    :param starts: epoch seconds at which each step begins, or has begun; one that fits nothing is left out
+    :param until: when each step ends, epoch seconds
+    :param homes: the machine of each step that does not run yet
+    :param usd: what is still to be paid
+    :param ends: when each run ends, epoch seconds
+    """
+
+    machines: list[Machine]
+    starts: dict[str, float] = field(default_factory=dict)
+    until: dict[str, float] = field(default_factory=dict)
+    homes: dict[str, Machine] = field(default_factory=dict)
+    usd: float = 0.0
+    ends: dict[str | None, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a schedule is made by.
+
+    :param deadlines: epoch seconds until which each run shall have ended
+    :param usd_per_second: what each second is worth by which it ends later
+    :param bins: what each step would be launched on; None: it fits nothing that can be launched
+    """
+
+    deadlines: Mapping[str | None, float]
+    usd_per_second: Mapping[str | None, float]
+    bins: Mapping[str, Bin | None]
+
+
+class Builder:
+    """Makes schedules for one moment.
+
+    :param forecast: what is to be done
+    :param locations: the machines that are there or boot, and take jobs
+    :param boot: seconds from a launch to the first job
+    :param most: how many machines there may be at a time; None: as many as it takes
+    :param now: epoch seconds
+    """
+
+    def __init__(
+        self, forecast: Forecast, locations: Sequence[Location], boot: float, most: int | None, now: float
+    ) -> None:
+        self.forecast, self.locations, self.boot, self.most, self.now = forecast, locations, boot, most, now
+        self.rests = forecast.rests(now)
+        self.order = tuple(forecast.by_rest(self.rests))
+        self.needs = {name: vector(step.job.resources) for name, step in forecast.steps.items()}
+        self._grants: dict[tuple[object, object], bool] = {}
+
+    def build(self, terms: Terms) -> Schedule:
+        """The schedule by these terms."""
+        steps = self.forecast.steps
+        schedule = Schedule([self._there(each) for each in self.locations])
+        by_name = {each.location.name: each for each in schedule.machines if each.location is not None}
+        ends = schedule.until
+        for name, step in steps.items():
+            if step.begun is None:
+                continue
+            schedule.starts[name], ends[name] = step.begun, self.now + step.left(self.now)
+            home = by_name.get(step.location or "")
+            if home is not None:
+                home.timeline.add(home.timeline.since, step.left(self.now), self.needs[name])
+        for name in self.order:
+            self._place(name, schedule, terms)
+        for name, end in ends.items():
+            run = steps[name].job.run
+            schedule.ends[run] = max(end, schedule.ends.get(run, self.now))
+        schedule.usd = sum(each.timeline.usd() for each in schedule.machines)
+        return schedule
+
+    def _there(self, location: Location) -> Machine:
+        up = max(self.now, location.ready_at or self.now)
+        price = location.usd_per_hour / 3600
+        return Machine(Timeline(vector(location.capacity), price, self.boot, up, is_there=True), location)
+
+    def _place(self, name: str, schedule: Schedule, terms: Terms) -> None:
+        step, need, ends = self.forecast.steps[name], self.needs[name], schedule.until
+        before = [each for each in step.parents if each in self.forecast.steps]
+        if any(each not in ends for each in before):
+            return  # what it waits for fits nothing
+        ready = max((ends[each] for each in before), default=self.now)
+        latest = max(ready, terms.deadlines[step.job.run] - self.rests[name])
+        worth, seconds = terms.usd_per_second[step.job.run], step.seconds
+        best, home = (math.inf, math.inf), None
+        for machine in schedule.machines:
+            if not self._suits(machine, name, step.job):
+                continue
+            begin = machine.timeline.earliest(ready, seconds, need)
+            if begin + seconds > machine.closes:
+                continue
+            late = max(0.0, begin - latest) * worth
+            if late <= best[0]:
+                key = machine.timeline.more(begin, seconds) + late, begin
+                if key < best:
+                    best, home = key, machine
+        if (launched := terms.bins[name]) is not None:
+            begin = self._opening(max(ready, self.now + self.boot), seconds, schedule)
+            late = max(0.0, begin - latest) * worth
+            key = (self.boot + seconds) * launched.price / 3600 + late, begin
+            if key < best:
+                best = key
+                home = self._open(launched, begin, schedule)
+        if home is not None:
+            home.timeline.add(best[1], seconds, need)
+            home.steps.append(name)
+            schedule.starts[name], schedule.homes[name] = best[1], home
+            ends[name] = best[1] + seconds
+
+    def _suits(self, machine: Machine, name: str, job: Job) -> bool:
+        """Whether a machine can ever run a job."""
+        if not fits(self.needs[name], machine.timeline.capacity):
+            return False
+        what = machine.location or machine.bin
+        key = id(what), id(job)  # of the same two it is asked again and again, and both live as long as this
+        if key not in self._grants:
+            self._grants[key] = what is not None and what.kind.grants(job.wish)
+        return self._grants[key]
+
+    def _opening(self, begin: float, seconds: float, schedule: Schedule) -> float:
+        """When there may be a machine more at the earliest."""
+        if self.most is None or len(schedule.machines) < self.most:
+            return begin
+        spans = [self._span(each) for each in schedule.machines]
+        for at in sorted({begin, *(end + self.boot for _, end in spans if end + self.boot > begin)}):
+            if sum(since < at + seconds and until > at - self.boot for since, until in spans) < self.most:
+                return at
+        return math.inf
+
+    def _open(self, launched: Bin, begin: float, schedule: Schedule) -> Machine:
+        """A machine more, for which others make way where there may be no more."""
+        since = self.now + self.boot
+        if self.most is not None and len(schedule.machines) >= self.most:
+            since = begin
+            for machine in schedule.machines:
+                if self._span(machine)[1] <= begin - self.boot:
+                    machine.closes = min(machine.closes, begin - self.boot)
+        home = Machine(Timeline(launched.capacity, launched.price / 3600, self.boot, since), bin=launched)
+        schedule.machines.append(home)
+        return home
+
+    def _span(self, machine: Machine) -> tuple[float, float]:
+        """From when to when there is a machine, boot included."""
+        busy = machine.timeline.busy
+        return busy[0][0] - (0.0 if machine.location else self.boot), busy[-1][1]

@@ -1,0 +1,117 @@
+"""What a workflow costs on a fleet of equal machines, with all lengths known: what a careful person could rent. Pure.
+
+Steps begin in the order of the longest rest of their run on the first machine that has room, so that the first machines
+are dense. A machine is paid from a boot before its first step to the end of its last one; gaps that are longer than a
+boot are not paid, but for another boot.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.forecast.timeline import Timeline
+from lading.scheduling.packing.problem import Bin, Vector, fits, offered, vector
+
+# How many machines a fleet has.
+SIZES = (1, 2, 3, 4, 6, 8, 12)
+# So many steps that have no room are passed over for ones behind them.
+MOST_PASSED = 40
+# A person lets a run take so many times its critical path.
+SLACK = 1.25
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fleet:
+    """A fleet of equal machines and what a run on it takes, the cheaper one first.
+
+    :param usd: what it costs
+    :param machines: how many of them are used
+    :param seconds: from the first step to the end of the last one, without the boot
+    """
+
+    usd: float
+    instance_type: str
+    machines: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The cheapest fleets.
+
+    :param critical_path: the seconds of the longest way through the workflow
+    :param in_time: of those whose run takes at most :data:`SLACK` times its critical path; None: there is none
+    :param cheapest: of all; None: a step fits no machine
+    """
+
+    critical_path: float
+    in_time: Fleet | None
+    cheapest: Fleet | None
+
+
+def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> Reference:
+    """The cheapest fleets of one type on which a workflow runs.
+
+    :param workflow: steps of which none runs yet
+    :param boot: seconds from a launch to the first step
+    """
+    critical_path = max(workflow.rests(0.0).values(), default=0.0)
+    all_fleets = list(fleets(workflow, catalogue, boot))
+    in_time = (each for each in all_fleets if each.seconds <= SLACK * critical_path)
+    return Reference(critical_path, min(in_time, default=None), min(all_fleets, default=None))
+
+
+def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[Fleet]:
+    """All fleets of a type that holds each step, of each size up to the one of which a machine stays unused."""
+    needs = {name: vector(step.job.resources) for name, step in workflow.steps.items()}
+    wishes = {step.job.wish for step in workflow.steps.values()}
+    known: set[Vector] = set()
+    for each in offered(catalogue, 0.0)[0]:  # the cheapest first
+        is_able = all(fits(need, each.capacity) for need in needs.values()) and all(map(each.kind.grants, wishes))
+        if each.capacity in known or not is_able:
+            continue
+        known.add(each.capacity)
+        for size in SIZES:
+            machines, seconds = run(workflow, needs, each, boot, size)
+            used = [machine for machine in machines if machine.busy]
+            yield Fleet(sum(machine.usd() for machine in used), each.type.name, len(used), seconds)
+            if len(used) < size:
+                break
+
+
+def run(
+    workflow: Forecast, needs: Mapping[str, Vector], each: Bin, boot: float, size: int
+) -> tuple[list[Timeline], float]:
+    """Such a run on so many machines, and its seconds."""
+    rests = workflow.rests(0.0)
+    machines = [Timeline(each.capacity, each.price / 3600, boot, 0.0) for _ in range(size)]
+    free = [list(each.capacity) for _ in range(size)]
+    missing = {name: len(step.parents) for name, step in workflow.steps.items()}
+    ready = [(-rests[name], name) for name, number in missing.items() if not number]
+    heapq.heapify(ready)
+    ends: list[tuple[float, str, int]] = []
+    now = 0.0
+    while ready or ends:
+        passed: list[tuple[float, str]] = []
+        while ready and len(passed) <= MOST_PASSED:
+            key, name = heapq.heappop(ready)
+            number = next((i for i in range(size) if fits(needs[name], tuple(free[i]))), None)  # type: ignore[arg-type]
+            if number is None:
+                passed.append((key, name))
+                continue
+            free[number] = [have - need for have, need in zip(free[number], needs[name], strict=True)]
+            machines[number].add(now, workflow.steps[name].seconds, needs[name])
+            heapq.heappush(ends, (now + workflow.steps[name].seconds, name, number))
+        for some in passed:
+            heapq.heappush(ready, some)
+        now, ended, number = heapq.heappop(ends)
+        free[number] = [have + need for have, need in zip(free[number], needs[ended], strict=True)]
+        for child in workflow.children[ended]:
+            missing[child] -= 1
+            if not missing[child]:
+                heapq.heappush(ready, (-rests[child], child))
+    return machines, now

@@ -1,0 +1,155 @@
+"""Recorded runs of workflows in WfFormat 1.4 and 1.5 of WfCommons, as `lading simulate` reads them.
+
+Coleman, Casanova, Pottier, Kaushik, Deelman, Ferreira da Silva, "WfCommons: a framework for enabling scientific
+workflow research and development", Future Generation Computer Systems 128, 2022; https://wfcommons.org/format.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from lading.scheduling.forecast.forecast import CycleError, Forecast, Step
+from lading.scheduling.hints.machine_words import DEFAULT_ARCH
+from lading.scheduling.job import Job
+from lading.scheduling.resources import Resources
+from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
+from lading.scheduling.text.printable import shortened
+
+# A task asks for what it has used on average, but for a fifth of a cpu, rounded up; and for a quarter more memory than
+# its most, with a least. What was not recorded is taken to be one cpu and 1 GiB.
+UNASKED_CPUS = 0.2
+MOST_CPUS = 16
+MEMORY_MARGIN = 1.25
+LEAST_MEMORY, MOST_MEMORY, UNRECORDED_MEMORY = 256, 200 * 1024, 1024
+# Shorter tasks than this were not recorded in more detail, seconds.
+LEAST_SECONDS = 0.1
+
+Amount = Annotated[FiniteFloat, Field(ge=0, le=2**53)]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class WorkflowError(ValueError):
+    """A file is no recorded workflow; the message names it, the place in it, and what is valid there."""
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Task(_Read):
+    """A task as it is specified, and in 1.4 as it ran."""
+
+    id: Name
+    name: Name
+    parents: tuple[Name, ...] = ()
+
+
+class _Ran(_Read):
+    id: Name
+    seconds: Amount | None = Field(None, alias="runtimeInSeconds")
+    cores: Amount | None = Field(None, alias="coreCount")
+    percent: Amount | None = Field(None, alias="avgCPU")
+    memory: Amount | None = Field(None, alias="memoryInBytes")
+
+
+class _Specification(_Read):
+    tasks: tuple[_Task, ...]
+
+
+class _Execution(_Read):
+    tasks: tuple[_Ran, ...]
+
+
+class _Workflow(_Read):
+    specification: _Specification
+    execution: _Execution
+
+
+class _Record(_Read):
+    workflow: _Workflow
+
+
+def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
+    """The tasks of a recorded run, all of which arrive at 0 s, or when their parents have ended.
+
+    The jobs are named by the ids of the tasks, and ``Job.task`` is the name without its number, which tasks that do the
+    same share.
+
+    :param source: the file's name, for errors
+    :param scale: by what all lengths are multiplied
+    :raises WorkflowError: it is no such file, a parent is not in it, tasks wait for each other, or they are too many
+    """
+    try:
+        record = _Record.model_validate(_specified(_loaded(text)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise WorkflowError(
+            f"{source}: {place}: {first['msg']}; valid: a run recorded in WfFormat 1.4 or 1.5 (https://wfcommons.org/format)"
+        ) from None
+    except ValueError as error:
+        raise WorkflowError(f"{source}: {error}; valid: a run recorded in WfFormat 1.4 or 1.5, as JSON") from None
+    tasks = record.workflow.specification.tasks
+    if len(tasks) > MOST_SIMULATED:
+        raise WorkflowError(f"{source}: it has {len(tasks):,} tasks; valid: at most {MOST_SIMULATED:,}")
+    ran = {each.id: each for each in record.workflow.execution.tasks}
+    known = {each.id for each in tasks}
+    if len(known) < len(tasks):
+        raise WorkflowError(f"{source}: two tasks have the same id; valid: an id for each")
+    arrivals = []
+    for task in tasks:
+        for parent in task.parents:
+            if parent not in known:
+                raise WorkflowError(f"{source}: task {shortened(task.id)}: there is no parent {shortened(parent)}")
+        its = ran.get(task.id)
+        if its is None or its.seconds is None:
+            raise WorkflowError(
+                f"{source}: task {shortened(task.id)}: it has no runtimeInSeconds; valid: the seconds that it ran"
+            )
+        job = Job(name=task.id, resources=_asked(its), arch=DEFAULT_ARCH, task=_kind(task.name), run="")
+        arrivals.append(Arrival(job, 0.0, max(its.seconds, LEAST_SECONDS) * scale, task.parents))
+    try:
+        _ = as_forecast(arrivals).order
+    except CycleError as error:
+        raise WorkflowError(f"{source}: {error}; valid: parents that come before") from None
+    return arrivals
+
+
+def as_forecast(trace: Sequence[Arrival]) -> Forecast:
+    """All that a trace has to do, before it begins."""
+    return Forecast({each.job.name: Step(each.job, each.duration, each.parents) for each in trace})
+
+
+def _loaded(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _specified(record: Any) -> Any:
+    """What 1.4 has in one list of tasks is both what was specified and how it ran."""
+    match record:
+        case {"workflow": {"tasks": list(tasks)}}:
+            return {"workflow": {"specification": {"tasks": tasks}, "execution": {"tasks": tasks}}}
+    return record
+
+
+def _asked(ran: _Ran) -> Resources:
+    cpus = int(ran.cores) if ran.cores else math.ceil((ran.percent or 100.0) / 100 - UNASKED_CPUS)
+    memory = (
+        math.ceil(ran.memory / 2**20 * MEMORY_MARGIN) if ran.memory else math.ceil(UNRECORDED_MEMORY * MEMORY_MARGIN)
+    )
+    return Resources(max(1, cpus if ran.cores else min(cpus, MOST_CPUS)), min(max(LEAST_MEMORY, memory), MOST_MEMORY))
+
+
+def _kind(name: str) -> str:
+    """What tasks share that do the same: their name without its number."""
+    return re.sub(r"[._-]*(ID)?\d+$", "", name) or name

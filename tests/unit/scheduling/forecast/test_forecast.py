@@ -1,0 +1,36 @@
+"""What is still to come: the longest rests, and the order in which steps are planned."""
+
+from __future__ import annotations
+
+import pytest
+
+from lading.scheduling.forecast.forecast import CycleError, Forecast, Step
+from lading.scheduling.job import Job
+from lading.scheduling.resources import Resources
+
+
+def step(name: str, seconds: float, *parents: str, begun: float | None = None, spread: float = 0.0) -> Step:
+    return Step(Job(name, Resources(1, 1)), seconds, parents, begun, spread=spread)
+
+
+def of(*steps: Step) -> Forecast:
+    return Forecast({each.job.name: each for each in steps})
+
+
+def test_the_longest_rest_counts() -> None:
+    found = of(step("a", 10, begun=100.0), step("b", 5, "a"), step("c", 20, "a"), step("d", 1, "b", "c", "ended"))
+    assert found.rests(104.0) == {"a": 6 + 21, "b": 6, "c": 21, "d": 1}
+    # What is free of all that does not run yet, and of these the longest rest first.
+    assert list(found.by_rest(found.rests(104.0))) == ["c", "b", "d"]
+
+
+def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
+    known, unknown = step("a", 10, begun=0.0), step("a", 10, begun=0.0, spread=1.2)
+    assert [known.left(now) for now in (4.0, 10.0, 100.0)] == [6, 1, 1]
+    assert unknown.left(4.0) == 6
+    assert 1 < unknown.left(10.0) < unknown.left(100.0)
+
+
+def test_tasks_that_wait_for_each_other_are_named() -> None:
+    with pytest.raises(CycleError, match="2 tasks wait for each other, among them b, c"):
+        _ = of(step("a", 1), step("b", 1, "c"), step("c", 1, "b")).order

@@ -1,0 +1,142 @@
+"""What is done now: jobs begin, machines are launched and released, and a plan holds as long as all goes as planned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lading.scheduling.forecast.forecast import Forecast, Step
+from lading.scheduling.forecast.policy import SLACK, Actions, Planner
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.packing.problem import pose
+from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.resources import Resources
+from tests.services.packing import catalogue
+
+GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
+PROBLEM = pose([], [], GOODS, Limits(), Objective(), 0.0, None)
+BOOT = 60.0
+
+
+def step(name: str, seconds: float, *parents: str, cpus: float = 2) -> Step:
+    return Step(Job(name, Resources(cpus, 1), run="r"), seconds, parents)
+
+
+class Workflow:
+    """Steps, machines and a planner for them."""
+
+    def __init__(self, *steps: Step, locations: tuple[str, ...] = ()) -> None:
+        self.steps = {each.job.name: each for each in steps}
+        self.locations = [self.location(each) for each in locations]
+        self.planner = Planner(BOOT)
+
+    @staticmethod
+    def location(name: str, ready_at: float | None = None) -> Location:
+        return Location(
+            name, Resources(2, 4096), instance_type="small", usd_per_hour=0.36, ready_at=ready_at, idle_since=0.0
+        )
+
+    def decide(self, now: float) -> Actions:
+        waiting = [
+            name
+            for name, each in self.steps.items()
+            if each.begun is None and not self.steps.keys() & set(each.parents)
+        ]
+        return self.planner.decide(Forecast(self.steps, {"r": 0.0}), waiting, self.locations, PROBLEM, now=now)
+
+    def begin(self, name: str, location: str, now: float) -> None:
+        its = self.steps[name]
+        self.steps[name] = replace(its, begun=now, location=location)
+        self.locations = [
+            replace(each, used=its.job.resources, jobs=1, idle_since=None) if each.name == location else each
+            for each in self.locations
+        ]
+
+    def end(self, name: str) -> None:
+        its = self.steps.pop(name)
+        self.locations = [
+            replace(each, used=Resources(), jobs=0, idle_since=0.0) if each.name == its.location else each
+            for each in self.locations
+        ]
+
+
+def test_a_machine_boots_while_its_step_waits_for_another() -> None:
+    """It is paid for while it boots in any case, so it boots before what it is for can begin."""
+    here = Workflow(step("a", 100), step("b", 50, "a"), step("c", 50, "a"), locations=("up",))
+    actions = here.decide(0.0)
+    assert [(each.job, each.location) for each in actions.placements] == [("a", "up")]
+    assert actions.launches == ()
+    assert actions.look == pytest.approx(100 - BOOT)
+    here.begin("a", "up", 0.0)
+    actions = here.decide(40.0)
+    assert [each.instance_type for each in actions.launches] == ["small"]
+    assert here.planner.plans == 1
+
+
+def test_a_plan_holds_until_something_goes_another_way() -> None:
+    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up",))
+    here.decide(0.0)
+    here.begin("a", "up", 0.0)
+    here.decide(50.0)
+    assert here.decide(100.0 + SLACK).placements == ()
+    assert here.planner.plans == 1
+    here.decide(101.0 + SLACK)  # a runs for longer
+    assert here.planner.plans == 2
+    here.end("a")
+    actions = here.decide(150.0)  # and has ended
+    assert here.planner.plans == 3
+    assert [each.job for each in actions.placements] == ["b"]
+    here.begin("b", "up", 150.0)
+    here.steps["new"] = step("new", 10)
+    here.decide(151.0)
+    assert here.planner.plans == 4
+    here.locations.append(here.location("another"))
+    here.decide(152.0)
+    assert here.planner.plans == 5
+    here.locations = []
+    here.decide(153.0)
+    assert here.planner.plans == 6
+
+
+def test_a_machine_that_nothing_needs_before_another_would_have_booted_goes() -> None:
+    here = Workflow(step("a", 300), step("b", 50, "a", cpus=2), locations=("first", "second", "third"))
+    actions = here.decide(0.0)
+    place = actions.placements[0].location
+    assert {each.location for each in actions.releases} == {"first", "second", "third"} - {place}
+    assert {each.reason for each in actions.releases} == {"nothing is expected to need it"}
+
+
+def test_what_waits_says_for_what() -> None:
+    here = Workflow(step("long", 600), step("a", 20), step("b", 20), step("c", 20), locations=("first", "second"))
+    actions = here.decide(0.0)
+    assert len(actions.placements) == 2
+    reasons = sorted(each.reason for each in actions.waits)
+    assert reasons == [
+        "there is room on second in about 20 s: its run does not end later by that, or costs less",
+        "there is room on second in about 40 s: its run does not end later by that, or costs less",
+    ]
+    here = Workflow(step("a", 20))
+    [wait] = here.decide(0.0).waits
+    assert wait.reason == "a machine is launched for it that is up in about 60 s"
+    here.locations = [here.location("boots", ready_at=60.0)]
+    [wait] = here.decide(10.0).waits
+    assert wait.reason == "boots boots, on which it begins in about 50 s"
+    assert here.planner.plans == 1  # it is the one that was launched
+
+
+def test_what_fits_nothing_is_refused() -> None:
+    assert "large" in Workflow(step("huge", 10, cpus=64)).decide(0.0).refused["huge"]
+
+
+def test_nothing_is_placed_where_something_still_runs() -> None:
+    """A step that ends by a second later than planned holds up the one behind it, and no plan is made for that."""
+    here = Workflow(step("a", 100), step("b", 100), locations=("up",))
+    here.planner.hurry = 0.0
+    here.decide(0.0)
+    here.begin("a", "up", 0.0)
+    assert here.decide(100.0).placements == ()
+    here.end("a")
+    assert [each.job for each in here.decide(101.0).placements] == ["b"]
+    assert here.planner.plans == 1

@@ -1,0 +1,109 @@
+"""Schedules: what must hold for each, whatever is to be done, and the choice between them."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lading.scheduling.forecast.choice import all_ways, choose
+from lading.scheduling.forecast.forecast import Forecast, Step
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.packing.problem import Problem, pose
+from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.resources import Resources
+from tests.services.packing import catalogue
+
+GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
+BOOT, NOW = 60.0, 1000.0
+
+
+def posed(most: int | None = None) -> Problem:
+    return pose([], [], GOODS, Limits(instances=most), Objective(), NOW, None)
+
+
+def there(name: str, cpus: float = 2, **more: object) -> Location:
+    return Location(name, Resources(cpus, 4 * 1024), instance_type="small", usd_per_hour=0.36, **more)  # type: ignore[arg-type]
+
+
+@st.composite
+def forecasts(draw: st.DrawFn) -> Forecast:
+    steps: dict[str, Step] = {}
+    for number in range(draw(st.integers(1, 10))):
+        parents = draw(st.lists(st.sampled_from(sorted(steps)), max_size=3, unique=True)) if steps else []
+        parents = [each for each in parents if steps[each].begun is None or draw(st.booleans())]
+        job = Job(f"{number}", Resources(draw(st.sampled_from([1, 2, 8])), 1024), run=draw(st.sampled_from("xy")))
+        steps[job.name] = Step(job, draw(st.sampled_from([0.5, 7.0, 90.0, 400.0])), tuple(parents))
+    return Forecast(steps, {"x": NOW - 100})
+
+
+@given(forecasts(), st.sampled_from([0.0, 0.5, 1.0, 10.0]), st.sampled_from([None, 1, 3]), st.booleans())
+def test_what_holds_for_every_schedule(forecast: Forecast, hurry: float, most: int | None, is_up: bool) -> None:
+    locations = [there("up", 8), there("boots", 8, ready_at=NOW + 20)][: 2 if is_up else 0]
+    most = None if most is None else most + len(locations)
+    schedule = choose(forecast, locations, posed(most), boot=BOOT, hurry=hurry, now=NOW).schedule
+    assert schedule.starts.keys() == forecast.steps.keys()
+    for name, step in forecast.steps.items():
+        assert schedule.until[name] == schedule.starts[name] + step.seconds
+        assert all(schedule.until[parent] <= schedule.starts[name] for parent in step.parents)
+    for machine in schedule.machines:
+        up = NOW if machine.location is not None else NOW + BOOT
+        assert all(
+            schedule.starts[name] >= max(up, getattr(machine.location, "ready_at", None) or up)
+            for name in machine.steps
+        )
+        for used in machine.timeline.used:
+            assert all(amount <= have for amount, have in zip(used, machine.timeline.capacity, strict=True))
+        assert all(before[1] < after[0] for before, after in pairwise(machine.timeline.busy))
+    assert sorted(name for machine in schedule.machines for name in machine.steps) == sorted(forecast.steps)
+    assert schedule.usd == pytest.approx(sum(machine.timeline.usd() for machine in schedule.machines))
+    if most is not None:
+        spans = [
+            (machine.timeline.busy[0][0] - (0.0 if machine.location else BOOT), machine.timeline.busy[-1][1])
+            for machine in schedule.machines
+        ]
+        assert all(sum(begin <= at < end for begin, end in spans) <= most for at, _ in spans)
+
+
+def test_hurry_is_what_time_is_worth() -> None:
+    """Eight jobs of a quarter of an hour: the more machines, the sooner, for a boot more each."""
+    forecast = Forecast({f"{number}": Step(Job(f"{number}", Resources(2, 1)), 900.0) for number in range(8)})
+    ends, usd = [], []
+    for hurry in (0.0, 1.0, 10.0):
+        found = choose(forecast, [], posed(), boot=BOOT, hurry=hurry, now=NOW)
+        ends.append(found.schedule.ends[None] - NOW)
+        usd.append(found.schedule.usd)
+    assert ends[0] == pytest.approx(8 * 900 + BOOT)  # one machine
+    assert ends[1:] == [900 + BOOT] * 2
+    assert usd[0] < usd[1] == pytest.approx(usd[2])
+
+
+def test_a_step_that_can_wait_for_nothing_waits() -> None:
+    """Beside a long one a short one runs first on the machine that is there, and the other short one after it."""
+    steps = {
+        "long": Step(Job("long", Resources(2, 1)), 600.0),
+        **{f"short{number}": Step(Job(f"short{number}", Resources(2, 1)), 100.0) for number in range(3)},
+    }
+    schedule = choose(Forecast(steps), [there("up"), there("too")], posed(), boot=BOOT, now=NOW).schedule
+    assert len(schedule.machines) == 2
+    assert len({id(schedule.homes[f"short{number}"]) for number in range(3)}) == 1
+    assert schedule.ends[None] == NOW + 600
+
+
+def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
+    steps = {
+        "huge": Step(Job("huge", Resources(64, 1)), 10.0),
+        "after": Step(Job("after", Resources(1, 1)), 10.0, ("huge",)),
+        "other": Step(Job("other", Resources(1, 1)), 10.0),
+    }
+    schedule = choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW).schedule
+    assert schedule.starts.keys() == {"other"}
+
+
+def test_ways_without_a_bound_on_time_are_tried_where_time_counts_little() -> None:
+    assert max(way.stretch for way in all_ways(posed(), 1.0)) == 1.05
+    assert max(way.stretch for way in all_ways(posed(), 0.0)) == math.inf
