@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from lading.hooks.batch import outcome
 from lading.hooks.batch.outcome import Outcome, decide
@@ -201,7 +204,16 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> RunRecord:
-        return cls(**fields)
+        """What :meth:`to_json` has made.
+
+        :raises ValueError: it is no such thing
+        """
+        return _records().validate_python(fields)
+
+
+@cache
+def _records() -> TypeAdapter[RunRecord]:
+    return TypeAdapter(RunRecord)
 
 
 @dataclass(frozen=True, slots=True)

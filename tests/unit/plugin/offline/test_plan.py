@@ -605,7 +605,11 @@ def test_a_workflow_is_simulated_beside_equal_machines(folder: Folder) -> None:
             "flow.json: Expecting value: line 1 column 1 (char 0); valid: a run recorded in WfFormat 1.4 or 1.5",
         ),
         (WORKFLOW.replace('"1", "2"', '"1", "9"'), (), "flow.json: task '3': there is no parent '9'"),
-        (WORKFLOW.replace("1048576", "9" * 14), (), "flow.json: task '1' is too large for every machine that is x86_64; "),
+        (
+            WORKFLOW.replace("1048576", "9" * 14),
+            (),
+            "flow.json: task '1' is too large for every machine that is x86_64",
+        ),
         (WORKFLOW, ("--jobs", "jobs.csv"), "--workflow takes no --jobs: give one of them"),
         (WORKFLOW, ("--hurry", "soon"), "argument --hurry: 'soon' is no hurry; valid: 0 to 100, or one of cheap, bal"),
         (WORKFLOW, ("--hurry", "1", "--compare", "hours"), "--hurry is for the policy forecast; compare it, or leave"),
