@@ -1,14 +1,23 @@
-"""The chart of `lading simulate --plot`: what each policy paid for and used over time, as SVG."""
+"""Charts as SVG: what each policy paid for and used over time, and what a run costs for each time that it may take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
+from typing import ParamSpec
 
+from lading.plugin.offline.options import UsageError
+from lading.scheduling.simulation.frontier import Point
 from lading.scheduling.simulation.report import Report
+from lading.scheduling.text.printable import shortened
+
+P = ParamSpec("P")
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 900, 180, 60, 40, 50
 PARTS = 300
+LABEL_WIDTH, LABEL_HEIGHT = 60, 24
 PAID, USED, MACHINES, INK = "#d8d8d8", "#4269d0", "#ff725c", "#333333"
 
 
@@ -47,9 +56,84 @@ def svg(reports: Sequence[Report]) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def html(reports: Sequence[Report]) -> str:
-    """The same as a page."""
-    return f'<!doctype html>\n<meta charset="utf-8">\n<title>lading simulate</title>\n{svg(reports)}'
+def frontier_svg(points: Sequence[Point], equal: Sequence[Point]) -> str:
+    """USD against the time of the end, for each hurry and for fleets of equal machines; both axes are logarithmic."""
+    all_points = [*points, *equal]
+    across = Scale([each.seconds / 3600 for each in all_points], LEFT, LEFT + WIDTH)
+    down = Scale([each.usd for each in all_points], TOP + 2 * HEIGHT, TOP)
+    bottom = TOP + 2 * HEIGHT
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + 120} {bottom + GAP}" '
+        f'font-family="sans-serif" font-size="12" fill="{INK}"><rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{LEFT}" y="20">USD over the hours after which the run ends: <tspan fill="{USED}">by hurry</tspan>, '
+        f'<tspan fill="{MACHINES}">on equal machines</tspan></text>',
+        f'<path d="M{LEFT},{TOP} V{bottom} H{LEFT + WIDTH}" fill="none" stroke="{PAID}"/>',
+    ]
+    lines += [
+        f'<text x="{across(value):.1f}" y="{bottom + 16}" text-anchor="middle">{value:.3g} h</text>'
+        for value in across.ticks()
+    ]
+    lines += [
+        f'<text x="{LEFT - 6}" y="{down(value) + 4:.1f}" text-anchor="end">{value:.3g}</text>' for value in down.ticks()
+    ]
+    labels: dict[tuple[float, float], tuple[float, float, list[str]]] = {}  # of points that are close, one
+    for some, colour in ((points, USED), (equal, MACHINES)):
+        at = [
+            (across(each.seconds / 3600), down(each.usd), each) for each in sorted(some, key=lambda each: each.seconds)
+        ]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in at)
+        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-opacity="0.4"/>')
+        for x, y, each in at:
+            said = f"{each.way}: {each.usd:.4f} USD, {each.seconds:,.0f} s"
+            lines.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"><title>{escape(said)}</title></circle>'
+            )
+            labels.setdefault((x // LABEL_WIDTH, y // LABEL_HEIGHT), (x, y, []))[2].append(each.way)
+    lines += [
+        f'<text x="{x + 6:.1f}" y="{y - 6:.1f}">{escape(", ".join(ways))}</text>' for x, y, ways in labels.values()
+    ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
+class Scale:
+    """A logarithmic axis from the least to the largest of some values, each above zero."""
+
+    def __init__(self, values: Sequence[float], first: float, last: float) -> None:
+        self.least, self.most = min(values), max(*values, min(values) * 1.1)
+        self.first, self.last = first, last
+
+    def __call__(self, value: float) -> float:
+        part = math.log(value / self.least) / math.log(self.most / self.least)
+        return self.first + part * (self.last - self.first)
+
+    def ticks(self) -> list[float]:
+        return [self.least * (self.most / self.least) ** (part / 4) for part in range(5)]
+
+
+def form(path: str, draw_svg: Callable[P, str]) -> Callable[P, str]:
+    """What draws a chart, as an SVG or a page, by the file's name.
+
+    :raises UsageError: the name says neither
+    """
+    suffix = Path(path).suffix
+    if suffix not in (".svg", ".html"):
+        raise UsageError(f"--plot {shortened(path)} has no form; valid: a name that ends in .svg or .html")
+    if suffix == ".svg":
+        return draw_svg
+    head = '<!doctype html>\n<meta charset="utf-8">\n<title>lading</title>\n'
+
+    def draw_page(*args: P.args, **kwargs: P.kwargs) -> str:
+        return head + draw_svg(*args, **kwargs)
+
+    return draw_page
+
+
+def draw(drawn: str, path: str) -> None:
+    """:raises UsageError: the file cannot be written"""
+    try:
+        Path(path).write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--plot {shortened(path)}: {error.strerror}") from None
 
 
 def title(report: Report) -> str:

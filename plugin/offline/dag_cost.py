@@ -29,7 +29,7 @@ from lading.hooks.site import ElasticSite, Site
 from lading.operators.scattering import input_sources
 from lading.operators.scattering.shape import Shape
 from lading.plugin import policies
-from lading.plugin.offline import task_script
+from lading.plugin.offline import frontier, task_script
 from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.database import read_connections, reading_store
@@ -37,7 +37,8 @@ from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.simulation.run_cost import Step, begins, on_machines
+from lading.scheduling.plan import Limits
+from lading.scheduling.simulation.run_cost import Step, as_workflow, begins, on_machines
 from lading.scheduling.simulation.simulator import NoEnd
 from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
@@ -86,6 +87,18 @@ class Forecast:
     elsewhere: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run has to do at a site that buys machines.
+
+    :param steps: its tasks there; ``upstream``: the tasks that come before each task of the Dag
+    """
+
+    steps: Sequence[Step]
+    upstream: Mapping[str, Sequence[str]]
+    market: MachineMarket
+
+
 def run(args: argparse.Namespace, out: IO[str]) -> int:
     """Print the forecast for a Dag; the exit status.
 
@@ -93,9 +106,12 @@ def run(args: argparse.Namespace, out: IO[str]) -> int:
     """
     conf = parsed_conf(args.conf)
     read_connections()
-    asked = argparse.Namespace(verbose=False, dag=task_script.find_dag(args.dag), conf=conf, found=None)
+    asked = argparse.Namespace(verbose=False, dag=task_script.find_dag(args.dag), conf=conf, found=None, work=None)
     ask(asked)
     found: Forecast = asked.found
+    if args.frontier:
+        show_frontiers(args, asked.work, out)
+        return 0
     if args.output == "json":
         json.dump(asdict(found), out)
         out.write("\n")
@@ -112,7 +128,7 @@ def ask(args: argparse.Namespace) -> None:
     except SitesError as error:
         raise UsageError(str(error)) from None
     with reading_store() as session:
-        args.found = forecast(session, args.dag, args.conf, sites)
+        args.found, args.work = forecast(session, args.dag, args.conf, sites)
 
 
 def parsed_conf(text: str | None) -> dict[str, Any] | None:
@@ -126,8 +142,30 @@ def parsed_conf(text: str | None) -> dict[str, Any] | None:
     return found
 
 
-def forecast(session: Session, dag: DAG, conf: Mapping[str, Any] | None, sites: Mapping[str, Site[Any]]) -> Forecast:
-    """What a run of a Dag with this conf will cost."""
+def show_frontiers(args: argparse.Namespace, work: Mapping[str, Work], out: IO[str]) -> None:
+    """What the run costs for each time that it may take, at each site that buys machines.
+
+    :raises UsageError: none does for it, or its jobs wait for each other in too many ways
+    """
+    if not work:
+        raise UsageError(
+            f"--dag {args.dag} --frontier: no task of it goes to a site that buys machines, as far as is known"
+        )
+    for name, its in work.items():
+        if args.output != "json":
+            print(printable(f"Site {name}:"), file=out)
+        try:
+            workflow = as_workflow(its.steps, its.upstream)
+        except ValueError as error:
+            raise UsageError(f"--dag {args.dag} --frontier: {error}") from None
+        limits = its.market.limits if args.max_instances is None else Limits(instances=args.max_instances)
+        frontier.show(args, workflow, its.market.catalogue, its.market.boot_seconds, limits, out)
+
+
+def forecast(
+    session: Session, dag: DAG, conf: Mapping[str, Any] | None, sites: Mapping[str, Site[Any]]
+) -> tuple[Forecast, dict[str, Work]]:
+    """What a run of a Dag with this conf will cost, and what it has to do at each site that buys machines."""
     past, views = Past(session, dag.dag_id, conf), task_script.views(sites)
     found = Forecast(dag.dag_id, [])
     steps: dict[str, Step] = {}
@@ -159,8 +197,13 @@ def forecast(session: Session, dag: DAG, conf: Mapping[str, Any] | None, sites: 
         raise UsageError(f"--dag {dag.dag_id}: more than {MOST_SIMULATED:,} jobs; valid: at most so many")
     upstream = {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks}
     begin = begins(upstream, {step.name: step.seconds for step in steps.values()})
-    charge(session, found, steps, stops, begin, sites)
-    return found
+    markets = charge(session, found, steps, stops, begin, sites)
+    sites_of = {line.task: line.site for line in found.lines}
+    work = {
+        name: Work([step for step in steps.values() if sites_of[step.name] == name], upstream, market)
+        for name, market in markets.items()
+    }
+    return found, {name: its for name, its in work.items() if its.steps}
 
 
 class Past:
@@ -246,12 +289,13 @@ def charge(
     stops: Mapping[str, Mapping[str, Planned]],
     begin: Mapping[str, float],
     sites: Mapping[str, Site[Any]],
-) -> None:
-    """Note what the lines cost, and the sums.
+) -> dict[str, MachineMarket]:
+    """Note what the lines cost, and the sums; what the sites buy that buy machines.
 
     :param stops: of each task, what it asks for at each site that it may go to
     :param begin: when each begins, seconds after the run
     """
+    markets: dict[str, MachineMarket] = {}
     lines = {line.task: line for line in found.lines}
     for name, site in sites.items():
         mine = [step for step in steps.values() if lines[step.name].site == name]
@@ -264,6 +308,7 @@ def charge(
                 rate(site, step, lines[step.name], why)
             continue
         found.prices[name] = "; ".join(market.catalogue.sources)
+        markets[name] = market
         try:
             bill = on_machines(mine, begin, market)
             if len(may_go) > len(mine):
@@ -278,6 +323,7 @@ def charge(
                 lines[step.name].notes.append(f"site {name}: {words}")
     found.usd = sum(line.usd or 0.0 for line in found.lines)
     found.unknown = [line.task for line in found.lines if line.usd is None]
+    return markets
 
 
 def market_of(session: Session, site: Site[Any]) -> tuple[MachineMarket | None, str]:

@@ -132,6 +132,13 @@ SITE_OPTIONS = (
 PLAN_OPTIONS = (
     option("--jobs", metavar="FILE", help=f"CSV: {','.join(REQUIRED)}[,{','.join(OPTIONAL)}]"),
     option("--dag", metavar="DAG", help="in place of jobs: what a run of this Dag will cost, before it begins"),
+    option("--workflow", metavar="FILE", help="with --frontier: a recorded run in WfFormat 1.4 or 1.5 (WfCommons)"),
+    option(
+        "--frontier",
+        action="store_true",
+        help="of a workflow or a Dag: USD against the time of the end, by hurry and on equal machines",
+    ),
+    option("--plot", metavar="FILE", help="draw the frontier, as .svg or .html"),
     option("--conf", metavar="JSON", help="with --dag: the conf of that run, by which earlier runs are chosen"),
     option("--running", metavar="FILE", help=f"CSV: {','.join(RUNNING)}; filled first, not in the cost"),
     option("--policy", choices=POLICY_NAMES, default="priced", help="how to pack (priced)"),

@@ -6,75 +6,17 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO
 
-from lading.hooks.files import text_file
+from lading.plugin.offline.inputs import market, read_table
 from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.plan_output import print_json, print_plan
 from lading.plugin.offline.watch import INTERRUPTED, Watch
-from lading.scheduling import catalogue
-from lading.scheduling.catalogue import Catalogue, Overhead
 from lading.scheduling.plan import Objective
 from lading.scheduling.planner import plan
 from lading.scheduling.simulation import trace
-from lading.scheduling.text import tables
-from lading.scheduling.text.printable import printable, shortened
-from lading.scheduling.text.tables import TableError
-
-# So much of a file is split into lines at once, in characters.
-PART = 2**16
-
-
-def read_text(path: str) -> str:
-    try:
-        return text_file.read(path)
-    except text_file.FileError as error:
-        raise TableError(path, 1, str(error)) from None
-
-
-def read_table(path: str, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[str]:
-    """The lines of a table. Columns that it has besides are named on stderr, for one of them may be misspelt."""
-    text = read_text(path)
-    if others := tables.unread(split(text), path, required, optional):
-        valid = ", ".join(dict.fromkeys((*required, *optional)))
-        print(printable(f"{path}:1: not read: {shortened(', '.join(others))}; valid: {valid}"), file=sys.stderr)
-    return split(text)
-
-
-def split(text: str) -> Iterator[str]:
-    """Its lines, some at a time: a million of them at once take more memory than a plan for them."""
-    begin = 0
-    while begin < len(text):
-        end = text.find("\n", begin + PART) + 1 or len(text)
-        yield from text[begin:end].splitlines(keepends=True)
-        begin = end
-
-
-@dataclass(frozen=True, slots=True)
-class Market:
-    """What can be launched, and what is known of types that cannot."""
-
-    offered: Catalogue
-    known: Catalogue
-
-
-def market(args: argparse.Namespace) -> Market:
-    """The catalogue that the options describe: disks added, overheads taken off, types selected."""
-    if args.catalogue is None:
-        found = catalogue.bundled()
-    elif args.catalogue.endswith(".toml"):
-        found = catalogue.parse_toml(read_text(args.catalogue), args.catalogue)
-    else:
-        lines = read_table(args.catalogue, catalogue.REQUIRED, catalogue.COLUMNS)
-        found = catalogue.parse_csv(lines, args.catalogue)
-    found = found.with_ebs(int(args.ebs_gib * catalogue.GIB)).less(Overhead(memory=args.overhead_memory))
-    try:
-        return Market(found.select(args.types, args.exclude_types), found)
-    except ValueError as error:
-        raise UsageError(f"--types, --exclude-types: {error}") from None
 
 
 @contextmanager
@@ -92,6 +34,19 @@ def uncollected() -> Iterator[None]:
 @uncollected()
 def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Plan what the options describe and print it; the exit status."""
+    if (
+        args.workflow is not None
+        or (args.frontier and args.dag is None)
+        or (args.plot is not None and not args.frontier)
+    ):
+        if args.workflow is None or not args.frontier or args.jobs is not None or args.dag is not None:
+            raise UsageError(
+                "--frontier is for a workflow or a Dag, and --workflow and --plot are for it: give --workflow FILE "
+                "--frontier, or --dag DAG --frontier; lading simulate --workflow FILE says what one run costs"
+            )
+        from lading.plugin.offline import frontier
+
+        return frontier.run(args, market(args).offered, out or sys.stdout)
     if args.dag is not None or args.conf is not None:
         if args.jobs is not None or args.dag is None:
             raise UsageError("--dag takes no --jobs, and --conf belongs to --dag: give --jobs FILE, or --dag DAG")

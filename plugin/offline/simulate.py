@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import IO, Any
 
+from lading.plugin.offline import chart
+from lading.plugin.offline.inputs import Market, market, read_table, read_workflow
 from lading.plugin.offline.options import UsageError
-from lading.plugin.offline.plan import Market, market, read_table, read_text
 from lading.plugin.offline.watch import Watch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
@@ -22,14 +22,13 @@ from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace, wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import SLACK, Fleet, Reference, reference
+from lading.scheduling.simulation.frontier import TICK
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import NoEnd, simulate
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import expected_lengths, run_at
-from lading.scheduling.text.printable import printable, shortened
+from lading.scheduling.text.printable import printable
 
-# Between two plans of a workflow, seconds: a controller wakes when a task has ended.
-WORKFLOW_TICK = 0.1
 REPORT_LINES = {
     "jobs": "jobs",
     "unplaced": "jobs that found no place",
@@ -83,7 +82,7 @@ class Given:
 
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Simulate the trace under each policy and print what came of it; the exit status."""
-    form = None if args.plot is None else form_of(args.plot)
+    form = None if args.plot is None else chart.form(args.plot, chart.svg)
     goods = market(args)
     given = read_jobs(args, goods) if args.workflow is None else read_workflows(args, goods)
     refuse_idle_options(args, given.policies)
@@ -114,7 +113,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
             )
     print_reports(reports, given.references, goods.offered, args.output, out or sys.stdout)
     if form is not None:
-        draw(form(reports), args.plot)
+        chart.draw(form(reports), args.plot)
     return 0
 
 
@@ -148,13 +147,7 @@ def read_workflows(args: argparse.Namespace, goods: Market) -> Given:
     arrivals: list[Arrival] = []
     references = {}
     for number, path in enumerate(args.workflow):
-        try:
-            workflow = wfformat.read(read_text(path), path, scale=args.scale or 1.0)
-        except wfformat.WorkflowError as error:
-            raise UsageError(str(error)) from None
-        asked = [each.job for each in workflow]
-        for refused in pose(asked, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
-            raise UsageError(f"{path}: task {shortened(refused.job)} {refused.reason}")
+        workflow = read_workflow(path, goods.offered, args.scale or 1.0)
         references[path] = reference(wfformat.as_forecast(workflow), goods.offered, args.boot_seconds)
         for again, begin in enumerate(args.starts or (0.0,)):
             arrivals += run_at(workflow, f"{number}.{again}", begin)
@@ -164,7 +157,7 @@ def read_workflows(args: argparse.Namespace, goods: Market) -> Given:
         arrivals,
         Limits(instances=args.max_instances),
         args.compare or ("greedy", "hours", FORECAST),
-        args.tick_seconds or WORKFLOW_TICK,
+        args.tick_seconds or TICK,
         expected_lengths(arrivals, args.lengths or "task"),
         references,
     )
@@ -186,23 +179,6 @@ def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> No
 def tell(watch: Watch, policy: str, total: int, ended: int) -> None:
     """Show how many jobs have ended."""
     watch(policy, ended / max(1, total))
-
-
-def form_of(path: str) -> Callable[[Sequence[Report]], str]:
-    """What draws the chart over time, by the file's name."""
-    from lading.plugin.offline import chart
-
-    form = {".svg": chart.svg, ".html": chart.html}.get(Path(path).suffix)
-    if form is None:
-        raise UsageError(f"--plot {shortened(path)} has no form; valid: a name that ends in .svg or .html")
-    return form
-
-
-def draw(chart: str, path: str) -> None:
-    try:
-        Path(path).write_text(chart, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--plot {shortened(path)}: {error.strerror}") from None
 
 
 @contextmanager

@@ -21,7 +21,7 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 # A second beyond is worth so many times what it is worth by ``hurry``: insertion sees one step at a time.
 WORTHS = (1.0, 100.0)
 # At a hurry of 1 a run that ends by more than this part later than it could counts as so many times as late again.
-LATE, LATE_COUNTS = 0.05, 10.0
+LATE, LATE_COUNTS = 0.04, 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
 
+# So many times a job may wait for another: where all of 1,000 wait for 1,000, that is a million.
+MOST_WAITS = 2_000_000
+# No job is over sooner than this, seconds.
+LEAST_SECONDS = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -67,6 +72,33 @@ def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) 
     for name in TopologicalSorter(upstream).static_order():
         found[name] = max((found[each] + seconds.get(each, 0.0) for each in upstream.get(name, ())), default=0.0)
     return found
+
+
+def as_workflow(steps: Sequence[Step], upstream: Mapping[str, Sequence[str]]) -> list[Arrival]:
+    """The jobs of steps of a run, each of which waits for all jobs of the steps before its own.
+
+    :param upstream: the tasks that come before each task of the run; those that are no steps take no time
+    :raises ValueError: jobs wait for each other in more ways than :data:`MOST_WAITS`
+    """
+    by_name = {step.name: step for step in steps}
+    before: dict[str, frozenset[str]] = {}
+    for name in TopologicalSorter(upstream).static_order():
+        above = (frozenset({each}) if each in by_name else before[each] for each in upstream.get(name, ()))
+        before[name] = frozenset().union(*above)
+    names = {step.name: [f"{step.name}[{number}]" for number in range(step.jobs)] for step in steps}
+    waits = sum(step.jobs * len(names[parent]) for step in steps for parent in before[step.name])
+    if waits > MOST_WAITS:
+        raise ValueError(f"its jobs wait for each other in {waits:,} ways; valid: at most {MOST_WAITS:,}")
+    return [
+        Arrival(
+            replace(step.job, name=name, count=1, task=step.name, run="", expected=None),
+            0.0,
+            max(step.seconds, LEAST_SECONDS),
+            tuple(parent for each in sorted(before[step.name]) for parent in names[each]),
+        )
+        for step in steps
+        for name in names[step.name]
+    ]
 
 
 def on_machines(steps: Sequence[Step], begin: Mapping[str, float], market: MachineMarket) -> Bill:

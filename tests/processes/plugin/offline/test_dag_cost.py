@@ -188,6 +188,23 @@ def test_runs_with_the_same_conf_count_first(
 
 
 @pytest.mark.usefixtures("home")
+def test_the_frontier_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Two machines do what one does in less time, and one costs no more than an hour for each job and its boot."""
+    plot = tmp_path / "frontier.svg"
+    found = shown(capsys, "--frontier", "--plot", str(plot))
+    cheap, *_, fast = found["by_hurry"]
+    # An hour for the first, and for the others one after the other, or three at once.
+    assert cheap["seconds"] == pytest.approx(4 * 3600 + BOOT, rel=0.01)
+    assert fast["seconds"] == pytest.approx(2 * 3600 + BOOT, rel=0.01)
+    assert cheap["usd"] == pytest.approx(4 * (USD_PER_HOUR + VOLUMES), rel=0.01)
+    assert [each["machines"] for each in found["equal"]] == [1, 2, 3]
+    assert plot.read_text().startswith("<svg")
+    assert "hurry 10" in plot.read_text()
+    main(["plan", "--dag", "genomes", "--frontier"])
+    assert "Site cloud:" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("home")
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--dag", "genomes"]) == 0
     out = capsys.readouterr().out

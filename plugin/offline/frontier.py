@@ -1,0 +1,66 @@
+"""`lading plan --frontier`: what a run costs for each time in which it may end, so that a person picks a point."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import IO
+
+from lading.plugin.offline import chart
+from lading.plugin.offline.inputs import read_workflow
+from lading.plugin.offline.watch import Watch
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.plan import Limits
+from lading.scheduling.simulation.frontier import HURRIES, Point, by_hurry, on_equal_machines
+from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.text.printable import printable
+from lading.scheduling.text.units import format_time
+
+BOOT_SECONDS = 60.0
+
+
+def run(args: argparse.Namespace, catalogue: Catalogue, out: IO[str]) -> int:
+    """Print the frontier of a recorded workflow; the exit status."""
+    workflow = read_workflow(args.workflow, catalogue)
+    show(args, workflow, catalogue, BOOT_SECONDS, Limits(instances=args.max_instances), out)
+    return 0
+
+
+def show(
+    args: argparse.Namespace,
+    workflow: Sequence[Arrival],
+    catalogue: Catalogue,
+    boot: float,
+    limits: Limits,
+    out: IO[str],
+) -> None:
+    """Print the frontier of a workflow, and draw it where that is asked for."""
+    form = None if args.plot is None else chart.form(args.plot, chart.frontier_svg)
+    points: list[Point] = []
+    with Watch(shown=args.progress) as watch:
+        for point in by_hurry(workflow, catalogue, boot, limits):
+            points.append(point)
+            watch("frontier", len(points) / len(HURRIES))
+    equal = on_equal_machines(workflow, catalogue, boot, limits)
+    sources = "; ".join(catalogue.sources)
+    if args.output == "json":
+        json.dump({"by_hurry": [asdict(each) for each in points], "equal": [asdict(each) for each in equal]}, out)
+        out.write("\n")
+        print(printable(f"prices: {sources}"), file=sys.stderr)
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        console = Console(file=out, highlight=False, markup=False, emoji=False)
+        table = Table("", "USD", "Ends after", "Machines")
+        for each in (*points, *equal):
+            table.add_row(
+                printable(each.way), f"{each.usd:,.4f}", format_time(round(each.seconds)), f"{each.machines:,}"
+            )
+        console.print(table)
+        console.print(printable(f"Prices: {sources}"), soft_wrap=True)
+    if form is not None:
+        chart.draw(form(points, equal), args.plot)

@@ -1,0 +1,88 @@
+"""What the commands read: tables, catalogues and recorded workflows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lading.hooks.files import text_file
+from lading.plugin.offline.options import UsageError
+from lading.scheduling import catalogue
+from lading.scheduling.catalogue import Catalogue, Overhead
+from lading.scheduling.packing.problem import pose
+from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.simulation import wfformat
+from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.text import tables
+from lading.scheduling.text.printable import printable, shortened
+from lading.scheduling.text.tables import TableError
+
+# So much of a file is split into lines at once, in characters.
+PART = 2**16
+
+
+def read_text(path: str) -> str:
+    try:
+        return text_file.read(path)
+    except text_file.FileError as error:
+        raise TableError(path, 1, str(error)) from None
+
+
+def read_table(path: str, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[str]:
+    """The lines of a table. Columns that it has besides are named on stderr, for one of them may be misspelt."""
+    text = read_text(path)
+    if others := tables.unread(split(text), path, required, optional):
+        valid = ", ".join(dict.fromkeys((*required, *optional)))
+        print(printable(f"{path}:1: not read: {shortened(', '.join(others))}; valid: {valid}"), file=sys.stderr)
+    return split(text)
+
+
+def split(text: str) -> Iterator[str]:
+    """Its lines, some at a time: a million of them at once take more memory than a plan for them."""
+    begin = 0
+    while begin < len(text):
+        end = text.find("\n", begin + PART) + 1 or len(text)
+        yield from text[begin:end].splitlines(keepends=True)
+        begin = end
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What can be launched, and what is known of types that cannot."""
+
+    offered: Catalogue
+    known: Catalogue
+
+
+def market(args: argparse.Namespace) -> Market:
+    """The catalogue that the options describe: disks added, overheads taken off, types selected."""
+    if args.catalogue is None:
+        found = catalogue.bundled()
+    elif args.catalogue.endswith(".toml"):
+        found = catalogue.parse_toml(read_text(args.catalogue), args.catalogue)
+    else:
+        lines = read_table(args.catalogue, catalogue.REQUIRED, catalogue.COLUMNS)
+        found = catalogue.parse_csv(lines, args.catalogue)
+    found = found.with_ebs(int(args.ebs_gib * catalogue.GIB)).less(Overhead(memory=args.overhead_memory))
+    try:
+        return Market(found.select(args.types, args.exclude_types), found)
+    except ValueError as error:
+        raise UsageError(f"--types, --exclude-types: {error}") from None
+
+
+def read_workflow(path: str, offered: Catalogue, scale: float = 1.0) -> list[Arrival]:
+    """The tasks of a recorded run.
+
+    :param scale: by what all lengths are multiplied
+    :raises UsageError: the file is none, or a task fits nothing that is offered
+    """
+    try:
+        workflow = wfformat.read(read_text(path), path, scale=scale)
+    except wfformat.WorkflowError as error:
+        raise UsageError(str(error)) from None
+    asked = [each.job for each in workflow]
+    for refused in pose(asked, [], offered, Limits(), Objective(), 0.0, None).refusals:
+        raise UsageError(f"{path}: task {shortened(refused.job)} {refused.reason}")
+    return workflow

@@ -1,0 +1,63 @@
+"""What a workflow costs for each time in which it may run: by hurry, and on fleets of equal machines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lading.scheduling.catalogue import Catalogue
+from lading.scheduling.plan import FORECAST, Limits
+from lading.scheduling.simulation import wfformat
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.fixed_fleet import fleets
+from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import expected_lengths
+
+HURRIES = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+# Between two plans, seconds: a controller wakes when a task has ended.
+TICK = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One way to run a workflow.
+
+    :param way: in words
+    :param seconds: from the start of the run to its end, boot included
+    :param machines: how many are launched
+    :param hurry: by which it is planned; None: the machines are all equal
+    """
+
+    way: str
+    usd: float
+    seconds: float
+    machines: int
+    hurry: float | None = None
+
+
+def by_hurry(workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: Limits) -> Iterator[Point]:
+    """What it costs for each of :data:`HURRIES`, with lengths that are known.
+
+    :param boot: seconds from a launch to the first job
+    """
+    lengths = expected_lengths(workflow, "known")
+    conditions = Conditions(boot_seconds=boot, tick_seconds=TICK)
+    for hurry in HURRIES:
+        report = simulate(workflow, catalogue, limits, FORECAST, conditions=conditions, hurry=hurry, lengths=lengths)
+        yield Point(f"hurry {hurry:g}", report.cost, report.makespan, report.launches, hurry)
+
+
+def on_equal_machines(workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: Limits) -> list[Point]:
+    """The fleets of equal machines than which no other is both cheaper and sooner at its end, the cheapest first."""
+    most = limits.instances
+    found = sorted(
+        (each.usd, each.seconds + boot, each)
+        for each in fleets(wfformat.as_forecast(workflow), catalogue, boot)
+        if most is None or each.machines <= most
+    )
+    best: list[Point] = []
+    for usd, seconds, each in found:
+        if not best or seconds < best[-1].seconds:
+            best.append(Point(f"{each.machines} × {each.instance_type}", usd, seconds, each.machines))
+    return best
