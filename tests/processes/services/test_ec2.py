@@ -229,14 +229,14 @@ def metadata(ec2: FakeEC2, name: str, path: str, token: str = "") -> str:
     request = urllib.request.Request(f"{ec2.endpoint}/imds/{name}/{path}")
     if token:
         request.add_header("X-aws-ec2-metadata-token", token)
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:
         return str(response.read().decode())
 
 
 def imds_token(ec2: FakeEC2, name: str) -> str:
     url = f"{ec2.endpoint}/imds/{name}/latest/api/token"
     request = urllib.request.Request(url, headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT")
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:
         return str(response.read().decode())
 
 

@@ -213,7 +213,7 @@ def test_trouble_is_said_when_it_begins_changes_and_ends(
     monkeypatch.setattr(site.poller, "round", one_round)
     monkeypatch.setattr(site.poller, "pause", lambda: 0.0)
     site.rounds.start()
-    assert over.wait(10)
+    assert over.wait(120)
     site.rounds.stop(10)
     said = [
         (each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.polling.rounds"

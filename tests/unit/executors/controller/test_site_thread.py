@@ -269,7 +269,7 @@ def test_the_lease_is_renewed_while_a_tick_takes_long(
         time.sleep(0.1)
         assert holder(engine) == controller.leadership.holder
     controller.stop()
-    loop.join(10)
+    loop.join(120)
     assert holder(engine) is None
 
 
@@ -293,13 +293,13 @@ def test_of_a_loop_that_hangs_the_lease_is_given_up_and_it_never_takes_it_again(
     assert "hangs, so it gives up its lease" in caplog.text
     assert not first.leadership.may_act()
     goes_on.set()
-    loops[0].join(10)
+    loops[0].join(120)
     assert not loops[0].is_alive(), "it ends"
     for _ in range(20):
         time.sleep(0.1)
         assert holder(engine) == second.leadership.holder
     second.stop()
-    loops[1].join(10)
+    loops[1].join(120)
 
 
 def test_nothing_is_done_at_a_site_without_the_lease(controller: Controller, sites: Sites, engine: Engine) -> None:

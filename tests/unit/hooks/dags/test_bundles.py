@@ -138,7 +138,7 @@ def test_nobody_waits_for_a_slow_bundle(tmp_path: Path, monkeypatch: pytest.Monk
 
         @contextmanager
         def open(self, bundle: Bundle) -> Iterator[Path]:
-            fetched.wait(30)
+            fetched.wait(120)
             yield tmp_path
 
     bundles = DagBundles(1, Slow())
