@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from lading.executors.controller.life import leadership, lease_clock
 from lading.executors.controller.sites import site_threads
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
-from tests.clusters.sites import FakeSite, make_settings, rest
+from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest
 from tests.services.processes import wait_until
 
 
@@ -248,15 +247,7 @@ def test_what_one_site_says_and_no_column_holds_is_none_of_the_others_business(
 def test_all_sites_are_let_go_of_at_the_same_time(
     controller: Controller, sites: Sites, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that hang have as much time as the others need, who knows how much that is."""
-    hanging = {"s3", "s5", "s7"}
-    awaited = [thread for name, thread in controller.threads.threads.items() if name not in hanging]
-
-    def monotonic() -> float:
-        awaited[:] = [thread for thread in awaited if not thread.closes_within(0.0)]
-        return time.monotonic() + (0 if awaited else 10_000)
-
-    monkeypatch.setattr(site_threads, "time", SimpleNamespace(monotonic=monotonic))
+    close_all_but(monkeypatch, controller.threads, {"s3", "s5", "s7"})
     monkeypatch.setattr(site_threads, "LAST_NEWS_SECONDS", 5.0)
     controller.settings = replace(controller.settings, shutdown_seconds=600)
     add_job(engine, "a", site_hint="s0")
