@@ -481,7 +481,7 @@ def test_the_names_of_ipyparallel(hook: BatchHook) -> None:
     assert told["started"] <= told["completed"]
     assert (told["status"], told["job_id"], told["exit_code"]) == ("succeeded", "1", 0)
     elapsed = run.elapsed
-    assert 0.3 <= elapsed + 1 < 21  # the cluster counts in whole seconds
+    assert 0.3 <= elapsed + 1 < 121  # the cluster counts in whole seconds
     time.sleep(0.05)
     assert run.elapsed == elapsed
     endless = hook.submit(JobScript("sleep 60"))

@@ -191,14 +191,13 @@ def test_a_run_that_is_ended_at_its_time_limit_where_no_history_is_kept(
 ) -> None:
     # So that the test need not last a minute.
     monkeypatch.setattr(run, "HEAD_START", 60)
-    (record,) = advanced(site, placed(site, "sleep 60", time=60))
+    (record,) = advanced(site, placed(site, "echo ready; sleep 600", time=60))
     assert record.time == 60
     pid = (cluster.folder / "jobs" / "1" / "pid").read_text().strip()
-    while not (Path(record.folder) / "job").exists():
-        time.sleep(0.05)
-    time.sleep(0.3)
+    output = Path(record.folder) / "output"
+    assert wait_until(lambda: output.exists() and "ready" in output.read_text(), 60, 0.05)
     subprocess.run(["kill", "-TERM", "--", f"-{pid}"], check=True)
-    end = time.time() + 20
+    end = time.time() + 120
     while not record.ended and time.time() < end:
         (record,) = advanced(site, [record])
         time.sleep(0.1)

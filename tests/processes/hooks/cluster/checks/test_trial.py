@@ -129,7 +129,7 @@ def test_it_is_a_command_without_airflow() -> None:
         text=True,
     )
     assert (done.returncode, done.stdout.startswith(MARK), done.stderr) == (1, True, "")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
 
 
 # -- what is told
