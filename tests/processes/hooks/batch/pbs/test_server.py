@@ -174,9 +174,9 @@ def test_a_script_that_ends_at_the_moment_of_a_signal_leaves_a_status(shell: str
 
 
 def test_what_a_run_prints_is_read_while_qstat_hangs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = Runs(server, ["echo hello; sleep 20"])
+    runs = Runs(server, ["echo hello; sleep 600"])
     (record,) = runs.until(lambda record: record.state == "running")
-    (server.root.parent / "commands/qstat").write_text("#!/bin/sh\nexec sleep 120\n")
+    (server.root.parent / "commands/qstat").write_text("#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(look, "QUESTION_LIMIT", 1)
     end = time.monotonic() + 120
     while True:
