@@ -608,7 +608,7 @@ def test_who_holds_what_and_what_sleeps_is_woken(
 ) -> None:
     airflow, run_id = real
     airflow.wait_for_run("shown", run_id)  # this machine is empty
-    ec2.boot_seconds = 25.0
+    ec2.boot_seconds = 3600.0  # until that is seen for which it has to boot
     airflow.add_dag("together", TOGETHER.replace("BEGAN_FILE", str(tmp_path / "began")))
     run_id = airflow.trigger("together")
     window = Window(browser, airflow.url)
@@ -620,6 +620,7 @@ def test_who_holds_what_and_what_sleeps_is_woken(
     expect(large).to_contain_text("attempt 1 of 9")
     expect(large).to_contain_text("airflow lading wake")
     picture(window, "gangs")
+    ec2.boot_seconds = 0.5
     assert airflow.wait_for_task("together", run_id, "there", "success")
     page = window.open(f"/dags/together/runs/{run_id}/tasks/half/mapped/0/plugin/lading-task")
     facts = page.locator("[data-testid=lading] dl")

@@ -62,7 +62,7 @@ class Site:
         self.opened = contextlib.ExitStack()
         self.server: Sshd | None = None
 
-    def open(self, *, setup: str = "", patience: int = 5, options: dict[str, str] | None = None) -> Transport:
+    def open(self, *, setup: str = "", patience: int = 60, options: dict[str, str] | None = None) -> Transport:
         """The transport; starts the sshd where it needs one.
 
         :param options: of the sshd
@@ -241,7 +241,7 @@ def test_a_time_out_is_no_answer(site: Site) -> None:
 
 
 def test_what_a_command_leaves_running_holds_up_nobody(site: Site) -> None:
-    assert only(site.open(), "sleep 20 & echo $!", 10)[0] == 0
+    assert only(site.open(), "sleep 200 & echo $!", 120)[0] == 0
 
 
 def test_many_commands_are_one_session(remote: Site) -> None:
@@ -425,19 +425,19 @@ def test_files_cut_in_the_middle_are_an_error(remote: Site) -> None:
 
 
 def test_a_frozen_connection_is_given_up(remote: Site) -> None:
-    transport = remote.open(patience=2)
+    transport = remote.open(patience=10)
     assert only(transport, "echo 1")[1] == "1\n"
     remote.sshd.freeze()
     status, stdout, _ = only(transport, "echo 2", 2)
     assert (status, stdout) in {(None, ""), (0, "2\n")}  # a dead session may be found out before anything is sent
-    assert only(transport, "echo 3", 10)[1] == "3\n"
+    assert only(transport, "echo 3", 120)[1] == "3\n"
 
 
 def test_a_server_that_hangs_before_it_begins_a_command_is_given_up(
     make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = make_site("ssh")
-    transport = site.open(patience=2)
+    transport = site.open(patience=6)
     assert isinstance(transport, SSHTransport)
     real = transport._opened
 
@@ -449,10 +449,10 @@ def test_a_server_that_hangs_before_it_begins_a_command_is_given_up(
     monkeypatch.setattr(transport, "_opened", opened)
     status, _, words = only(transport, "echo 1", 2)
     assert (status, "no answer within 2 s" in words) == (None, True)
-    with pytest.raises(TransportError, match="no command begins within 2 s"):
+    with pytest.raises(TransportError, match="no command begins within 6 s"):
         transport.session(["echo"])
     monkeypatch.setattr(transport, "_opened", real)
-    assert only(transport, "echo 2", 10)[1] == "2\n"
+    assert only(transport, "echo 2", 120)[1] == "2\n"
 
 
 def test_whoever_closes_a_connection_does_not_wait_for_a_server_that_says_nothing(
@@ -469,7 +469,7 @@ def test_whoever_closes_a_connection_does_not_wait_for_a_server_that_says_nothin
         assert time.monotonic() - begun < 60
         assert asked.result(120)[0] is None, "nor does who has opened it"
     monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection())
-    assert processes.wait_until(lambda: only(transport, "echo 2")[1] == "2\n", 10), "it can be opened again"
+    assert processes.wait_until(lambda: only(transport, "echo 2")[1] == "2\n", 120), "it can be opened again"
 
 
 def test_a_connection_that_stands_after_it_was_closed_is_given_up(
@@ -502,7 +502,7 @@ def test_a_server_that_is_down_is_not_knocked_at_all_the_time(remote: Site) -> N
     assert "refused" in answers[0][2]
     assert "tried again in" in answers[1][2]
     remote.sshd.start()
-    assert processes.wait_until(lambda: only(transport, "echo 2")[1] == "2\n", 10)
+    assert processes.wait_until(lambda: only(transport, "echo 2")[1] == "2\n", 120)
 
 
 @pytest.mark.parametrize(
