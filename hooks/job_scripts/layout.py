@@ -102,6 +102,7 @@ echo "$3" >"$2.$3" && { ln -- "$2.$3" "$2" 2>/dev/null || [ -f "$2" ]; } && cat 
 """
 
 # What a shell starts in the background ignores INT and QUIT; bash, ksh and zsh undo that before they execute it.
+# A signal that comes before the script has a pid is kept, and passed on when the script has had a second to begin.
 _WRAPPER = """\
 # Made by Lading: runs {script} once, and leaves its exit status in the file "exit".
 lading_folder={folder}
@@ -121,13 +122,18 @@ lading_claim() {{
 {array}lading_claim
 rm -f -- "$lading_own/exit"
 lading_started=$(date +%s)
-lading_pass() {{ [ -z "$lading_child" ] || kill -s "$1" "$lading_child" 2>/dev/null; }}
+lading_child= lading_early= lading_cause=
+lading_pass() {{
+  if [ -n "$lading_child" ]; then kill -s "$1" "$lading_child" 2>/dev/null
+  else lading_early="${{lading_early}}lading_pass $1;"
+  fi
+}}
 for lading_signal in TERM INT HUP USR1 USR2 XCPU; do
   trap "lading_pass $lading_signal" "$lading_signal" 2>/dev/null
 done
-lading_child= lading_cause=
 {setup}{chdir}( trap - INT QUIT; exec {command} ) </dev/null{output} &
 lading_child=$!
+[ -z "$lading_early" ] || {{ sleep 1; eval "$lading_early"; }}
 while wait "$lading_child"; lading_status=$?; [ "$lading_status" -gt 128 ] && kill -0 "$lading_child" 2>/dev/null; do
   :
 done

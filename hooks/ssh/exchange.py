@@ -56,7 +56,7 @@ lading_put() (
   mkdir -p -- "$1" && chmod 700 -- "$1" && cd -- "$1" || exit
   to=$(pwd) stage=$(pwd)/.put-$2
   mkdir -- "$stage" || exit
-  (cd -- "$stage" && base64 -d | tar -xof - && [ -f "$2" ] && rm -f -- "$2" && lading_place "$stage" "$to")
+  (cd -- "$stage" && base64 -d | tar -xomf - && [ -f "$2" ] && rm -f -- "$2" && lading_place "$stage" "$to")
   status=$?
   rm -rf -- "$stage"
   exit $status

@@ -7,10 +7,10 @@ import functools
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.site_thread import SiteThread
+from lading.executors.controller.sites import site_threads
+from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.settings import Settings
 from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
@@ -260,6 +262,19 @@ class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):
                 if self.given.get(name, {}).get(token) is False:
                     del self.given[name][token]
                     self.tell("returned", token, location=name)
+
+
+def close_all_but(monkeypatch: pytest.MonkeyPatch, threads: SiteThreads, hanging: Collection[str]) -> None:
+    """Let the time in which sites are let go of be over when all have been but those that hang: no machine is too slow
+    for that.
+    """
+    awaited = [thread for name, thread in threads.threads.items() if name not in hanging]
+
+    def monotonic() -> float:
+        awaited[:] = [thread for thread in awaited if not thread.closes_within(0.0)]
+        return time.monotonic() + (0 if awaited else 10_000)
+
+    monkeypatch.setattr(site_threads, "time", SimpleNamespace(monotonic=monotonic))
 
 
 def rest(threads: Iterable[SiteThread]) -> None:

@@ -13,7 +13,7 @@ from tests.services import node_python
 from tests.services.account import Account
 
 # A task on a machine that is busy with other tests waits for Airflow's API, seconds.
-SETUP = "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200"
+SETUP = "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900"
 
 
 def small_slurm(account: Account, api_url: str, **options: Any) -> Callable[[str, Path], Site[Any]]:

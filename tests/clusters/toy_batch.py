@@ -47,7 +47,8 @@ echo "$*" >> killed
 for each; do
   id=${each%.*}
   case $each in *.*) pids=jobs/$id/pid.${each#*.} ;; *) pids=$(ls jobs/$id/pid*) ;; esac
-  for pid in $pids; do kill -s KILL -- -$(cat $pid) 2>/dev/null; done
+  # One that has yet to become the leader of a group is killed alone.
+  for pid in $pids; do kill -s KILL -- -$(cat $pid) 2>/dev/null || kill -s KILL $(cat $pid) 2>/dev/null; done
 done
 true
 """

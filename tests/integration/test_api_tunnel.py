@@ -93,7 +93,7 @@ def keep(tunnel: ApiTunnel) -> Address:
 
 def fetch(transport: Transport, address: Address, path: str = "/execution/health") -> str:
     """Ask from the login node; the status, or what is wrong."""
-    code = f"import urllib.request as u; print(u.urlopen('http://{address}{path}', timeout=10).status)"
+    code = f"import urllib.request as u; print(u.urlopen('http://{address}{path}', timeout=60).status)"
     (answer,) = transport.run([[sys.executable, "-c", code]], 30)
     return answer.words.split()[-1] if answer.status == 0 else answer.words
 

@@ -90,7 +90,7 @@ def test_ctrl_c_and_a_signal_to_the_main_process_alone_leave_no_service_behind(t
         interrupted(ended, signal.SIGTERM) as third,
     ):
         for process in (first, second, third):
-            printed, _ = process.communicate(timeout=120)
+            printed, _ = process.communicate(timeout=600)
             assert process.returncode == 2, printed
         for each in (alone, together, ended):
             assert left_of(each) == []

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -125,7 +126,7 @@ def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host], a
 
 
 def test_a_controller_is_killed(make: Callable[..., Lab], api: ExecutionApi) -> None:
-    api.delays[HEALTH] = 6
+    api.gates[HEALTH] = threading.Event()
     first = make()
     tokens = first.put(4)
     first.wait_for("started", tokens)
@@ -134,18 +135,20 @@ def test_a_controller_is_killed(make: Callable[..., Lab], api: ExecutionApi) -> 
     second.take_over(first)
     second.look()
     assert {token for seen in second.solo.seen for token in seen.known or ()} == set(tokens)
+    api.gates[HEALTH].set()
     assert {event["cause"] for event in second.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "each ran once"
 
 
 def test_an_agent_is_killed(make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi) -> None:
-    api.delays[HEALTH] = 5
+    api.gates[HEALTH] = threading.Event()
     lab = make()
     tokens = lab.put(4)
     lab.wait_for("started", tokens)
     before = {host.name: agent_of(lab, host) for host in hosts}
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
+    api.gates[HEALTH].set()
     assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "its jobs live on, and none begins anew"
     assert all(agent_of(lab, host) != before[host.name] for host in hosts)

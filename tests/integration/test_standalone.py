@@ -44,7 +44,7 @@ def test_standalone(tmp_path: Path) -> None:
 
     def healthy() -> bool:
         try:
-            health = httpx.get(f"{airflow.url}/api/v2/monitor/health", timeout=10).json()
+            health = httpx.get(f"{airflow.url}/api/v2/monitor/health", timeout=60).json()
         except (httpx.TransportError, ValueError):
             return False
         return all(health[name]["status"] == "healthy" for name in HEALTHY)

@@ -134,7 +134,7 @@ class NodeAgent:
             self.start()
         assert self.process is not None
         self.process.terminate()
-        code = self.process.wait(20)
+        code = self.process.wait(120)
         self.process = None
         return code
 

@@ -321,7 +321,7 @@ class Airflow:
     def _unwell(self) -> list[str]:
         # Asked without a client of our own: its token is only to be had from an API server that is up.
         try:
-            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=10).json()
+            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=60).json()
         except (httpx.TransportError, ValueError):
             return ["api-server"]
         expected = {"api-server": "metadatabase"}
@@ -348,8 +348,8 @@ class Airflow:
         :raises AirflowError: the status is 400 or more; with the answer's text
         """
         if self._client is None:
-            token = httpx.get(f"{self.url}/auth/token", timeout=30).json()["access_token"]
-            self._client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=60)
+            token = httpx.get(f"{self.url}/auth/token", timeout=120).json()["access_token"]
+            self._client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=180)
         query: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
         url = f"{self.url}/api/v2/{path.lstrip('/')}"
         for _ in range(SQLITE_ATTEMPTS if self._is_sqlite else 1):

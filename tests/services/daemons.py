@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -63,7 +64,7 @@ class Daemons:
             self.kill(name)
         while left := processes.belonging(self.folder, self._sessions):
             processes.kill(left)
-            processes.wait_until(lambda: not processes.belonging(self.folder, self._sessions), 1)
+            time.sleep(0.1)
 
     def wait(self, reached: Callable[[], bool], what: str, seconds: float = 30) -> None:
         """Wait until something is reached, and as long as all daemons live.

@@ -136,7 +136,7 @@ class FakeEC2(Service):
         if self._server is not None:
             self._server.terminate()
             try:
-                self._server.wait(20)
+                self._server.wait(120)
             except subprocess.TimeoutExpired:
                 self._server.kill()
                 self._server.wait()
@@ -254,7 +254,7 @@ class FakeEC2(Service):
 
     def _ask(self, name: str, **values: Any) -> Any:
         request = urllib.request.Request(f"{self.endpoint}/fake/{name}", json.dumps(values).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             return json.load(response)
 
     def _answers(self) -> bool:

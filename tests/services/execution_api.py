@@ -71,6 +71,8 @@ class ExecutionApi:
         self.requests: list[tuple[str, str, Any]] = []
         self.delays: dict[str, float] = {}
         """Seconds that the answer to a request for a path with this end takes."""
+        self.gates: dict[str, threading.Event] = {}
+        """What the answer to a request for a path with this end waits for."""
         self.refusals: dict[str, int] = {}
         """The status of the answer to a request for a path with this end."""
         self.details: dict[str, dict[str, Any]] = {}
@@ -112,6 +114,8 @@ class ExecutionApi:
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         self.requests.append((method, path, body))
         time.sleep(next((delay for end, delay in self.delays.items() if path.endswith(end)), 0))
+        if (gate := next((gate for end, gate in self.gates.items() if path.endswith(end)), None)) is not None:
+            gate.wait()
         end = next((end for end in self.refusals if path.endswith(end)), None)
         if end is not None:
             ended = {"reason": "not_running", "message": "TI is no longer in the running state"}

@@ -108,7 +108,7 @@ def run(work: Callable[[], object]) -> None:
     """
     process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == 0, f"it ended with {process.exitcode}"
 
 

@@ -75,7 +75,7 @@ class MariaDB:
     def stop(self) -> None:
         if self._server is not None:
             self._server.terminate()
-            self._server.wait(30)
+            self._server.wait(300)
             self._server = None
 
     def _answers(self) -> bool:

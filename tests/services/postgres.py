@@ -82,7 +82,7 @@ class Postgres(Service):
                 **as_user,
             )
         ready = [self.programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        for _ in range(300):
+        for _ in range(3000):
             if self._server.poll() is not None:
                 break
             if subprocess.run(ready).returncode == 0:
@@ -109,10 +109,10 @@ class Postgres(Service):
         if self._server:
             self._server.send_signal(signal.SIGINT)  # PostgreSQL's "fast shutdown": ends sessions, then itself
             try:
-                self._server.wait(20)
+                self._server.wait(120)
             except subprocess.TimeoutExpired:
                 self._server.send_signal(signal.SIGQUIT)  # "immediate shutdown", which ends its children too
-                self._server.wait(20)
+                self._server.wait(120)
             self._server = None
 
 

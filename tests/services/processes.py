@@ -64,17 +64,19 @@ def _mentions(pid: int, text: str) -> bool:
     return False
 
 
-# How much slower than an ordinary machine one may be on which tests pass.
+# How much slower than an ordinary machine one may be on which tests pass; what is there at once may be delayed as long
+# there as what takes a minute.
 SLOWEST = 3.0
+SHORTEST = 60.0
 
 
 def wait_until(reached: Callable[[], bool], seconds: float, interval: float = 0.1) -> bool:
     """Ask ``reached`` every ``interval`` seconds until it is true; say whether it was in time.
 
-    :param seconds: that it may take, by far, on an ordinary machine; given up after :data:`SLOWEST` times that, since
-        a wait is no measurement: what must be fast is measured where it is
+    :param seconds: that it may take, by far, on an ordinary machine, :data:`SHORTEST` at least; given up after
+        :data:`SLOWEST` times that, since a wait is no measurement: what must be fast is measured where it is
     """
-    end = time.monotonic() + seconds * SLOWEST
+    end = time.monotonic() + max(seconds, SHORTEST) * SLOWEST
     while not reached():
         if time.monotonic() > end:
             return False

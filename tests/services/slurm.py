@@ -308,7 +308,7 @@ class Slurm(Service):
 
     def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return subprocess.run(command, capture_output=True, text=True, env=self._environment(), timeout=30)
+            return subprocess.run(command, capture_output=True, text=True, env=self._environment(), timeout=120)
         return subprocess.CompletedProcess(command, 124, "", "no answer")
 
     def _environment(self) -> dict[str, str]:

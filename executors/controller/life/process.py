@@ -153,7 +153,7 @@ class ControllerProcess:
         lease = current_lease()
         acting = _acting_here(lease)
         # One that was killed this moment cannot be waited for until the last of its threads has ended.
-        own_lives = self.child is not None and self.child.poll() is None and is_controller(self.child.pid)
+        own_lives = self.child is not None and self.child.poll() is None and _runs(self.child.pid)
         own = {self.child.pid} if self.child is not None and own_lives else set()
         is_shared = another_scheduler_lives(self.settings, self.job_id)
         was_killed = lease is not None and lease.managed and not lives(lease) and not acting
@@ -173,7 +173,10 @@ class ControllerProcess:
         begins = pids & own - acting - self.has_led  # it has yet to import Airflow, and lets go of the sites after that
         deadline = time.monotonic() + self.settings.shutdown_seconds + (SECONDS_UNTIL_BEGUN if begins else 5)
         look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
-        while any(is_controller(pid) for pid in pids) and (now := time.monotonic()) < deadline:
+        while (
+            any(_runs(pid) if pid in own else is_controller(pid) for pid in pids)
+            and (now := time.monotonic()) < deadline
+        ):
             time.sleep(0.05)
             if now >= look_at and not is_shared:
                 look_at = now + SECONDS_BETWEEN_LOOKS
@@ -189,6 +192,14 @@ def _acting_here(lease: store.Lease | None) -> set[int]:
     """
     is_here = lease is not None and lease.managed and lease.host == socket.gethostname() and is_controller(lease.pid)
     return {lease.pid} if lease is not None and is_here else set()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended. It is known by its pid: one that was started this moment has no command yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _ask_to_end(pid: int) -> None:
@@ -271,8 +282,7 @@ def ask_to_make_way(lease: store.Lease) -> None:
 def is_controller(pid: int) -> bool:
     """Whether this process is a controller: a pid alone may belong to somebody else by now."""
     try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "controller" in process.cmdline()
+        return _runs(pid) and "controller" in psutil.Process(pid).cmdline()
     except psutil.Error:
         return False
 

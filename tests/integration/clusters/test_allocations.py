@@ -59,7 +59,7 @@ def test_a_controller_is_killed_and_an_allocation_is_cancelled(
     make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi
 ) -> None:
     slurm, login = fragile
-    api.delays[HEALTH] = 100
+    api.delays[HEALTH] = 600
     options = {**OPTIONS, "max_allocations": 1, "node_cpus": 2}
     first = make("slurm", login, **options)
     tokens = first.put(4)
@@ -87,7 +87,7 @@ def test_grid_engine(
     site = make("sge", gridengine_login, **{**OPTIONS, "node_cpus": 1})
     tokens = site.put(6)
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
-    api.delays[HEALTH] = 100
+    api.delays[HEALTH] = 600
     running, waiting = sorted(site.put(2))
     site.wait_for("started", [running])
     site.solo.cancel({running: "marked failed", waiting: "enough"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -54,7 +55,7 @@ def make(
         site = site_kinds()[kind]
         table = {"ssh_conn_id": "cluster", "work_dir": work_dir, "python": str(python), "api_url": f"{api.url}"}
         table |= {"node_cpus": 8, "node_memory": 16000, "poll_longest": 3, "kill_grace": 2, "absence_deadline": 30}
-        table["setup"] = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200"
+        table["setup"] = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900"
         config = site.config_model(kind=kind, **{**table, **options})
         made.append(Site(site("hpc", config, tmp_path / str(len(made)))))  # type: ignore[arg-type]
         return made[-1]
@@ -72,7 +73,7 @@ def fragile(account: Account) -> Iterator[tuple[Slurm, Sshd]]:
 
 
 def test_a_controller_is_killed(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi) -> None:
-    api.delays[HEALTH] = 4
+    api.gates[HEALTH] = threading.Event()
     first = make("slurm", fragile[1])
     tokens = first.put(2)
     first.wait_for("started", tokens[:1])
@@ -80,6 +81,7 @@ def test_a_controller_is_killed(make: Callable[..., Site], fragile: tuple[Slurm,
     second = make("slurm", fragile[1])
     second.look()
     assert set(tokens) <= (look(second.site).known or set())
+    api.gates[HEALTH].set()
     assert {event["cause"] for event in second.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "each ran once"
 
@@ -131,7 +133,7 @@ def test_slurm_grants_what_there_is_of_a_range_of_nodes(
 
 def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi) -> None:
     slurm, login = fragile
-    api.delays[HEALTH] = 100
+    api.delays[HEALTH] = 600
     site = make("slurm", login)
     tokens = site.put(2, cpus=5)  # one on each node
     site.wait_for("started", tokens)
@@ -247,7 +249,7 @@ def test_grid_engine(
     [event] = site.wait_for("finished", [waiting])
     assert (event["cause"], event["message"]) == ("cancelled", "enough")
     gridengine.open_queue()
-    api.delays[HEALTH] = 100
+    api.delays[HEALTH] = 600
     [running] = site.put(1)
     site.wait_for("started", [running])
     cancel(site.site, {running: "marked failed"})

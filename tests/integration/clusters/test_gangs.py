@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -50,10 +51,10 @@ MakeHouse = Callable[[Sequence[Site[Any]]], House]
 def make_house(
     api: ExecutionApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Sequence[Site[Any]]], House]]:
-    """Makes a controller and its store for some sites, which end with the test; jobs take some seconds there."""
+    """Makes a controller and its store for some sites, which end with the test; jobs end when their gate opens."""
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
-    monkeypatch.setenv(PATIENT, "200")
-    api.delays[HEALTH] = 5.0
+    monkeypatch.setenv(PATIENT, "600")
+    api.gates[HEALTH] = threading.Event()
     engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
     made: list[House] = []
 
@@ -62,6 +63,7 @@ def make_house(
         return made[-1]
 
     yield make
+    api.gates[HEALTH].set()
     close(site for house in made for site in house.sites)
 
 
@@ -75,6 +77,10 @@ def ran_together(house: House) -> bool:
     jobs = list(house.jobs().values())
     assert {str(job.state) for job in jobs} == {State.SUCCEEDED.value}, [(job.token, job.reason) for job in jobs]
     return max(job.started_at or 0.0 for job in jobs) < min(job.ended_at or 0.0 for job in jobs)
+
+
+def run_together(house: House) -> bool:
+    return states(house) == {State.RUNNING.value}
 
 
 def are_over(house: House) -> bool:
@@ -96,14 +102,15 @@ def hpc(
 
 
 def test_a_gang_of_four_over_allocations_and_this_machine(
-    make_house: MakeHouse, hpc: Site[Any], tmp_path: Path
+    make_house: MakeHouse, hpc: Site[Any], api: ExecutionApi, tmp_path: Path
 ) -> None:
     local = LocalSite("local", LocalConfig(kind="local", cpus=2, memory=2000, kill_grace=2), tmp_path / "local")
     house = make_house([local, hpc])
     house.queue(
         "head.0", "head.1", "workers.0", "workers.1", cpus=1, memory=300, workload=WORKLOAD, sites=("local", "hpc")
     )
-    assert wait_until(lambda: State.RUNNING.value in states(house), 180, 0.2), house.jobs()
+    assert wait_until(lambda: run_together(house), 180, 0.2), house.jobs()
+    api.gates[HEALTH].set()
     assert wait_until(lambda: are_over(house), 120, 0.2), house.states()
     assert ran_together(house)
     assert {str(job.site) for job in house.jobs().values()} == {"local", "hpc"}
@@ -111,7 +118,7 @@ def test_a_gang_of_four_over_allocations_and_this_machine(
 
 
 def test_a_gang_in_a_reservation_that_an_operator_has_made(
-    make_house: MakeHouse, hpc: Site[Any], slurm: Slurm, account: Account
+    make_house: MakeHouse, hpc: Site[Any], slurm: Slurm, account: Account, api: ExecutionApi
 ) -> None:
     slurm.command(
         "scontrol", "create", "reservation", "ReservationName=ray", f"Users={account.name}", "StartTime=now",
@@ -123,8 +130,9 @@ def test_a_gang_in_a_reservation_that_an_operator_has_made(
         with Session(house.engine) as session:
             session.execute(update(Job).values(native_hint=json.dumps({"reservation": "ray"})))
             session.commit()
-        assert wait_until(lambda: states(house) == {State.RUNNING.value}, 180, 0.2), house.jobs()
+        assert wait_until(lambda: run_together(house), 180, 0.2), house.jobs()
         assert set(slurm.command("squeue", "--noheader", "--format=%v %N").splitlines()) == {"ray n2"}
+        api.gates[HEALTH].set()
         assert wait_until(lambda: are_over(house), 120, 0.2), house.states()
         assert ran_together(house)
         close(house.sites)
@@ -151,7 +159,7 @@ def test_one_of_two_hosts_dies_while_room_is_held(
             work_dir=str(work_dir),
             python=str(node_python.make(account)),
             api_url=api.url,
-            setup=f"export {PATIENT}=200",
+            setup=f"export {PATIENT}=600",
             kill_grace=2,
             poll_longest=1,
         )
@@ -168,6 +176,8 @@ def test_one_of_two_hosts_dies_while_room_is_held(
         dead.start()
         assert wait_until(lambda: are_up(house, site), 120, 0.2)
         house.sleep(3600)
+        assert wait_until(lambda: run_together(house), 180, 0.2), house.states()
+        api.gates[HEALTH].set()
         assert wait_until(lambda: are_over(house), 180, 0.2), house.states()
         assert ran_together(house)
         assert {str(job.location) for job in house.jobs().values()} == {"lab1", "lab2"}
@@ -177,7 +187,8 @@ def test_one_of_two_hosts_dies_while_room_is_held(
 
 def test_fifty_gangs_that_compete_for_room_for_three(make_house: MakeHouse, api: ExecutionApi, tmp_path: Path) -> None:
     """None starves, none waits for another one for ever, and each runs together."""
-    api.delays[HEALTH] = 1.0
+    api.gates[HEALTH].set()
+    api.delays[HEALTH] = 2.0
     site = LocalSite("local", LocalConfig(kind="local", cpus=6, memory=6000, kill_grace=2), tmp_path / "local")
     house = make_house([site])
     gangs = [f"r{number}" for number in range(50)]
@@ -221,7 +232,7 @@ def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
             "instance_types": ("m5.large",),
             "python": str(node_python.make(service.account)),
             "api_url": api.url,
-            "setup": f"export {PATIENT}=200",
+            "setup": f"export {PATIENT}=600",
             "kill_grace": 2,
             "idle_seconds": 1,
         }
@@ -237,6 +248,7 @@ def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
 
         assert wait_until(all_run, 180, 0.2), (house.jobs(), house.holds())
         assert since[-1] - since[0] > BOOT / 2, "one machine only held room meanwhile"
+        api.gates[HEALTH].set()
         assert wait_until(lambda: are_over(house), 120, 0.2), house.states()
         assert ran_together(house)
         assert len({job.location for job in house.jobs().values()}) == 2

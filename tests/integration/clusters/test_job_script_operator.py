@@ -136,7 +136,14 @@ def airflow(
             fields["extra"] = json.dumps(fields["extra"])
             service.rest("POST", "connections", {"connection_id": name, **fields})
         yield service
+
+
+@pytest.fixture(autouse=True)
+def left_as_found(slurm: Slurm) -> Iterator[None]:
+    """The jobs of a test that has failed must not be taken for those of the next one."""
+    yield
     slurm.command("scancel", "-u", slurm.account.name)
+    slurm.wait_until_free()
 
 
 def jobs(slurm: Slurm, state: str) -> list[str]:

@@ -44,7 +44,7 @@ def test_retries(airflow: Airflow, runs: Runs) -> None:
 def test_execution_timeout(airflow: Airflow, runs: Runs) -> None:
     assert airflow.wait_for_run("timeouts", runs["timeouts"]) == "failed"
     assert "AirflowTaskTimeout" in airflow.logs("timeouts", runs["timeouts"], "slow")
-    assert airflow.task_instance("timeouts", runs["timeouts"], "slow")["duration"] < 60
+    assert airflow.task_instance("timeouts", runs["timeouts"], "slow")["duration"] < 290, "it sleeps for 300 s"
 
 
 def test_trigger_rules(airflow: Airflow, runs: Runs) -> None:

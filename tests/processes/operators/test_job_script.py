@@ -181,10 +181,18 @@ def test_a_trigger_that_took_too_long(cluster: ToyCluster) -> None:
 
 
 def test_being_killed_while_it_waits(cluster: ToyCluster) -> None:
-    task = operator("echo begun; sleep 60")
-    threading.Timer(1.5, task.on_kill).start()
+    begun = cluster.folder / "begun"
+    task = operator(f"touch {begun}; sleep 600")
+
+    def kill() -> None:
+        processes.wait_until(begun.exists, 60, 0.05)
+        task.on_kill()
+
+    killing = threading.Thread(target=kill)
+    killing.start()
     with pytest.raises(JobFailed, match=r"cancelled|lost"):
         task.execute(Try().context)
+    killing.join()
 
 
 def test_a_worker_that_is_killed_leaves_word_of_the_job_that_it_has_cancelled(cluster: ToyCluster) -> None:

@@ -300,7 +300,7 @@ def parse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parser]:
     yield parser
     assert parser.process.stdin is not None
     parser.process.stdin.close()
-    assert parser.process.wait(30) == 0
+    assert parser.process.wait(120) == 0
 
 
 SITES = {

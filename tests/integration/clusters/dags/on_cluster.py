@@ -50,13 +50,13 @@ def ended():
     @task(executor_config=resources(cpus=1))
     def marked() -> None:
         note("marked", str(os.getpid()))
-        time.sleep(120)
+        time.sleep(600)
 
     @task(executor_config=resources(cpus=1))
     def cancelled_at_the_site() -> None:
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         note("victim", f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"])
-        time.sleep(120)
+        time.sleep(600)
 
     hog()
     dawdler()

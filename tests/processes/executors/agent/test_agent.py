@@ -425,7 +425,7 @@ def test_a_second_agent_of_a_spool_leaves_at_once(agent: NodeAgent) -> None:
     second.spool, second.events, second.process = agent.spool, [], None
     second.start()
     assert second.process is not None
-    assert second.process.wait(10) == 0
+    assert second.process.wait(120) == 0
     assert "another agent" in agent.spool.log.read_text()
     assert agent.spool.identity.read_text() == identity
 
@@ -443,7 +443,7 @@ def test_an_agent_makes_a_lock_anew_that_was_removed_and_gives_way_to_one_that_h
     with node.spool.lock.open("w") as another:  # it has begun in this very moment
         fcntl.flock(another, fcntl.LOCK_EX)
         node.spool.ring()
-        assert node.process.wait(20) == 0
+        assert node.process.wait(120) == 0
     node.start()
     assert node.wait_for("a")["cause"] is None, "its job goes on, and the next one looks after it"
     node.stop()
@@ -457,7 +457,7 @@ def test_drain_lets_running_jobs_end_and_starts_no_more(tmp_path: Path) -> None:
     node.spool.ask_to_shut_down("drain")
     node.put("late", "succeed")
     assert node.process is not None
-    assert node.process.wait(10) == 0
+    assert node.process.wait(120) == 0
     node.read()
     assert node.of("running", "finished")[0]["cause"] is None
     assert node.of("late", "started") == []
@@ -476,7 +476,7 @@ def test_a_shutdown_ends_running_jobs_and_leaves_the_backlog(tmp_path: Path) -> 
     node.wait((tmp_path / "started").exists)
     node.spool.ask_to_shut_down("cancel")
     assert node.process is not None
-    assert node.process.wait(10) == 0
+    assert node.process.wait(120) == 0
     node.read()
     assert [node.of(token, "finished")[0]["cause"] for token in ("running", "deaf")] == ["cancelled"] * 2
     assert node.spool.envelope("waits").exists()
@@ -728,7 +728,7 @@ def test_while_events_cannot_be_written_nothing_is_lost(tmp_path: Path) -> None:
     node.spool.events.rename(tmp_path / "events")
     node.spool.events.touch()
     node.put("during", "succeed")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while "cannot write" not in node.spool.log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -152,7 +152,7 @@ def test_a_task_is_cancelled_by_a_file(cluster: Cluster) -> None:
     process = cluster.start()
     cluster.wait_until_started()
     cluster.spool.cancel("a").write_text("marked failed")
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert (cluster.end()["cause"], cluster.end()["message"]) == ("cancelled", "marked failed")
 
 
@@ -162,7 +162,7 @@ def test_the_batch_system_ends_it(cluster: Cluster, number: signal.Signals) -> N
     process = cluster.start()
     cluster.wait_until_started()
     process.send_signal(number)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert cluster.end()["cause"] == "terminated"
 
 

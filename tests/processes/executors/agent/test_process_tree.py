@@ -19,7 +19,7 @@ from lading.hooks.files import host
 PYTHON = sys.executable
 
 
-def wait_until(happened: Callable[[], object], seconds: float = 10) -> None:
+def wait_until(happened: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline

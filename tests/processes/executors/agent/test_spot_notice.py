@@ -15,7 +15,7 @@ from tests.services.ec2_imds import Metadata, serving
 NAME = "i-0a1b2c3d"
 MODULE = "lading.executors.agent.departure.spot_notice"
 # Of jobs' time from the notice on, and of their machine's after that, seconds.
-LEFT, BEFORE = 3.0, 4.0
+LEFT, BEFORE = 6.0, 12.0
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +34,8 @@ def test_a_machine_that_is_taken_away_starts_nothing_more_and_asks_its_jobs_to_e
         node.start(constants={f"{MODULE}.{name}": value for name, value in constants.items()})
         told = node.spool.ends_at
         node.put("short", "sleep", seconds=1.5)
-        node.put("long", "sleep", seconds=60)
-        node.put("deaf", "sleep_deaf", seconds=60, started=str(tmp_path / "started"))
+        node.put("long", "sleep", seconds=600)
+        node.put("deaf", "sleep_deaf", seconds=600, started=str(tmp_path / "started"))
         node.wait((tmp_path / "started").exists)
         for each in ("short", "long"):
             node.wait_for(each, "started")
@@ -48,7 +48,7 @@ def test_a_machine_that_is_taken_away_starts_nothing_more_and_asks_its_jobs_to_e
         long, deaf = node.wait_for("long"), node.wait_for("deaf")
         assert long["cause"] == deaf["cause"] == "preempted"
         assert "AWS takes the spot machine away at" in long["message"]
-        assert long["at"] == pytest.approx(at - BEFORE, abs=1.5)
+        assert at - BEFORE - 1.5 < long["at"] < at
         assert deaf["at"] < at, "there is time to tell of it"
         assert node.of("late", "started") == []
         assert node.spool.envelope("late").exists(), "the controller takes it back"

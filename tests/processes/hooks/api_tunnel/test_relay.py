@@ -128,7 +128,7 @@ class Relay:
         return self.hear()
 
     def end(self) -> int:
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=120)
         return self.process.returncode
 
 

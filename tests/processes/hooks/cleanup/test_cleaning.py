@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.cleanup.leftovers import RUNS, YOUNGEST, sweep, words
@@ -163,6 +165,17 @@ def test_what_still_changes_is_kept(site: ClusterSite, make: Make) -> None:
     os.utime(run / "results/deep/er/table")
     assert clean(site) == {}
     assert run.exists()
+
+
+def test_what_was_written_this_moment_is_young(site: ClusterSite, paper: Paper) -> None:
+    """A note that a job was asked to end stays until the batch system no longer shows the job."""
+    name = token()
+    transport = site.connect()
+    (answer,) = transport.exchange([canceller.note(str(paper.root), {name: Cancellation("4711")})])
+    transport.close()
+    assert answer.status == 0
+    assert clean(site) == {}
+    assert (paper.root / canceller.NOTES / name).read_text().startswith("4711")
 
 
 def test_nothing_else_is_touched(site: ClusterSite, paper: Paper, make: Make, tmp_path: Path) -> None:

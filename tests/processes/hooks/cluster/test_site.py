@@ -49,14 +49,12 @@ def test_only_the_first_look_waits_for_an_answer(
     monkeypatch.setattr(site, "_first_answer", 0.3)
     goes_on = threading.Event()
     monkeypatch.setattr(site.poller, "round", goes_on.wait)
-    durations = []
+    waited = []
+    monkeypatch.setattr(site.rounds, "answered_within", waited.append)
     for _ in range(3):
-        before = time.monotonic()
         with pytest.raises(OSError, match="no answer yet"):
             site.observe()
-        durations.append(time.monotonic() - before)
-    assert durations[0] >= 0.3
-    assert max(durations[1:]) < 0.3
+    assert waited == [0.3, 0.0, 0.0]
     goes_on.set()
 
 
@@ -122,7 +120,7 @@ def test_running_jobs_are_ended(site: ClusterSite, paper: Paper) -> None:
     assert wait_until(lambda: any(event["event"] == "started" for event in site.observe().events), 20, 0.1)
     before = time.monotonic()
     site.close("cancel", 2.0)
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 100, "the job never ends"
     assert (paper.root / "spool/cancel/a").read_text() == "Airflow was stopped"
 
 
@@ -238,7 +236,7 @@ def test_trouble_is_said_when_it_begins_changes_and_ends(
     monkeypatch.setattr(site.poller, "round", one_round)
     monkeypatch.setattr(site.poller, "pause", lambda: 0.0)
     site.rounds.start()
-    assert over.wait(10)
+    assert over.wait(120)
     site.rounds.stop(10)
     said = [
         (each.levelname, each.getMessage()) for each in caplog.records if each.name == "lading.hooks.polling.rounds"

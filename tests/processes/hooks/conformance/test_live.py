@@ -91,8 +91,9 @@ def living(cluster: ToyCluster) -> str:
     return cluster.run([["toy-list"]])[0].stdout
 
 
-def test_all_goes_well(cluster: ToyCluster) -> None:
-    failed, said = tried(cluster, Good())
+def test_all_goes_well(cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PATIENCE", 60.0)
+    failed, said = tried(cluster, Good(), seconds=120.0)
     assert (failed, failures(said)) == (0, ""), said
     assert sum(line.startswith("ok") for line in said) == 11
     assert (living(cluster), list((cluster.folder.parent / "a work").iterdir())) == ("", [])
@@ -116,14 +117,19 @@ class Silent(Patient):
     told: dict[str, Any] = {}  # noqa: RUF012
 
 
-@pytest.mark.parametrize(("system", "wrong"), [(Patient(), ""), (Silent(), "can never start, and is pending")])
-def test_a_job_that_can_never_start(cluster: ToyCluster, system: Toy, wrong: str) -> None:
+@pytest.mark.parametrize(
+    ("system", "wrong", "seconds"), [(Patient(), "", 120.0), (Silent(), "can never start, and is pending", 10.0)]
+)
+def test_a_job_that_can_never_start(
+    cluster: ToyCluster, monkeypatch: pytest.MonkeyPatch, system: Toy, wrong: str, seconds: float
+) -> None:
+    monkeypatch.setattr(live, "PATIENCE", 60.0)
     submit = cluster.folder / "bin/toy-submit"
     submit.write_text(submit.read_text().replace('exec setsid sh "$1"', 'exec setsid sh -c "$run" x "$1"'))
     submit.write_text(submit.read_text().replace("size=", RUN, 1))
     said: list[str] = []
     work, never = f"{cluster.folder.parent}/a work", ("after", "{failed}")
-    failed = Trial(system, cluster, work, seconds=3.0, say=said.append, never=never).run()
+    failed = Trial(system, cluster, work, seconds=seconds, say=said.append, never=never).run()
     assert (failed, wrong in failures(said)) == (1 if wrong else 0, True), said
     assert processes.wait_until(lambda: living(cluster) == "", 10, 0.1)
 

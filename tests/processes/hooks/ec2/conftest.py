@@ -44,7 +44,7 @@ def make(
             "python": str(node_python.make(service.account)),
             "api_url": api.url,
             "kill_grace": 2,
-            "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
+            "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900",
         }
         made.append(Drive(EC2Site(name, EC2Config(**{**table, **options}), tmp_path / folder)))
         return made[-1]

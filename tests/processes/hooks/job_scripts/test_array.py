@@ -76,7 +76,7 @@ def followed(
     gathering: Batcher, records: Sequence[RunRecord], until: Callable[[RunRecord], bool] = lambda record: record.ended
 ) -> list[RunRecord]:
     """The runs when all of them have come so far."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not all(map(until, records)):
         assert time.monotonic() < end, records
         records = [sighting.record for sighting in gathering.advance(records)]

@@ -298,7 +298,7 @@ def submit_array(hook: BatchHook, body: str, array: str = "1-3", **resources: An
 
 def test_each_element_of_an_array_has_its_own_end(hook: BatchHook, cluster: ToyCluster) -> None:
     run = submit_array(hook, 'echo "part $CLUSTERJOB_ARRAY_INDEX"; exit $(($CLUSTERJOB_ARRAY_INDEX - 1))', "1-3%2")
-    run.wait(20)
+    run.wait(120)
     assert cluster.jobs == 1
     assert [element.status for element in run] == ["succeeded", "failed", "failed"]
     assert [element.record.exit_code for element in run] == [0, 1, 2]
@@ -341,7 +341,7 @@ def test_another_process_finds_an_array_and_its_elements(
 ) -> None:
     first = submit_array(make_hook(), "sleep 0.3; echo once >> ../times; exit $(($CLUSTERJOB_ARRAY_INDEX % 2))")
     again = submit_array(make_hook(), "sleep 0.3; echo once >> ../times; exit $(($CLUSTERJOB_ARRAY_INDEX % 2))")
-    again.wait(20)
+    again.wait(120)
     assert cluster.jobs == 1
     assert [element.status for element in again] == ["failed", "succeeded", "failed"]
     assert (Path(first.folder).parent / "times").read_text() == "once\n" * 3
@@ -374,7 +374,7 @@ def test_an_array_whose_node_does_not_hear_of_its_cancel_is_cancelled_again(
     assert wait_until(lambda: bool(hook.refresh(at_once=True)) or asked_to_end(cluster) > 2, 20, 0.2)
     assert not run.ready()
     cluster.unset("deaf")
-    run.wait(20)
+    run.wait(120)
     assert {element.status for element in run} == {"cancelled"}
 
 
@@ -386,11 +386,11 @@ def asked_to_end(cluster: ToyCluster) -> int:
 def test_an_element_is_cancelled_alone_and_the_array_whole(hook: BatchHook, cluster: ToyCluster) -> None:
     run = submit_array(hook, "sleep 60")
     run[2].cancel()
-    run[2].wait(20)
+    run[2].wait(120)
     assert [element.record.state for element in run][1] == "cancelled"
     assert not run.ready()
     run.cancel()
-    run.wait(20)
+    run.wait(120)
     assert {element.status for element in run} == {"cancelled"}
     assert (run.status, run.record.cause) == ("cancelled", "cancelled")
 
@@ -406,7 +406,7 @@ def test_a_cancel_that_is_done_although_the_batch_system_says_it_is_not(
     with pytest.raises(CancelError, match="cannot connect"):
         run.cancel()
     again = make_hook().submit(script)  # another process, which finds what was saved
-    again.wait(20)
+    again.wait(120)
     assert (again.record.state, again.record.cause) == ("cancelled", "cancelled")
     again.cancel()
 
@@ -419,13 +419,13 @@ def test_an_element_whose_cancel_is_done_although_the_batch_system_says_it_is_no
     run = submit_array(hook, "sleep 60")
     with pytest.raises(CancelError, match="cannot connect"):
         run[2].cancel()
-    run[2].wait(20)
+    run[2].wait(120)
     assert run[2].record.state == "cancelled"
     run[2].cancel()
     assert [element.record.cancelling for element in run] == [False, True, False]
     with pytest.raises(CancelError, match="cannot connect"):
         run.cancel()
-    run.wait(20)
+    run.wait(120)
     assert {element.record.state for element in run} == {"cancelled"}
 
 
@@ -437,14 +437,14 @@ def test_an_array_that_waits_is_cancelled_whole(hook: BatchHook, cluster: ToyClu
         run[1].cancel()
     run.cancel()
     cluster.unset("refuse")
-    run.wait(20)
+    run.wait(120)
     assert (run.status, run[3].status, cluster.jobs) == ("cancelled", "cancelled", 0)
 
 
 def test_prologue_and_epilogue_of_an_array_run_once(hook: BatchHook) -> None:
     run = submit_array(hook, "true", prologue="echo before >> near", epilogue="echo $LADING_STATE >> near")
     for element in run:
-        element.wait(20)
+        element.wait(120)
     assert Path("near").read_text() == "before\n"
     assert run.ready()
     assert Path("near").read_text() == "before\nsucceeded\n"
@@ -474,19 +474,19 @@ def test_the_names_of_ipyparallel(hook: BatchHook) -> None:
     run = hook.submit(JobScript("sleep 0.3"))
     assert not run.done()
     assert run.metadata["completed"] is None
-    assert run.result(20) == 0
+    assert run.result(120) == 0
     assert run.done()
     told = run.metadata
     assert told["submitted"] <= told["completed"]
     assert told["started"] <= told["completed"]
     assert (told["status"], told["job_id"], told["exit_code"]) == ("succeeded", "1", 0)
     elapsed = run.elapsed
-    assert 0.3 <= elapsed + 1 < 21  # the cluster counts in whole seconds
+    assert 0.3 <= elapsed + 1 < 121  # the cluster counts in whole seconds
     time.sleep(0.05)
     assert run.elapsed == elapsed
     endless = hook.submit(JobScript("sleep 60"))
     endless.abort()
-    endless.wait(20)
+    endless.wait(120)
     assert endless.metadata["status"] == "cancelled"
     assert endless.metadata["completed"] is not None
 

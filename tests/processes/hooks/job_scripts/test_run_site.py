@@ -19,6 +19,7 @@ from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.ssh.answer import Answer, TransportError
 from tests.clusters.runs import advanced, placed
 from tests.clusters.toy_batch import Toy, ToyCluster
+from tests.services.processes import wait_until
 
 
 @pytest.fixture
@@ -26,8 +27,8 @@ def cluster(tmp_path: Path) -> ToyCluster:
     return ToyCluster(tmp_path / "toy")
 
 
-def site_at(cluster: ToyCluster, system: Toy | None = None, **profile: Any) -> RunSite:
-    options = SiteOptions(work_dir=str(cluster.folder.parent / "work"), absence_deadline=0.6)
+def site_at(cluster: ToyCluster, system: Toy | None = None, *, setup: str = "", **profile: Any) -> RunSite:
+    options = SiteOptions(work_dir=str(cluster.folder.parent / "work"), absence_deadline=0.6, setup=setup)
     return RunSite("toy", system or Toy(), SiteProfile(profile=Profile(**profile)), options, cluster)
 
 
@@ -146,21 +147,43 @@ def test_no_more_are_submitted_than_may_be(cluster: ToyCluster) -> None:
     site.cancel([replace(record, state="running") for record in records[:3]])
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_reach_the_script(site: RunSite, number: int) -> None:
-    """What a shell starts in the background ignores some; the batch system's own shell is bash by default."""
+def test_signals_reach_the_script(site: RunSite, number: int, early: bool) -> None:
+    """What a shell starts in the background ignores some; the batch system's own shell is bash by default.
+
+    A busy machine may run the script before the wrapper knows its pid.
+    """
     (record,) = placed(
         site, f"trap 'echo caught; exit 5' {signal.Signals(number).name[3:]}; echo ready; sleep 60 & wait"
     )
     wrapper, output = Path(record.folder) / "lading.sh", Path(record.folder) / "output"
-    assert wrapper.read_text().startswith("#!/bin/bash\n")
+    text = wrapper.read_text()
+    assert text.startswith("#!/bin/bash\n")
+    if early:
+        assert text.count("lading_child=$!\n") == 1
+        pause = "until [ -e go ]; do sleep 0.05; done\n"
+        wrapper.write_text(text.replace("lading_child=$!\n", f"{pause}lading_child=$!\n"))
     job = subprocess.Popen(["/bin/bash", wrapper], env={"TOY_ID": "1", "PATH": "/usr/bin:/bin"})
-    while not output.exists() or "ready" not in output.read_text():
-        time.sleep(0.02)
+    assert wait_until(lambda: output.exists() and "ready" in output.read_text(), 60, 0.02)
     job.send_signal(number)
-    assert job.wait(30) == 5
+    (Path(record.folder) / "go").touch()
+    assert job.wait(60) == 5
     assert output.read_text() == "ready\ncaught\n"
     assert (Path(record.folder) / "exit").read_text().split()[0] == "5"
+
+
+def test_a_signal_during_the_setup_ends_the_script(cluster: ToyCluster, tmp_path: Path) -> None:
+    waits = f"touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
+    site = site_at(cluster, setup=waits)
+    (record,) = placed(site, "sleep 600")
+    environment = {"TOY_ID": "1", "PATH": "/usr/bin:/bin"}
+    job = subprocess.Popen(["/bin/bash", Path(record.folder) / "lading.sh"], env=environment)
+    assert wait_until((tmp_path / "begun").exists, 60, 0.02)
+    job.terminate()
+    (tmp_path / "go").touch()
+    assert job.wait(60) == 143
+    assert (Path(record.folder) / "exit").read_text().split()[0] == "143"
 
 
 def test_a_run_that_is_ended_at_its_time_limit_where_no_history_is_kept(
@@ -168,14 +191,13 @@ def test_a_run_that_is_ended_at_its_time_limit_where_no_history_is_kept(
 ) -> None:
     # So that the test need not last a minute.
     monkeypatch.setattr(run, "HEAD_START", 60)
-    (record,) = advanced(site, placed(site, "sleep 60", time=60))
+    (record,) = advanced(site, placed(site, "echo ready; sleep 600", time=60))
     assert record.time == 60
     pid = (cluster.folder / "jobs" / "1" / "pid").read_text().strip()
-    while not (Path(record.folder) / "job").exists():
-        time.sleep(0.05)
-    time.sleep(0.3)
+    output = Path(record.folder) / "output"
+    assert wait_until(lambda: output.exists() and "ready" in output.read_text(), 60, 0.05)
     subprocess.run(["kill", "-TERM", "--", f"-{pid}"], check=True)
-    end = time.time() + 20
+    end = time.time() + 120
     while not record.ended and time.time() < end:
         (record,) = advanced(site, [record])
         time.sleep(0.1)

@@ -45,6 +45,15 @@ def run(exchange: Exchange, script: bytes, shell: str = "sh") -> list[Answer]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+def test_what_is_put_is_dated_by_the_file_system(shell: str, tmp_path: Path) -> None:
+    """``lading clean`` removes by age."""
+    before = (tmp_path / "clock").write_text("") or (tmp_path / "clock").stat().st_mtime
+    exchange = Exchange([Put(str(tmp_path / "x"), {"a": b"1", "b/c": b"2"})])
+    assert run(exchange, exchange.script, shell) == [Answer(0)]
+    assert all((tmp_path / "x" / name).stat().st_mtime >= before for name in ("a", "b", "b/c"))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_shells_agree(shell: str, tmp_path: Path) -> None:
     get = Get(str(tmp_path / "x"), ["a b/c", "absent"])
     get_all = GetAll(str(tmp_path / "x"))

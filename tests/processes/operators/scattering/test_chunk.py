@@ -16,6 +16,7 @@ from airflow.sdk.execution_time import task_runner
 from lading.operators.scattering import chunk
 from lading.operators.scattering.checkpoint import LARGEST, Finished
 from lading.operators.scattering.chunk import Chunk, ChunkStopped, ElementsFailed, ElementsFailedForGood
+from tests.services.processes import wait_until
 
 
 class Store(dict[str, Any]):
@@ -46,13 +47,24 @@ def test_outputs_are_in_order() -> None:
 
 
 def test_as_many_at_once_as_there_are_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, marks = tmp_path / "full", tmp_path / "marks"
+    marks.mkdir()
+
     def job(number: int) -> int:
-        mark = tmp_path / str(number)
+        counts = [0]
+
+        def is_full() -> bool:
+            counts.append(len(list(marks.iterdir())))
+            return full.exists() or counts[-1] >= 3
+
+        mark = marks / str(number)
         mark.touch()
+        wait_until(is_full, 60, 0.02)
+        full.touch()
         time.sleep(0.2)
-        count = len(list(tmp_path.iterdir()))
+        is_full()
         mark.unlink()
-        return count
+        return max(counts)
 
     assert max(run(range(9), job)) == 3
     monkeypatch.setenv(chunk.CPUS_VARIABLE, "1.5")
@@ -125,14 +137,19 @@ def test_requests_reach_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stop_ends_the_processes(tmp_path: Path) -> None:
     def job(number: int) -> None:
         (tmp_path / str(os.getpid())).touch()
-        time.sleep(60)
+        time.sleep(600)
 
     stopped = make(range(9), job)
-    threading.Timer(0.5, stopped.stop).start()
+
+    def stop() -> None:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 3, 60, 0.05)
+        stopped.stop()
+
+    threading.Thread(target=stop).start()
     started = time.monotonic()
     with pytest.raises(ChunkStopped, match="stopped with 9 jobs unfinished"):
         stopped.run(str)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 300
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 3
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

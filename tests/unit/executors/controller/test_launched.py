@@ -32,6 +32,7 @@ from lading.scheduling.insight.reasons import reason_class
 from lading.scheduling.location import Location
 from lading.scheduling.matching import market
 from tests.clusters.sites import ANY, FINISHED, FakeElasticSite, FakeSite, make_settings, rest
+from tests.services.processes import wait_until
 
 
 @dataclass
@@ -610,17 +611,19 @@ def test_a_launch_that_fails_costs_no_other_site_anything_and_is_done_anew(
 def test_orders_of_a_site_that_hangs_wait_for_it_and_are_given_once(
     house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site_thread, "SECONDS_UNTIL_SILENT", 0.05)
     monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
     house.tick()
     site.hang.add("launch")
     house.add("t", "u")
     house.controller.tick()
-    for _ in range(10):
-        time.sleep(0.02)
-        house.controller.tick()
-    assert site.calls == ["launch"]
-    assert [row.state for row in house.rows()] == [InstanceState.ORDERED] * 2, "nothing is concluded from silence"
+    assert wait_until(lambda: site.hangs, 60, 0.02)
+    with monkeypatch.context() as patch:
+        patch.setattr(site_thread, "SECONDS_UNTIL_SILENT", 0.05)
+        for _ in range(10):
+            time.sleep(0.02)
+            house.controller.tick()
+        assert site.calls == ["launch"]
+        assert [row.state for row in house.rows()] == [InstanceState.ORDERED] * 2, "nothing is concluded from silence"
     site.go_on()
     house.tick(3)
     assert sorted(order.name for order in site.ordered) == sorted(row.token for row in house.rows())

@@ -242,7 +242,7 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
             here.add("b")
         loops.append(threading.Thread(target=here.tick, daemon=True))
         loops[-1].start()
-        assert policy.hangs.wait(30)
+        assert policy.hangs.wait(120)
         note = here.controller._note_hang
         for hangs in (True, False, True):
             note(hangs)
@@ -259,7 +259,7 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
         assert change.values["strikes"] == strike
     for policy, loop in zip(policies, loops, strict=True):
         policy.goes_on.set()
-        loop.join(30)
+        loop.join(120)
     with Session(engine) as session:
         job = session.get_one(Job, "b")
         assert job.state == State.FAILED

@@ -386,6 +386,8 @@ def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
     house.step_until(lambda: all(map(house.is_known, tokens)), 30)
     assert all("the last one that of /mount/" in (house.job(token).reason or "") for token in tokens)
     assert len(house.estimator.hanging) < estimator.MOST_HANGING
+    for name in ("MOST_SECONDS", "SECONDS_OF_GRACE"):
+        monkeypatch.setattr(estimator, name, 600.0)  # a busy machine is slow with what does not hang
     (tmp_path / "a").write_bytes(b"x" * 2**21)
     for number in range(15):
         house.add(f"well{number}", {"memory": "input_size"}, file(tmp_path / "a"), dag_id=f"d{number}")

@@ -111,7 +111,7 @@ class House:
     def paths(self, token: str) -> dict[str, str]:
         return dict(json.loads(str(self.row(token).stage)))
 
-    def wait(self, is_over: Callable[[], Any], seconds: float = 20.0) -> Any:
+    def wait(self, is_over: Callable[[], Any], seconds: float = 120.0) -> Any:
         end = time.monotonic() + seconds
         while not (found := is_over()):
             assert time.monotonic() < end, "it takes too long"

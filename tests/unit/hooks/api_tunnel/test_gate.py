@@ -45,10 +45,11 @@ class Handler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         said = bytearray()
         self.server.heard.append(said)  # type: ignore[attr-defined]
-        self.request.settimeout(0.5)
+        self.request.settimeout(60.0)
         with contextlib.suppress(OSError):
             while b"\r\n\r\n" not in said and (data := self.request.recv(65536)):
                 said += data
+            self.request.settimeout(0.5)
             time.sleep(self.server.delay)  # type: ignore[attr-defined]
             self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine")
             while data := self.request.recv(65536):
@@ -72,7 +73,7 @@ def gate(server: Listener) -> Iterator[tuple[str, int]]:
 def talk(gate: tuple[str, int], said: bytes) -> bytes:
     """Send all of it, and hear until the gate closes the connection."""
     heard = b""
-    with socket.create_connection(gate, 10) as client, contextlib.suppress(OSError):
+    with socket.create_connection(gate, 120) as client, contextlib.suppress(OSError):
         client.sendall(said)
         client.shutdown(socket.SHUT_WR)
         while data := client.recv(65536):
@@ -131,7 +132,7 @@ def test_a_conversation_outlives_the_collection_of_garbage(
     monkeypatch.setattr(server, "delay", 0.5)
     gc.freeze()  # what is there before the conversation, all of Airflow, need not be searched each time
     try:
-        with socket.create_connection(gate, 10) as client:
+        with socket.create_connection(gate, 120) as client:
             client.sendall(GET)
             client.shutdown(socket.SHUT_WR)
             for _ in range(5):
@@ -334,7 +335,7 @@ def test_large_bodies_in_both_directions(tmp_path: object) -> None:
         made = ApiGate(f"http://127.0.0.1:{server.server_address[1]}/execution/", "large")
         host, port = made.open()
         try:
-            answer = httpx.post(f"http://{host}:{port}/execution/x", content=b"z" * size, trust_env=False, timeout=30)
+            answer = httpx.post(f"http://{host}:{port}/execution/x", content=b"z" * size, trust_env=False, timeout=120)
             assert answer.content == b"z" * size
         finally:
             made.close()
@@ -346,7 +347,7 @@ def test_a_head_travels_with_what_follows_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as api:
         gate = ApiGate(f"http://127.0.0.1:{api.getsockname()[1]}/execution/", "pieces")
         try:
-            with socket.create_connection(gate.open(), 10) as client:
+            with socket.create_connection(gate.open(), 120) as client:
                 client.sendall(UP + b"Content-Length: 5\r\n\r\n")
                 time.sleep(0.1)
                 client.sendall(b"hello")
@@ -363,7 +364,7 @@ def test_a_head_travels_with_what_follows_it() -> None:
 
 def begin(gate: tuple[str, int], count: int) -> list[socket.socket]:
     """Conversations that have begun a request and do not end it."""
-    clients = [socket.create_connection(gate, 10) for _ in range(count)]
+    clients = [socket.create_connection(gate, 120) for _ in range(count)]
     for client in clients:
         client.sendall(b"GET /execution/health HTTP/1.1\r\n")
     return clients
@@ -382,13 +383,13 @@ def test_half_open_conversations_take_no_more_than_their_share(
     monkeypatch.setattr(gate_module, "MOST_CONVERSATIONS", 20)
     before = len(os.listdir("/proc/self/fd"))
     made = ApiGate(server.url, "crowded")
+    monkeypatch.setattr(gate_module, "HEAD_TIMEOUT", 600.0)
     clients = begin(made.open(), 150)
     try:
         wait(lambda: made._is_full)
         assert len(made._conversations) == 20
         there = len(os.listdir("/proc/self/fd")) - before - len(clients)
         assert there <= 20 + 8, "a loop, a listener and what the test has"
-        monkeypatch.setattr(gate_module, "HEAD_TIMEOUT", 0.01)
         for client in clients[20:]:
             client.close()
         for client in clients[:20]:
@@ -403,16 +404,16 @@ def test_half_open_conversations_take_no_more_than_their_share(
 
 
 def test_a_head_that_does_not_come_ends_its_conversation(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "HEAD_TIMEOUT", 0.2)
+    monkeypatch.setattr(gate_module, "HEAD_TIMEOUT", 1.5)
     made = ApiGate(server.url, "slow")
     try:
         (client,) = begin(made.open(), 1)
         with client:
             assert client.recv(1) == b""
-        with socket.create_connection(made.open(), 10) as client:
+        with socket.create_connection(made.open(), 120) as client:
             client.sendall(GET)
             assert b"200" in client.recv(65536)
-            time.sleep(0.5)
+            time.sleep(2.0)
             client.sendall(GET)  # between two requests it may be silent for longer
             wait(lambda: b"200" in client.recv(65536))
     finally:
@@ -426,7 +427,7 @@ def test_what_is_idle_makes_way(server: Listener, monkeypatch: pytest.MonkeyPatc
     idle = []
     try:
         for _ in range(6):
-            idle.append(socket.create_connection(made.open(), 30))
+            idle.append(socket.create_connection(made.open(), 120))
             idle[-1].sendall(GET)
             wait(lambda: b"200" in idle[-1].recv(65536))
     finally:
@@ -447,7 +448,7 @@ def test_a_body_that_does_not_come_ends_its_conversation(server: Listener, monke
         threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         made = ApiGate(f"http://127.0.0.1:{api.server_address[1]}/execution/", "body")
         try:
-            with socket.create_connection(made.open(), 30) as client:
+            with socket.create_connection(made.open(), 120) as client:
                 client.sendall(UP + b"Content-Length: 5\r\n\r\n")
                 assert client.recv(65536) == b""
         finally:

@@ -138,7 +138,7 @@ def test_nobody_waits_for_a_slow_bundle(tmp_path: Path, monkeypatch: pytest.Monk
 
         @contextmanager
         def open(self, bundle: Bundle) -> Iterator[Path]:
-            fetched.wait(30)
+            fetched.wait(120)
             yield tmp_path
 
     bundles = DagBundles(1, Slow())
@@ -146,7 +146,7 @@ def test_nobody_waits_for_a_slow_bundle(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(BundleUnavailable, match="'slow' is still being read"):
             bundles.look(Bundle("slow", None))
     fetched.set()
-    assert bundles.wait(Bundle("slow", None), 30).files == 0
+    assert bundles.wait(Bundle("slow", None), 120).files == 0
 
 
 def test_airflow_finds_the_bundle_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ def test_a_ring_ends_the_wait_and_is_heard_once(tmp_path: Path) -> None:
         Bell(tmp_path / "bell").ring()
         Bell(tmp_path / "bell").ring()
         before = time.monotonic()
-        bell.wait(60)
-        assert time.monotonic() - before < 30
+        bell.wait(600)
+        assert time.monotonic() - before < 300
         bell.wait(0.2)
         assert time.monotonic() - before >= 0.2
 

@@ -34,7 +34,7 @@ def outcome_of(use: Use, path: Path) -> object:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(120)
     assert results, "it waits for a FIFO"
     return results[0]
 

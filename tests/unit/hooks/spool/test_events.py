@@ -166,7 +166,7 @@ def test_only_regular_files_are_read_and_the_others_are_out_of_the_way(
     rejected = Rejected(spool.rejected)
     begun = time.monotonic()
     assert [found for _, found in spool.journal(rejected)] == [[STARTED]]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 100, "what has no end, or would be waited for, is not read"
     assert [path.name for path in spool.events.iterdir()] == ["7.jsonl"]
     assert len(list(spool.rejected.iterdir())) == 6
     assert (tmp_path / "elsewhere").exists()

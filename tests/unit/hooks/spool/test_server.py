@@ -176,7 +176,7 @@ def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(roo
         answer = json.loads(process.stdout.readline().removeprefix(server.ANSWER.encode()))
         assert answer["ends_at"] == 1_700_000_000
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
 
 
 @off

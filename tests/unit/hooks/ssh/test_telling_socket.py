@@ -26,6 +26,6 @@ def test_its_close_ends_what_another_thread_reads() -> None:
         time.sleep(0.2)
         assert found == []
         made.close()
-        reader.join(10.0)
+        reader.join(120)
         assert len(found) == 1
         made.close()

@@ -75,7 +75,7 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Folder:
 def test_json(folder: Folder) -> None:
     answer = folder.plan(JOBS, "--policy", "greedy", "--per-instance-cost", "0.3", "--horizon-hours", "2")
     seconds = answer.pop("plan_seconds")
-    assert 0 < seconds < 10
+    assert 0 < seconds < 100
     assert answer == {
         "policy": "greedy",
         "effort": "best",

@@ -123,7 +123,7 @@ def test_room_that_a_job_needs_is_made_by_giving_up_the_oldest_first(tmp_path: P
     scratch.make_room()
     assert [each.mark.name for each in scratch.kept] == ["later.kept"]
     assert scratch._remover is not None
-    assert scratch._remover.wait(30) == 0
+    assert scratch._remover.wait(120) == 0
     assert sorted(path.name for path in root(str(tmp_path)).iterdir()) == ["later", "later.kept"]
 
 

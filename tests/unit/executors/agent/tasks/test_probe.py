@@ -65,7 +65,7 @@ def test_the_probe(
     monkeypatch.delenv(VARIABLE, raising=False)
     with server() as port:
         monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", f"http://127.0.0.1:{port}/execution/")
-        monkeypatch.setenv("AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT", "1")
+        monkeypatch.setenv("AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT", "4")
         with pytest.raises(ConnectionError, match=said) as caught:
             probe.run()
     assert unsaid not in str(caught.value)
@@ -76,7 +76,7 @@ def test_the_probe(
 def test_the_early_request(
     monkeypatch: pytest.MonkeyPatch, server: Callable[[], AbstractContextManager[int]], said: str, unsaid: str
 ) -> None:
-    monkeypatch.setattr(early_request, "TIMEOUT", 1.0)
+    monkeypatch.setattr(early_request, "TIMEOUT", 4.0)
     with server() as port, pytest.raises(early_request.NoAnswerError, match=said) as caught:
         early_request.ask(f"http://127.0.0.1:{port}/execution/", None)
     assert unsaid not in str(caught.value)
