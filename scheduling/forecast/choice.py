@@ -20,8 +20,10 @@ STRETCHES = (1.0, 1.02, 1.05)
 LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 # A second beyond is worth so many times what it is worth by ``hurry``: insertion sees one step at a time.
 WORTHS = (1.0, 100.0)
-# At a hurry of 1 a run that ends by more than this part later than it could counts as so many times as late again.
+# At a hurry of 1 what a run ends later than by this part counts as so many times as late.
 LATE, LATE_COUNTS = 0.04, 10.0
+# Larger machines than needed pay by steps to come; each doubling counts as so much dearer as lengths are uncertain.
+DOUBT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def choose(
     worth = {run: max(hurry, 0.01) * least[run] / seconds for run, seconds in critical.items()}
     wait = 0.0 if locations else boot
     soonest = {run: now + wait + seconds for run, seconds in critical.items()}
+    spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
     menus: dict[float, Mapping[str, Bin | None]] = {}
     best: Choice | None = None
     for way in ways or all_ways(problem, hurry):
@@ -83,6 +86,7 @@ def choose(
         )
         schedule = builder.build(terms)
         found = score(schedule, forecast, soonest, least, hurry, spent, now)
+        found += DOUBT * spread * math.log2(max(1.0, way.least_cpus))
         if best is None or found < best.score - 1e-12:
             best = Choice(schedule, way, found)
     assert best is not None
