@@ -1,0 +1,896 @@
+"""Reasons as data: a code with parameters, and one table of what each code means. Pure.
+
+Whoever decides or observes makes a :class:`Reason`; the sentence is made where it is shown. So jobs can be grouped by
+code, site and limit, and numbers that change do not make another reason.
+
+Codes that no table has come from newer agents. What a batch system, AWS or a plugin says in a language of its own is a
+parameter, ``text``, of a code that says whose it is.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from lading.scheduling.resources import Resources
+from lading.scheduling.text.units import format_moment, format_resources, format_time
+
+# What a parameter may be; a sequence of names, or the amounts of resources in the order of their fields.
+Value = str | int | float | bool | None | tuple[str | float, ...]
+# Of names in a row so many are shown.
+MOST_NAMES = 3
+MOST_KINDS = 5
+# A parameter has at most so many characters, or parts; nobody reads more of a message.
+LONGEST_TEXT = 4000
+LONGEST_CODE = 40
+MOST_PARTS = 30
+# MySQL's TEXT holds 65,535 bytes.
+MOST_JSON = 60_000
+# A database's column takes so many characters of the name of a limit.
+LONGEST_LIMIT = 250
+
+
+class Actor(str, Enum):
+    """Who can change what a job waits for: the author of its Dag, or who operates the site, the account or Lading."""
+
+    AUTHOR = "author"
+    OPERATOR = "operator"
+
+
+class Form(Enum):
+    """How a sentence stands alone: as what a waiting job ``waits:`` for, as a sentence of its own that begins with a
+    verb, or as what is true of the job for ever (``it`` is its subject)."""
+
+    WAIT = "waits: "
+    PHRASE = ""
+    NEVER = "it "
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a code means.
+
+    :param key: its name for programs
+    :param kind: the class by which metrics count it; several codes may share one
+    :param title: what is waited for, in short
+    :param sentence: with its parameters in braces, and how each is written: see :class:`_Sentence`
+    :param remedy: what to do
+    :param actors: who can do it
+    :param limit: the name of the limit that is reached, with parameters likewise; empty: none is
+    :param form: how its sentence stands alone
+    """
+
+    key: str
+    kind: str
+    title: str
+    sentence: str
+    remedy: str
+    actors: tuple[Actor, ...]
+    limit: str = ""
+    form: Form = Form.WAIT
+
+    @property
+    def names_site(self) -> bool:
+        """Whether its sentence says at which site that is."""
+        return "{site" in self.sentence
+
+
+class _Sentence(string.Formatter):
+    """Writes parameters as people read them, by what follows the colon.
+
+    What was stored or sent by another version may lack some, and is shown all the same.
+    """
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return kwargs.get(str(key), "?")
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        write = _WRITERS.get(format_spec)
+        try:
+            return str(super().format_field(value, format_spec)) if write is None else write(value)
+        except (TypeError, ValueError, OverflowError):
+            return str(value)
+
+
+def _some(names: tuple[str, ...], most: int = MOST_NAMES) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+def _amount(resource: str, value: float) -> str:
+    return f"{value:.0f} MiB {resource}" if resource in ("memory", "disk") else f"{value:g} {resource}"
+
+
+def _lacks(amounts: tuple[Any, ...]) -> str:
+    each = zip(amounts[::3], amounts[1::3], amounts[2::3], strict=True)
+    return ", ".join(f"{_amount(name, need)} where it has {_amount(name, have)}" for name, need, have in each)
+
+
+_WRITERS: dict[str, Callable[[Any], str]] = {
+    "time": lambda seconds: format_time(int(seconds)),
+    "length": lambda seconds: "of unknown length" if seconds is None else f"of {seconds:g} s",
+    "moment": format_moment,
+    "resources": lambda amounts: format_resources(Resources(*amounts)),
+    "some": _some,
+    "names": lambda names: _some(names, MOST_KINDS),
+    "that": lambda wish: f" that {wish}" if wish else "",
+    "lacks": _lacks,
+    "are_busy": lambda names: f"{_some(names)} {'is' if len(names) == 1 else 'are'} busy",
+    "are_taken": lambda names: f"{' and '.join(names)} {'is' if names in (('memory',), ('disk',)) else 'are'} taken",
+    "place": lambda name: "every location" if name is None else name,
+    "machines": lambda number: "1 machine" if number == 1 else f"{number} machines",
+}
+_SENTENCE = _Sentence()
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job waits, or can never run.
+
+    :param code: a key of :data:`CODES`
+    :param params: what its sentence has to be told, by name, in the order of the names
+    :param also: what else is so, each said after it
+    """
+
+    code: str
+    params: tuple[tuple[str, Value], ...] = ()
+    also: tuple[Reason, ...] = ()
+
+    @property
+    def meaning(self) -> Code:
+        return CODES.get(self.code, UNKNOWN)
+
+    @property
+    def site(self) -> str | None:
+        """The site that it is about; None: no certain one."""
+        site = dict(self.params).get("site")
+        return None if site is None else str(site)
+
+    @property
+    def limit(self) -> str | None:
+        """The limit that is reached; None: it is none."""
+        template = self.meaning.limit
+        return _SENTENCE.vformat(template, (), dict(self.params))[:LONGEST_LIMIT] if template else None
+
+    @property
+    def group(self) -> tuple[str, str | None, str | None]:
+        """What makes it another reason than before: code, site and limit. Numbers do not."""
+        return self.code, self.site, self.limit
+
+    @property
+    def groups(self) -> tuple[tuple[str, str | None, str | None], ...]:
+        """Its own group, and that of all that it says besides."""
+        return (self.group, *(each for more in self.also for each in more.groups))
+
+    def at(self, site: str) -> Reason:
+        """The same, as what is so at a site."""
+        return self if self.site is not None else replace(self, params=_sorted({**dict(self.params), "site": site}))
+
+    def with_also(self, *more: Reason) -> Reason:
+        """The same, and more that is said after it."""
+        return replace(self, also=(*self.also, *more)) if more else self
+
+    @property
+    def sentence(self) -> str:
+        """The sentence, as a part of another one."""
+        return "; ".join([self._clause(is_first=True), *(each._clause() for each in self._parts())])
+
+    def _parts(self) -> Iterator[Reason]:
+        for each in self.also:
+            yield each
+            yield from each._parts()
+
+    def _clause(self, *, is_first: bool = False) -> str:
+        code, params = self.meaning, {**dict(self.params), "code": self.code}
+        at = f"site {self.site!r}: " if self.site is not None and not code.names_site else ""
+        it = code.form.value if code.form is Form.NEVER and (at or not is_first) else ""
+        return at + it + _SENTENCE.vformat(code.sentence, (), params)
+
+    def __str__(self) -> str:
+        """The whole sentence, as it is shown of a job."""
+        is_wait = self.meaning.form is Form.WAIT or (self.meaning.form is Form.NEVER and self.site is not None)
+        return (Form.WAIT.value if is_wait else "") + self.sentence
+
+    def to_data(self) -> dict[str, Any]:
+        """As it travels, and is stored: plain data for JSON."""
+        found: dict[str, Any] = {"code": self.code}
+        if self.params:
+            found["params"] = dict(self.params)
+        if self.also:
+            found["also"] = [each.to_data() for each in self.also]
+        return found
+
+    def to_json(self) -> str:
+        """The same reason has always the same text, which a column takes: of very many parts the last are left out."""
+        text = json.dumps(self.to_data(), sort_keys=True)
+        return text if len(text) <= MOST_JSON or not self.also else replace(self, also=self.also[:-1]).to_json()
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Reason:
+        """A reason that has travelled.
+
+        :raises ValueError: it is none, or lacks what the sentence of its code has to be told
+        """
+        try:
+            params = {str(name): _value(value) for name, value in dict(data.get("params") or {}).items()}
+            made = cls(
+                _clean(data["code"])[:LONGEST_CODE], _sorted(params), tuple(map(cls.of_data, data.get("also") or ()))
+            )
+            if missing := sorted(_named(made.meaning) - params.keys() - {"code"}):
+                raise ValueError(f"{', '.join(missing)} is missing")
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{str(data)[:200]} is no reason: {type(error).__name__}: {error}") from error
+        return made
+
+    @classmethod
+    def of_json(cls, text: str) -> Reason:
+        """A reason that was stored.
+
+        :raises ValueError: the text is none
+        """
+        return cls.of_data(json.loads(text))
+
+
+def because(code: str, /, **params: Any) -> Reason:
+    """A reason.
+
+    :param code: a key of :data:`CODES`
+    :param params: what its sentence has to be told, and ``site`` if it is about one
+    """
+    return Reason(code, _sorted({name: _value(value) for name, value in params.items()}))
+
+
+def free_text(text: str) -> Reason:
+    """What a plugin, a batch system or AWS says, or how a job has ended, where there is no code for it."""
+    return because("free_text", text=text)
+
+
+def combined(reasons: Iterable[Reason]) -> Reason:
+    """One reason for several of which each alone would do: the first in the table is its code, the others stay in
+    their order.
+
+    :raises ValueError: there are none
+    """
+    each = list(reasons)
+    if len(each) == 1:
+        return each[0]
+    first = min(range(len(each)), key=lambda number: (_RANKS.get(each[number].code, len(_RANKS)), number))
+    return each[first].with_also(*each[:first], *each[first + 1 :])
+
+
+def _clean(text: str) -> str:
+    """Text that every database takes: no NUL, nothing that is no Unicode, and not too long."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]
+
+
+def _named(code: Code) -> set[str]:
+    """The parameters that a code has."""
+    fields = (*_SENTENCE.parse(code.sentence), *_SENTENCE.parse(code.limit))
+    return {name for _, name, _, _ in fields if name}
+
+
+def _sorted(params: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
+    return tuple(sorted(params.items()))
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, Resources):
+        return value.cpus, value.memory, value.disk, value.gpus
+    if isinstance(value, (list, tuple)):
+        return tuple(each if isinstance(each, (int, float)) else _clean(each) for each in value[:MOST_PARTS])
+    if isinstance(value, str):
+        return _clean(value)
+    if value is None or isinstance(value, (int, float)):
+        return value
+    raise TypeError(f"{value!r} is no parameter of a reason; valid: text, numbers, and sequences of them")
+
+
+_AUTHOR, _OPERATOR, _BOTH = (Actor.AUTHOR,), (Actor.OPERATOR,), (Actor.AUTHOR, Actor.OPERATOR)
+_CHECK = "Look at the site's note; run: airflow lading check SITE."
+_NO_ROOM = (
+    "Not enough free capacity",
+    "More or larger machines, another site (takes_unnamed, burst_after), or smaller requests.",
+)
+_GROUP_LIMIT = ("A limit that its Dag sets", "Raise max_instances or max_jobs of the task or the Dag.")
+_LAUNCHING = ("Waiting for its machine to start", "Nothing: it starts when the machine or allocation is up.")
+_AGAIN = ("Waiting for another machine, or to be submitted again", "Nothing: it had not begun where it was given to.")
+_AWAY = ("The site is unavailable", _CHECK)
+_MAX_USD = (
+    "The budget of its run is spent",
+    "Raise max_usd of the Dag; what is there may be used all the same.",
+)
+_MAX_JOBS = ("The site has reached its number of jobs", "Raise max_jobs or max_submitted of the site.")
+_INSTANCES = (
+    "All machines that the site may launch are busy",
+    "Raise max_instances of the site; where a type is named, allow other types.",
+)
+_QUEUE = (
+    "Waiting in the queue of the batch system",
+    "The batch system decides. Less time, memory or cpus, or another queue, may start earlier.",
+)
+_LIMIT = (
+    "The site accepts no more jobs for now",
+    "Nothing: it is tried again after ever longer pauses. If it lasts, raise the limit that it names.",
+)
+_KEPT = ("Capacity is reserved for a larger job", "Raise patience of the site, or ask for less for the larger job.")
+_GANG = (
+    "Waiting for the other members of its gang",
+    "Look at what those wait for in Airflow: its pool and max_active_tasks need room for all of them.",
+)
+_GANG_ROOM = (
+    "Reserving capacity for all that start together",
+    "Nothing: what was found is held. If it lasts, more or larger machines, or smaller requests.",
+)
+_REFUSED = (
+    "The launch of its machine is refused",
+    f"Mend what the reason names. {_CHECK}",
+)
+_NEVER = (
+    "No machine can ever run it",
+    "Ask for less, or for a machine that there is; or add such a machine to a site.",
+)
+_NEXT = ("What happens next", "Nothing, or let it go to another site sooner: burst_after of the site, hint site.")
+
+# Where several reasons hold the first in this table is the one by which jobs are grouped.
+_TABLE = (
+    Code(
+        "no_controller",
+        "controller",
+        "No controller is running",
+        "no controller stays up: {text}; see {log} on {host}",
+        "Run: airflow lading check. The reason has the end of the controller's log.",
+        _OPERATOR,
+    ),
+    Code(
+        "stale_token",
+        "controller",
+        "Waiting for the controller to renew its access token",
+        "waits for the controller to renew its access token",
+        "Run: airflow lading check. If a controller is running, its log says why it cannot reach the machine.",
+        _OPERATOR,
+        form=Form.PHRASE,
+    ),
+    # What its last attempt has met is no reason any more: it sleeps.
+    Code(
+        "attempted",
+        "attempted",
+        "Waiting for its next attempt",
+        "attempt {attempt} of {attempts} has found no room for {gang} ({text}); the next is at {until:moment}, "
+        "or when it is woken (airflow lading wake)",
+        "Free some room, then wake it: by the button on its task's tab, or by airflow lading wake.",
+        _BOTH,
+    ),
+    Code(
+        "attempted_or_freed",
+        "attempted",
+        "Waiting for its next attempt",
+        "attempt {attempt} of {attempts} has found no room for {gang} ({text}); the next is at {until:moment}, "
+        "when jobs that end have left room for all of it, or when it is woken (airflow lading wake)",
+        "Free some room, then wake it: by the button on its task's tab, or by airflow lading wake.",
+        _BOTH,
+    ),
+    Code("gang_members", "gang", _GANG[0], "{here} of {members} members of gang {gang!r} are queued", _GANG[1], _BOTH),
+    Code("gang_hindrance", "gang", _GANG[0], "{text}", _GANG[1], _BOTH),
+    Code(
+        "gang_others",
+        "gang",
+        _GANG[0],
+        "the others of {gang} that have begun are to end first",
+        "Nothing: it goes on when they have ended.",
+        _AUTHOR,
+    ),
+    Code(
+        "gang_room",
+        "gang_room",
+        _GANG_ROOM[0],
+        "room for {gang} is looked for at {place} (attempt {attempt} of {attempts})",
+        _GANG_ROOM[1],
+        _BOTH,
+    ),
+    Code(
+        "gang_room_partly",
+        "gang_room",
+        _GANG_ROOM[0],
+        "room for {gang} is looked for at {place}; {held} of {tasks} tasks have room (attempt {attempt} of {attempts})",
+        _GANG_ROOM[1],
+        _BOTH,
+    ),
+    Code(
+        "gang_attempt",
+        "gang_room",
+        _GANG_ROOM[0],
+        "attempt {attempt} of {attempts}",
+        _GANG_ROOM[1],
+        _BOTH,
+    ),
+    Code(
+        "staging",
+        "staging",
+        "Copying its inputs to where it runs",
+        "{address} is brought to where it runs",
+        "Nothing: it starts when they are there. If it lasts, the reason says what is in their way.",
+        _BOTH,
+    ),
+    Code("staging_fails", "staging", "Copying its inputs to where it runs", "{text}", _CHECK, _OPERATOR),
+    Code(
+        "bundle",
+        "staging",
+        "Copying its Dag to where it runs",
+        "{text}",
+        "Nothing: it starts when the bundle is there. If it lasts, the reason says what is in its way.",
+        _OPERATOR,
+    ),
+    Code(
+        "policy_failed",
+        "plugin",
+        "A policy or filter of a plugin fails",
+        "{text}",
+        "Mend the plugin; its error is in the controller's log.",
+        _OPERATOR,
+    ),
+    Code("paused", "paused", "Its site is paused", "site {site!r} is paused by {by}", "Resume the site.", _OPERATOR),
+    Code(
+        "task_jobs",
+        "max_instances",
+        _GROUP_LIMIT[0],
+        "{most} jobs of task {task!r} may be at work at once (max_jobs)",
+        "Raise max_jobs of the task.",
+        _AUTHOR,
+        "max_jobs of task {task}",
+    ),
+    Code(
+        "run_jobs",
+        "max_instances",
+        _GROUP_LIMIT[0],
+        "{most} jobs of this run may be at work at once (max_jobs of the Dag)",
+        "Raise max_jobs of the Dag.",
+        _AUTHOR,
+        "max_jobs of the Dag",
+    ),
+    Code(
+        "task_machines",
+        "max_instances",
+        _GROUP_LIMIT[0],
+        "jobs of task {task!r} may use {most:machines} at once, which have no room (max_instances)",
+        "Raise max_instances of the task.",
+        _AUTHOR,
+        "max_instances of task {task}",
+    ),
+    Code(
+        "run_machines",
+        "max_instances",
+        _GROUP_LIMIT[0],
+        "jobs of this run may use {most:machines} at once, which have no room (max_instances of the Dag)",
+        "Raise max_instances of the Dag.",
+        _AUTHOR,
+        "max_instances of the Dag",
+    ),
+    Code(
+        "group_instances",
+        "max_instances",
+        _GROUP_LIMIT[0],
+        "{used} of {most} instances of `{group}` are busy",
+        _GROUP_LIMIT[1],
+        _AUTHOR,
+        "max_instances of {group}",
+    ),
+    Code(
+        "site_instances",
+        "site_instances",
+        _INSTANCES[0],
+        "{used} of {most} instances of the site are busy",
+        _INSTANCES[1],
+        _OPERATOR,
+        "max_instances",
+    ),
+    Code(
+        "type_instances",
+        "site_instances",
+        _INSTANCES[0],
+        "{used} of {most} instances of {types:some} are busy",
+        _INSTANCES[1],
+        _OPERATOR,
+        "max_instances of {types:some}",
+    ),
+    Code(
+        "max_usd_per_hour",
+        "max_usd_per_hour",
+        "The hourly budget of the site is used",
+        "a {type} costs {price:g} USD per hour, and of {most:g} that may be spent {used:g} are (max_usd_per_hour)",
+        "Raise max_usd_per_hour of the site, or allow cheaper types.",
+        _OPERATOR,
+        "max_usd_per_hour",
+    ),
+    Code(
+        "quota",
+        "quota",
+        "A quota of the account is reached",
+        "{used:g} of {most:g} vCPUs of the quota {quota} are in use, and a {type} has {vcpus:g}",
+        "Raise the quota in AWS, and max_vcpus of the site; or allow types of another family, or spot.",
+        _OPERATOR,
+        "quota {quota}",
+    ),
+    Code(
+        "account_limit",
+        "quota",
+        "A limit of the account",
+        "{text}",
+        "Raise the limit in AWS that the reason names.",
+        _OPERATOR,
+    ),
+    Code(
+        "no_driver",
+        "no_driver",
+        "The image has no driver for GPUs",
+        "the image has no NVIDIA driver ({images:names}), for machines of it show no GPU; install one in the image or "
+        "by `boot`, or name another image in `ami`",
+        "Install the NVIDIA driver in the image or by `boot`, or name another image in `ami`.",
+        _OPERATOR,
+        form=Form.PHRASE,
+    ),
+    Code(
+        "no_capacity",
+        "capacity",
+        "AWS has no capacity for such a machine",
+        "no capacity for {type} until {until:moment}",
+        'Nothing: it is asked again. More instance_types, subnets, or "spot-with-fallback" leave more to choose from.',
+        _OPERATOR,
+        "capacity of {type}",
+    ),
+    Code(
+        "max_usd",
+        "max_usd",
+        _MAX_USD[0],
+        "its run has cost {spent:.2f} of the {most:g} USD that it may cost (max_usd)",
+        _MAX_USD[1],
+        _AUTHOR,
+        "max_usd",
+    ),
+    Code(
+        "max_usd_rate",
+        "max_usd",
+        _MAX_USD[0],
+        "its run has machines for {used:.2f} USD per hour, and {left:.2f} of its {most:g} USD are left: no more than "
+        "these pay for an hour (max_usd)",
+        _MAX_USD[1],
+        _AUTHOR,
+        "max_usd",
+    ),
+    Code(
+        "max_allocations",
+        "max_allocations",
+        "All allocations are busy",
+        "{used} of {most} allocations are busy (max_allocations)",
+        "Raise max_allocations of the site, or its allocation size.",
+        _OPERATOR,
+        "max_allocations",
+    ),
+    Code(
+        "max_jobs",
+        "max_jobs",
+        _MAX_JOBS[0],
+        "site {site!r} has {most} jobs already (max_jobs)",
+        _MAX_JOBS[1],
+        _OPERATOR,
+        "max_jobs",
+    ),
+    Code(
+        "max_submitted",
+        "max_jobs",
+        _MAX_JOBS[0],
+        "max_submitted = {most} jobs are submitted already",
+        _MAX_JOBS[1],
+        _OPERATOR,
+        "max_submitted",
+    ),
+    Code(
+        "batch_queue",
+        "batch_queue",
+        _QUEUE[0],
+        "waits in queue {queue!r} of the batch system: {text}",
+        _QUEUE[1],
+        _BOTH,
+        "queue {queue}",
+        form=Form.PHRASE,
+    ),
+    Code(
+        "batch_default_queue",
+        "batch_queue",
+        _QUEUE[0],
+        "waits in the queue of the batch system: {text}",
+        _QUEUE[1],
+        _BOTH,
+        form=Form.PHRASE,
+    ),
+    Code("allocation_queue", "batch_queue", _QUEUE[0], "{text}", _QUEUE[1], _BOTH),
+    Code(
+        "nodes_avoided",
+        "batch_queue",
+        "Nodes where jobs have failed are avoided",
+        "it is kept away from {nodes:some}, where jobs have failed",
+        "Mend these nodes; the site tries them again after a while.",
+        _OPERATOR,
+    ),
+    Code("site_limit", "site_limit", _LIMIT[0], "{text}", _LIMIT[1], _OPERATOR),
+    Code(
+        "not_admitted",
+        "refused",
+        "The batch system does not admit its account",
+        "{text}",
+        f"Let the batch system admit the account, or name another queue. {_CHECK}",
+        _BOTH,
+    ),
+    Code("site_trouble", "site_away", _AWAY[0], "site {site!r} takes no jobs now: {text}", _AWAY[1], _OPERATOR),
+    Code("site_silent", "site_away", _AWAY[0], "site {site!r} could not be asked: {text}", _AWAY[1], _OPERATOR),
+    Code("batch_trouble", "site_away", _AWAY[0], "{text}", _AWAY[1], _OPERATOR),
+    Code(
+        "cannot_write",
+        "site_away",
+        "Its files cannot be written where it is to run",
+        "files could not be written to {folder}: {text}",
+        "Free space there, or mend the rights of the folder.",
+        _OPERATOR,
+    ),
+    Code(
+        "cannot_start",
+        "site_away",
+        "Its files cannot be written where it is to run",
+        "its files cannot be written on this machine, see the node agent's log",
+        "Free space there, or mend the rights of the folder.",
+        _OPERATOR,
+    ),
+    Code("machine_gone", "again", _AGAIN[0], "its machine is not there", _AGAIN[1], _OPERATOR),
+    Code("machine_ended", "again", _AGAIN[0], "{text}", _AGAIN[1], _OPERATOR),
+    Code("machine_let_go", "again", _AGAIN[0], "its machine is let go", _AGAIN[1], _OPERATOR),
+    Code("machine_restarted", "again", _AGAIN[0], "its machine was started anew", _AGAIN[1], _OPERATOR),
+    Code("stopped", "again", _AGAIN[0], "Airflow was stopped", _AGAIN[1], _OPERATOR),
+    Code("came_back", "again", _AGAIN[0], "it had not begun where it was", _AGAIN[1], _OPERATOR),
+    Code("agent_leaves", "again", _AGAIN[0], "the node agent of its machine took no more jobs", _AGAIN[1], _OPERATOR),
+    Code("allocation_full", "again", _AGAIN[0], "its allocation takes no more jobs", _AGAIN[1], _OPERATOR),
+    Code("submitted_again", "again", _AGAIN[0], "it is submitted again, for {text}", _AGAIN[1], _OPERATOR),
+    Code(
+        "not_begun", "launching", _LAUNCHING[0], "what was launched for it has not begun yet", _LAUNCHING[1], _OPERATOR
+    ),
+    Code("booting", "launching", _LAUNCHING[0], "{text}", _LAUNCHING[1], _OPERATOR),
+    Code(
+        "learning",
+        "launching",
+        "Waiting for the first machine with GPUs to show them",
+        "the first machine with GPUs boots: more are launched when it shows that the image has a driver for them",
+        _LAUNCHING[1],
+        _OPERATOR,
+    ),
+    Code(
+        "machine_launched",
+        "launching",
+        _LAUNCHING[0],
+        "a machine is launched for it that is up in about {seconds} s",
+        _LAUNCHING[1],
+        _OPERATOR,
+    ),
+    Code(
+        "machine_boots",
+        "launching",
+        _LAUNCHING[0],
+        "{location} boots, on which it begins in about {seconds} s",
+        _LAUNCHING[1],
+        _OPERATOR,
+    ),
+    Code(
+        "room_soon",
+        "launching",
+        "Waiting for capacity that frees up soon",
+        "there is room on {location} in about {seconds} s: its run does not end later by that, or costs less",
+        "Nothing: it starts there. Another hurry of the Dag weighs time against money otherwise.",
+        _AUTHOR,
+    ),
+    Code(
+        "room_expected",
+        "launching",
+        "Waiting for capacity that frees up soon",
+        "{location} is expected to have room in {seconds:.0f} s, cheaper than a new one",
+        "Nothing: it starts there. Another hurry of the Dag weighs time against money otherwise.",
+        _AUTHOR,
+    ),
+    Code(
+        "inputs",
+        "inputs",
+        "Examining its inputs",
+        "waits until it is known what it asks for: its inputs, and its earlier tries, are looked at",
+        "Nothing, unless it lasts: then a file system or an earlier try hangs.",
+        _OPERATOR,
+        form=Form.PHRASE,
+    ),
+    Code(
+        "kept_free", "kept_free", _KEPT[0], "room is kept free for a larger job that has waited longer", _KEPT[1], _BOTH
+    ),
+    Code("next_here", "kept_free", _KEPT[0], "next on {location}, where room is kept free for it", _KEPT[1], _BOTH),
+    Code("site_full", "room", _NO_ROOM[0], "site {site!r} has no room", _NO_ROOM[1], _BOTH),
+    Code("too_small_now", "room", _NO_ROOM[0], "nothing that is up at site {site!r} can hold it", _NO_ROOM[1], _BOTH),
+    Code(
+        "machine_full",
+        "room",
+        _NO_ROOM[0],
+        "waits for room on this machine: needs {needs:resources}; {taken:are_taken}",
+        _NO_ROOM[1],
+        _BOTH,
+        form=Form.PHRASE,
+    ),
+    Code(
+        "no_whole_gpu",
+        "room",
+        _NO_ROOM[0],
+        "waits for room on this machine: needs {needs:resources}; no whole gpu is free",
+        _NO_ROOM[1],
+        _BOTH,
+        form=Form.PHRASE,
+    ),
+    Code(
+        "outlasts",
+        "room",
+        _NO_ROOM[0],
+        "a job {seconds:length} would outlast {location:place}",
+        "Give it a shorter time limit, or let allocations last longer.",
+        _BOTH,
+    ),
+    Code("busy", "room", _NO_ROOM[0], "{locations:are_busy}", _NO_ROOM[1], _BOTH),
+    Code(
+        "turn",
+        "turn",
+        "Waiting for its turn",
+        "waits for its turn: jobs with a higher priority or an earlier arrival come first",
+        "Raise its priority_weight, or add room.",
+        _BOTH,
+        form=Form.PHRASE,
+    ),
+    Code("refused", "refused", _REFUSED[0], "{text}", _REFUSED[1], _OPERATOR),
+    Code(
+        "machines_silent",
+        "refused",
+        "New machines do not answer",
+        "{text}",
+        "Check the image, security groups and SSH access of the site; run: airflow lading check SITE.",
+        _OPERATOR,
+    ),
+    Code("no_launch", "refused", _REFUSED[0], "{text}", _REFUSED[1], _OPERATOR),
+    # What is added to another reason.
+    Code(
+        "closed_count",
+        "site_instances",
+        "Machines that take no more jobs count until they have gone",
+        "beside them {number} that take no more jobs count until they have gone",
+        "Nothing: they go when their jobs have ended.",
+        _OPERATOR,
+    ),
+    Code("may_go_on", "room", _NEXT[0], "after {after:time} it may go to site {next!r} (burst_after)", _NEXT[1], _BOTH),
+    Code("only_site", "room", _NEXT[0], "its hint site allows no other", _NEXT[1], _AUTHOR),
+    # What can never be.
+    Code(
+        "gpu_unsupported",
+        "never",
+        "Its GPUs are not supported",
+        "its {model} is not supported: GPUs are NVIDIA's",
+        "Name a type with GPUs of NVIDIA, or another site.",
+        _BOTH,
+    ),
+    Code(
+        "no_machines",
+        "never",
+        _NEVER[0],
+        "has no place to run: there is no location and no instance type",
+        _NEVER[1],
+        _OPERATOR,
+        form=Form.NEVER,
+    ),
+    Code(
+        "no_such_machine",
+        "never",
+        _NEVER[0],
+        "fits no machine: none {wish}; there are {names:names}",
+        _NEVER[1],
+        _BOTH,
+        form=Form.NEVER,
+    ),
+    Code(
+        "too_large",
+        "never",
+        _NEVER[0],
+        "is too large for every machine{wish:that}; the closest is {closest}: {lacks:lacks}",
+        _NEVER[1],
+        _BOTH,
+        form=Form.NEVER,
+    ),
+    Code(
+        "too_large_here",
+        "never",
+        _NEVER[0],
+        "can never start on this machine: needs {needs:resources}, but all of the machine is {all:resources}; ask for "
+        "less, or for another site",
+        _NEVER[1],
+        _BOTH,
+        form=Form.NEVER,
+    ),
+    Code("nowhere", "never", "No site can ever run it", "{text}", _NEVER[1], _BOTH, form=Form.NEVER),
+    # What nothing is known of.
+    Code("new", "new", "Queued just now, or about to start", "nothing was said yet", "Nothing.", _BOTH),
+    Code(
+        "free_text",
+        "other",
+        "In the terms of a plugin or the site",
+        "{text}",
+        "See the reason; it is the text of the site or plugin.",
+        _BOTH,
+        form=Form.PHRASE,
+    ),
+)
+UNKNOWN = Code(
+    "unknown",
+    "other",
+    "Other reasons",
+    "{code}: a reason of another version of Lading",
+    "Use the same version of Lading at the site and beside the scheduler.",
+    _OPERATOR,
+)
+CODES: Mapping[str, Code] = {each.key: each for each in _TABLE}
+_RANKS = {each.key: number for number, each in enumerate(_TABLE)}
+NEW = because("new")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a cause of failure means.
+
+    :param key: as the store and metrics have it
+    :param title: what has happened
+    :param remedy: what to do
+    :param actors: who can do it
+    """
+
+    key: str
+    title: str
+    remedy: str
+    actors: tuple[Actor, ...]
+
+
+CAUSES: Mapping[str, Cause] = {
+    each.key: each
+    for each in (
+        Cause(
+            "out_of_memory",
+            "It used more memory than it may",
+            "Raise memory of the task, or let auto learn it.",
+            _AUTHOR,
+        ),
+        Cause("time_limit", "It ran for longer than it may", "Raise time of the task.", _AUTHOR),
+        Cause(
+            "preempted",
+            "Its machine was taken away",
+            'Nothing: it is tried again. capacity_type = "on-demand", or another queue, is not preempted.',
+            _BOTH,
+        ),
+        Cause(
+            "node_failure",
+            "Its machine failed",
+            "Nothing: it is tried again. If it lasts, exclude the machine.",
+            _OPERATOR,
+        ),
+        Cause(
+            "submit_rejected",
+            "The site does not take it",
+            "Mend what the reason names in the hints of the task or the table of the site.",
+            _BOTH,
+        ),
+        Cause("lost", "Nothing is known of its end", f"Clear the task. {_CHECK}", _OPERATOR),
+        Cause("cancelled", "It was cancelled", "Clear the task to run it again.", _AUTHOR),
+        Cause("error", "It failed", "Look at the log of the task, and at the reason.", _AUTHOR),
+        Cause(
+            "no_capacity",
+            "There was no capacity for the machine",
+            "Nothing: another one is launched. More instance_types or subnets leave more to choose from.",
+            _OPERATOR,
+        ),
+    )
+}
