@@ -36,6 +36,7 @@ from lading.executors.store.scheduler_liveness import Presence
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.files.permissions import make_private
 from lading.scheduling.hints.hints import HintError
+from lading.scheduling.reasons import free_text
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
@@ -102,7 +103,7 @@ class LadingExecutor(BaseExecutor):
         except HintError as error:
             # The task policy finds wrong hints when the Dag is parsed; this one got past it, so it fails alone.
             columns |= {"cpus": 0.0, "memory": 0, "disk": 0, "gpus": 0.0}
-            columns |= {"state": State.FAILED, "cause": "error", "reason": str(error), "unreported": True}
+            columns |= {"state": State.FAILED, "cause": "error", "reason": free_text(str(error)), "unreported": True}
             columns["ended_at"] = time.time()
         store.add_job(session, owner=self.owner, **columns)
         self.live[columns["token"]] = State.QUEUED
@@ -162,7 +163,7 @@ class LadingExecutor(BaseExecutor):
             self.success(key)  # by which Airflow queues one anew that was cleared while it ran
         elif has_failed(job):
             if not told_itself(job):
-                append_to_task_log(json.loads(job.workload).get("log_path"), job.reason or words(job), job.cause)
+                append_to_task_log(json.loads(job.workload).get("log_path"), str(job.reason or words(job)), job.cause)
             self.fail(key, info=words(job))
         elif job.state == State.RUNNING and not isinstance(key, TaskInstanceKey):
             # For a task instance the event would only overwrite external_executor_id, which is our token.
@@ -296,7 +297,7 @@ def told_itself(job: store.Job) -> bool:
 
 def words(job: store.Job) -> str:
     """The cause and the reason of a job, as one sentence."""
-    return ": ".join(part for part in (job.cause, job.reason) if part)
+    return ": ".join(str(part) for part in (job.cause, job.reason) if part)
 
 
 def event_log_entry(job: store.Job) -> Log | None:
@@ -310,5 +311,5 @@ def event_log_entry(job: store.Job) -> Log | None:
     if has_failed(job) and not told_itself(job):
         return Log(event=f"lading {job.cause}", task_instance=key, extra=words(job))
     if job.state in (State.QUEUED, State.ATTEMPTED, State.PLACED) and job.reason:
-        return Log(event="lading waits", task_instance=key, extra=job.reason)
+        return Log(event="lading waits", task_instance=key, extra=str(job.reason))
     return None

@@ -18,6 +18,7 @@ from sqlalchemy import Select, func, select
 
 from lading.executors.store import Job, Location, State
 from lading.scheduling.hints.retries import INFRASTRUCTURE
+from lading.scheduling.reasons import free_text
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -54,7 +55,8 @@ def acquit(session: Session, jobs: Iterable[Job]) -> None:
     """
     for job in jobs:
         if _is_infrastructure(session, job) and session.scalar(_try(job, [TaskInstanceState.SUCCESS])) is not None:
-            job.state, job.cause, job.reason = State.SUCCEEDED, None, f"it had succeeded before this: {job.reason}"
+            job.state, job.cause = State.SUCCEEDED, None
+            job.reason = free_text(f"it had succeeded before this: {job.reason}")
 
 
 def _is_infrastructure(session: Session, job: Job) -> bool:

@@ -117,7 +117,7 @@ def tell_listeners(changes: Sequence[Change]) -> None:
                     token=change.token,
                     state=state.value,
                     cause=change.values.get("cause"),
-                    reason=change.values.get("reason"),
+                    reason=None if (reason := change.values.get("reason")) is None else str(reason),
                 )
             except Exception:
                 log.exception("A listener of job_changed failed")

@@ -17,6 +17,7 @@ from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.plan import Limits
+from lading.scheduling.reasons import Reason, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,11 @@ class Group:
             rooms.append(self.run_max_jobs - sum(tasks.values()))
         return max(min(rooms), 0) if rooms else None
 
-    def reason(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> str:
+    def reason(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> Reason:
         """Why a job of the group that may not start has to wait."""
         if self.max_jobs is not None and live.get(self.run, {}).get(self.task, 0) >= self.max_jobs:
-            return f"waits: {self.max_jobs} jobs of task {self.task!r} may be at work at once (max_jobs)"
-        return f"waits: {self.run_max_jobs} jobs of this run may be at work at once (max_jobs of the Dag)"
+            return because("task_jobs", most=self.max_jobs, task=self.task)
+        return because("run_jobs", most=self.run_max_jobs)
 
 
 def admitted(jobs: Iterable[tuple[str, Group]], live: Mapping[tuple[str, str], Mapping[str, int]]) -> list[str]:
@@ -157,14 +158,12 @@ class Machines:
             found[label.kind][label.name] = max(0, most - len(self.used.get(label, set()) - here))
         return Limits(tasks=found["task"], runs=found["run"])
 
-    def reason(self, label: Label) -> str:
+    def reason(self, label: Label) -> Reason:
         """Why a job of a group waits that may use no further machine."""
         most = self.most[label]
-        machines = "1 machine" if most == 1 else f"{most} machines"
         if label.kind == "task":
-            task = label.name.rpartition(" ")[2]
-            return f"waits: jobs of task {task!r} may use {machines} at once, which have no room (max_instances)"
-        return f"waits: jobs of this run may use {machines} at once, which have no room (max_instances of the Dag)"
+            return because("task_machines", most=most, task=label.name.rpartition(" ")[2])
+        return because("run_machines", most=most)
 
 
 def less(limits: Limits, locations: Sequence[Location]) -> Limits:

@@ -22,6 +22,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.party import Alike
 from lading.scheduling.placing.tour import Tour
+from lading.scheduling.reasons import because
 
 # A job that has been given to a site, and the location.
 AtWork: TypeAlias = tuple[Job, str, str]
@@ -61,23 +62,24 @@ def assign(
         try:
             found = route(job, sites, rules)
         except ValueError as error:
-            return Alike((), str(error))
+            return Alike((), because("nowhere", text=str(error)))
         its_matches = () if rank is None else rankable(job, matches(job, sites))
-        return Alike(found, "" if found else nowhere(job, sites), matches=its_matches)
+        refused = None if found else because("nowhere", text=nowhere(job, sites))
+        return Alike(found, refused, matches=its_matches)
 
     alike_of = once_per_shape(going)
     kinds: list[Alike] = []
     found = Assignment()
     for job in jobs:
         its_own = alike_of(job)
-        if not its_own.route:
+        if its_own.refused is not None:
             found.refused[job.name] = its_own.refused
             continue
         if job.targets is not None:
             try:
                 targets = through_filters(job, its_own.route, filters)
             except ValueError as error:
-                found.refused[job.name] = str(error)
+                found.refused[job.name] = because("nowhere", text=str(error))
                 continue
             if targets is not None:
                 its_own.send(job, targets)

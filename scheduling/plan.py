@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lading.scheduling.reasons import Reason
+
 # The policies that come with Lading, and how hard they try.
 POLICY_NAMES = ("greedy", "priced", "alone", "hours")
 EFFORTS = ("fast", "best")
@@ -108,7 +110,7 @@ class Filled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An empty instance to give back."""
+    """An empty instance to give back, and why, in words."""
 
     location: str
     reason: str
@@ -120,7 +122,7 @@ class Wait:
 
     job: str
     count: int
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class Refusal:
     """A job that can never run here, and what it is that it lacks."""
 
     job: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lading.scheduling import gpus
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_resources
 
 # For so many times longer than by others a job may be overtaken by more urgent ones.
 MORE_URGENT = 5
 
-KEPT_FREE = "waits: room is kept free for a larger job that has waited longer"
+KEPT_FREE = because("kept_free")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Decision:
 
     starts: tuple[str, ...] = ()
     overtaken: frozenset[str] = frozenset()
-    impossible: Mapping[str, str] = field(default_factory=dict)
+    impossible: Mapping[str, Reason] = field(default_factory=dict)
 
 
 class Room:
@@ -127,7 +127,7 @@ def next_starts(
     :param devices: the free share of each GPU, where a whole GPU must be one device
     """
     possible: list[Waiting] = []
-    impossible: dict[str, str] = {}
+    impossible: dict[str, Reason] = {}
     for job in waiting:
         if job.resources.fits(capacity):
             possible.append(job)
@@ -170,22 +170,22 @@ def reasons(
     now: float,
     patience: float,
     devices: Mapping[str, float] | None = None,
-) -> dict[str, str]:
-    """Why each job waits, in words that stay the same as long as the reason does.
+) -> dict[str, Reason]:
+    """Why each job waits.
 
     :param waiting: the jobs that :func:`next_starts` has left waiting; the other parameters as there
     """
-    found: dict[str, str] = {}
-    words: dict[Resources, str] = {}
+    found: dict[str, Reason] = {}
+    by_need: dict[Resources, Reason] = {}
     room = Room(free, devices or {})
     kept = False
     for job, fits, _ in _fitted(waiting, room, now, patience):
         if fits:
             continue
         need = job.resources
-        if need not in words or (kept and words[need] != KEPT_FREE):
-            words[need] = KEPT_FREE if kept and Room(free, devices or {}).takes(need) else no_room(need, free)
-        found[job.token] = words[need]
+        if need not in by_need or (kept and by_need[need] != KEPT_FREE):
+            by_need[need] = KEPT_FREE if kept and Room(free, devices or {}).takes(need) else no_room(need, free)
+        found[job.token] = by_need[need]
         kept = kept or _impatient(job, now, patience)
     return found
 
@@ -221,18 +221,14 @@ def _impatient(job: Waiting, now: float, patience: float) -> bool:
     return job.overtaken_since is not None and now - job.overtaken_since >= patience
 
 
-def no_room(resources: Resources, free: Resources) -> str:
+def no_room(resources: Resources, free: Resources) -> Reason:
     """The reason of a job that waits for room."""
     taken = resources.lacking(free)
     if not taken:
-        return f"waits for room on this machine: needs {format_resources(resources)}; no whole gpu is free"
-    verb = "is" if taken in (["memory"], ["disk"]) else "are"
-    return f"waits for room on this machine: needs {format_resources(resources)}; {' and '.join(taken)} {verb} taken"
+        return because("no_whole_gpu", needs=resources)
+    return because("machine_full", needs=resources, taken=taken)
 
 
-def too_large(resources: Resources, capacity: Resources) -> str:
+def too_large(resources: Resources, capacity: Resources) -> Reason:
     """The reason of a job that can never start here."""
-    return (
-        f"can never start on this machine: needs {format_resources(resources)}, but all of the machine is "
-        f"{format_resources(capacity)}; ask for less, or for another site"
-    )
+    return because("too_large_here", needs=resources, all=capacity)

@@ -285,7 +285,7 @@ class Agent:
         ready = self._hopeful(ready, self.config)
         decision = queueing.next_starts(ready, free, capacity, now=clock, patience=patience, devices=devices)
         for token, reason in decision.impossible.items():
-            self.inbox.refuse(token, reason)
+            self.inbox.refuse(token, str(reason))
         for token in decision.overtaken:
             self.inbox.overtake(token, clock)
         for token in decision.starts:

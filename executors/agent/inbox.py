@@ -19,6 +19,7 @@ from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import MOST_ENVELOPE_BYTES, Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.queueing import Waiting
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ CLOCK_TICK = 0.1
 # Short waits are not worth an entry in Airflow's event log each.
 SECONDS_UNTIL_TOLD = 10.0
 
-STALE_TOKEN = "waits for the controller to renew its access token"
-CANNOT_START = "waits: its files cannot be written on this machine, see the node agent's log"
+STALE_TOKEN = because("stale_token")
+CANNOT_START = because("cannot_start")
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class Entry:
     """A job that waits.
 
     :param not_before: leave it alone until then, on the monotonic clock
-    :param failure: why, in words
+    :param failure: why
     :param told: the reason for its waiting that was told last
     """
 
@@ -55,8 +56,8 @@ class Entry:
     expires_at: float
     inode: int
     not_before: float = 0.0
-    failure: str | None = None
-    told: str | None = None
+    failure: Reason | None = None
+    told: Reason | None = None
 
     def has_waited_long(self, now: float) -> bool:
         return now - self.waiting.queued_at >= SECONDS_UNTIL_TOLD
@@ -113,7 +114,7 @@ class Inbox:
         """Whether it has not been told yet why some job waits that has waited for a while."""
         return any(entry.told is None and entry.has_waited_long(now) for entry in self.entries.values())
 
-    def tell_reasons(self, reasons: dict[str, str], now: float) -> None:
+    def tell_reasons(self, reasons: dict[str, Reason], now: float) -> None:
         """Write down why each job waits that has waited for a while, where that has changed."""
         for token, entry in self.entries.items():
             if not entry.has_waited_long(now):
@@ -162,7 +163,7 @@ class Inbox:
         if entry is not None:
             self._take_out(entry.waiting)
 
-    def _hindrance(self, entry: Entry, now: float) -> str | None:
+    def _hindrance(self, entry: Entry, now: float) -> Reason | None:
         """What other than room keeps a job from starting."""
         if entry.expires_at - now < LEAST_VALIDITY:
             return STALE_TOKEN

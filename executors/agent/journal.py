@@ -16,6 +16,7 @@ from typing import Any
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.regular_file import read_regular
 from lading.hooks.spool.spool import Spool
+from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ class Journal(ABC):
     def started(self, token: str, *, at: float, pid: int) -> None:
         self._events.append({"event": "started", "token": token, "at": at, "pid": pid})
 
-    def waiting(self, token: str, reason: str) -> None:
-        self._events.append({"event": "waiting", "token": token, "reason": reason[:LONGEST_MESSAGE]})
+    def waiting(self, token: str, reason: Reason) -> None:
+        self._events.append({"event": "waiting", "token": token, "reason": reason.to_data()})
 
     def held(self, token: str, *, at: float) -> None:
         """Tell that room is held."""

@@ -26,13 +26,14 @@ from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.provisioning import Provision
+from lading.scheduling.reasons import Reason, because
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 log = logging.getLogger(__name__)
 
-BEHIND_OTHERS = "waits for its turn: jobs with a higher priority or an earlier arrival come first"
+BEHIND_OTHERS = because("turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Decision:
     recalls: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     orders: Mapping[str, Sequence[Order]] = field(default_factory=dict)
     provisions: Mapping[str, Provision] = field(default_factory=dict)
-    reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    reasons: Mapping[Reason, Sequence[str]] = field(default_factory=dict)
     holds: Mapping[str, Mapping[str, Sequence[Hold]]] = field(default_factory=dict)
     drops: Mapping[str, Mapping[str, Collection[str]]] = field(default_factory=dict)
     store_more: Callable[[Session, float], None] = lambda session, now: None
@@ -78,7 +79,7 @@ class Decision:
             return self
         return replace(self, cancels={**self.cancels, site: {**self.cancels.get(site, {}), location: messages}})
 
-    def with_reasons(self, reasons: Mapping[str, Sequence[str]]) -> Decision:
+    def with_reasons(self, reasons: Mapping[Reason, Sequence[str]]) -> Decision:
         return replace(self, reasons={**self.reasons, **reasons}) if reasons else self
 
     def with_recalls(self, site: str, tokens: Mapping[str, Sequence[str]]) -> Decision:
@@ -96,15 +97,14 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
     for token, (site, location) in found.placed.items():
         placed.setdefault(site, {}).setdefault(location, []).append(token)
         passed, stop = found.passed.get(token), found.stops.get(token)
-        words = None if passed is None else clean(f"sent here because {passed}")
+        words = None if passed is None else clean(f"sent here because {passed.sentence}")
         change = placement(token, site, location, words, now, stop)
         if stop is not None and is_relaxed(stop):
             change = relaxed(change, by_token[token], stop)
         changes.append(change)
-    reasons: dict[str, list[str]] = {}
-    waits = {words: clean(words) for words in {*found.waits.values()} if words}  # plugins have their say in them
+    reasons: dict[Reason, list[str]] = {}
     for job in jobs:
-        reason = waits.get(found.waits.get(job.name) or "")
+        reason = found.waits.get(job.name)
         if not reason and job.reason is not None and job.name in found.waits:
             # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
             reason = BEHIND_OTHERS
@@ -115,9 +115,9 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
     return replace(decision, reasons=reasons, more_waiting=bool(jobs))
 
 
-def refused(token: str, reason: str, now: float) -> Change:
+def refused(token: str, reason: Reason | str, now: float) -> Change:
     """The end of a job that can never run."""
-    values = {"state": State.FAILED, "cause": "error", "reason": clean(reason), "ended_at": now}
+    values = {"state": State.FAILED, "cause": "error", "reason": store.as_reason(reason), "ended_at": now}
     return Change(token, values, report=True)
 
 

@@ -5,11 +5,12 @@ The events are valid ones (see :mod:`lading.hooks.spool.events`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lading.executors.store import ENDED, Change, State
 from lading.hooks.spool import hold
+from lading.scheduling.reasons import Reason, free_text
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
 LONGEST_TEXT = 4000
@@ -50,7 +51,7 @@ def of_event(event: dict[str, Any]) -> Change | None:
             values["nodes"] = event["nodes"]
         return Change(event["token"], values, report=True)
     if event["event"] == "waiting":
-        return Change(event["token"], {"reason": clean(event["reason"]), **batch_job(event)}, report=True)
+        return Change(event["token"], {"reason": reason_of(event["reason"]), **batch_job(event)}, report=True)
     if event["event"] == "located" and (found := batch_job(event)):
         return Change(event["token"], found)
     if event["event"] == "returned":
@@ -58,7 +59,7 @@ def of_event(event: dict[str, Any]) -> Change | None:
         nowhere = dict.fromkeys(
             ("site", "location", "placed_at", "submitted_at", "expires_at", "native_id", "node", "queue")
         )
-        queued = {"state": State.QUEUED, "reason": clean(event.get("reason", "")) or None}
+        queued = {"state": State.QUEUED, "reason": reason_of(event.get("reason", ""))}
         return Change(event["token"], nowhere | queued, only_if=placed)
     if event["event"] == "finished":
         values = {
@@ -82,6 +83,13 @@ def of_holds(events: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, str |
     for event in events:
         if event["event"] in hold.EVENTS:
             yield event["token"], event["event"], clean(event.get("reason", "")) or None
+
+
+def reason_of(told: Reason | Mapping[str, Any] | str) -> Reason | None:
+    """A reason as events have it: its code and parameters, or a third party's words; None: nothing is said."""
+    if isinstance(told, str):
+        return free_text(told) if told else None
+    return told if isinstance(told, Reason) else Reason.of_data(told)
 
 
 def batch_job(event: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from lading.executors.store import ENDED, Change, Job, State, chunks, figures
 from lading.executors.store.instances import Instance
-from lading.scheduling.insight.reasons import reason_class
+from lading.scheduling.reasons import NEW
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -93,8 +93,8 @@ class Metrics:
 def waiting(session: Session) -> Counter[str]:
     """How many jobs wait, by the class of their reason."""
     found: Counter[str] = Counter()
-    for words, _, jobs, _, _ in figures.waiting(session):
-        found[reason_class(words).key] += jobs
+    for reason, _, _, jobs, _, _ in figures.waiting(session):
+        found[(reason or NEW).meaning.kind] += jobs
     return found
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors.locality import data
 from lading.executors.locality.allocations import AllocationHistory
-from lading.executors.store import ENDED, Change
+from lading.executors.store import ENDED, Change, as_reason
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
@@ -28,6 +28,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.policies import DATA_LOCALITY, Context, Policy
 from lading.scheduling.placing.rooms import stacks
+from lading.scheduling.reasons import Reason, free_text
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class Placing:
             found = assigned([job for job in jobs if job.name not in failures])
             for name, failure in failures.items():
                 log.error("No place could be sought for job %s, so it fails", name, exc_info=failure)
-                found.refused[name] = f"no place could be sought for it: {type(failure).__name__}: {failure}"
+                found.refused[name] = free_text(f"no place could be sought for it: {type(failure).__name__}: {failure}")
             return found
 
     @property
@@ -275,6 +276,7 @@ class Placing:
             found = self.extensions.assign_jobs(**given, now=now)
             if found is not None:
                 check(found, jobs, sites)
+                found = in_codes(found)
         except (Exception, SystemExit) as error:  # a third party's may raise anything
             self.trouble.begin(REPLACED, error, traceback=True)
             return None
@@ -317,8 +319,16 @@ def check(found: Assignment, jobs: Sequence[Waiting], sites: Sequence[SiteView])
     names, places = {job.name for job in jobs}, {(site.name, each.name) for site in sites for each in site.locations}
     if strange := sorted({*found.placed, *found.refused, *found.waits} - names):
         raise ValueError(f"{strange[0]!r} is none of the jobs that wait")
-    words = [*found.refused.values(), *(each for each in found.waits.values() if each is not None)]
-    if wordless := [each for each in words if not isinstance(each, str)]:
-        raise ValueError(f"{shortened(wordless[0])} is no reason; valid: words")
+    reasons = [*found.refused.values(), *(each for each in found.waits.values() if each is not None)]
+    if strange_ones := [each for each in reasons if not isinstance(each, (str, Reason))]:
+        raise ValueError(f"{shortened(strange_ones[0])} is no reason; valid: a Reason, or words")
     if wrong := sorted(set(found.placed.values()) - places):
         raise ValueError(f"{wrong[0]} is no location that takes jobs; valid: {', '.join(map(str, sorted(places)))}")
+
+
+def in_codes(found: Assignment) -> Assignment:
+    """A plugin's answer, in which reasons in words have the code of such."""
+    waits = {name: reason and as_reason(reason) for name, reason in found.waits.items()}
+    refused = {name: as_reason(reason) for name, reason in found.refused.items()}
+    passed = {name: as_reason(reason) for name, reason in found.passed.items()}
+    return replace(found, waits=waits, refused=refused, passed=passed)

@@ -12,6 +12,7 @@ from typing import Any
 
 from lading.executors.controller import launched
 from lading.executors.controller.absence import Absence
+from lading.executors.controller.events import reason_of
 from lading.executors.controller.sizes import Sizes
 from lading.executors.controller.throughput import SHORT, Throughput
 from lading.executors.controller.views import Answer, recalled, view, with_locations
@@ -104,7 +105,7 @@ class Solo:
                 for job in self.waiting.keys() & {*refused}:
                     self._end(job, "submit_rejected", event["message"])
             elif kind == "waiting":
-                self.words[token] = event["reason"]
+                self.words[token] = str(reason_of(event["reason"]))
             elif kind == "finished":
                 self.given.pop(token, None)
                 began = event.get("started_at")
@@ -121,7 +122,7 @@ class Solo:
         self.ends.append({**end, "exit_code": None})
 
     def _act(self, found: Assignment, now: float) -> None:
-        self.words |= {token: words for token, words in found.waits.items() if words is not None}
+        self.words |= {token: str(reason) for token, reason in found.waits.items() if reason is not None}
         envelopes: dict[str, list[Envelope]] = {}
         for token, (_, location) in found.placed.items():
             job = self.waiting.pop(token)

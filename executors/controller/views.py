@@ -16,12 +16,13 @@ from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.provisioning import recalls
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 # A job that has been at a location for so long may be given to another one that has room for it at once, seconds.
 SECONDS_UNTIL_MOVED = 15.0
 # What is said to a job that waits for something of which its site says nothing.
-NOT_BEGUN = "what was launched for it has not begun yet"
+NOT_BEGUN = because("not_begun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,13 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
     :param silence: why not, in words
     """
     config = site.config
-    words = trouble(answer) if answer is not None else f"site {site.name!r} could not be asked: {silence}"
+    silent = because("site_silent", site=site.name, text=silence)
     seen = [] if answer is None else [each.location for each in answer.observation.locations]
     return SiteView(
         name=site.name,
         possible=possible,
         arch=default_arch(site.arch, (*possible, *seen)),
-        trouble=words,
+        trouble=silent if answer is None else trouble(answer),
         barred={} if answer is None else answer.observation.barred,
         burst_after=config.burst_after,
         allowed_dags=config.allowed_dags,
@@ -97,12 +98,13 @@ def with_locations(found: SiteView, answer: Answer, ahead: Mapping[str, int], no
         return replace(found, locations=[loaded(each) for each in up])
     everything = [loaded(each) for each in launched.live(answer.instances, seen, now)]
     booting = {str(each.instance_type): NOT_BEGUN for each in everything if each.booting}
+    code = "allocation_queue" if isinstance(market, Market) else "booting"
     notes = {str(each.location.instance_type): each.note for each in seen if each.state == LocationState.BOOTING}
     return replace(
         found,
         locations=[each for each in everything if not (each.booting or each.draining)],
         launched=everything,
-        booting=booting | {kind: words for kind, words in notes.items() if words},
+        booting=booting | {kind: because(code, text=words) for kind, words in notes.items() if words},
     )
 
 
@@ -111,7 +113,7 @@ def paused(found: SiteView, by: str | None) -> SiteView:
 
     :param by: who; None: it is not paused
     """
-    return found if by is None else replace(found, trouble=f"site {found.name!r} is paused by {by}")
+    return found if by is None else replace(found, trouble=because("paused", site=found.name, by=by))
 
 
 def market_of(answer: Answer) -> Market | MachineMarket | None:
@@ -133,10 +135,10 @@ def recalled(answer: Answer, site: SiteView, now: float) -> dict[str, list[str]]
     return recalls(site.launched, frozenset(settled), now=now)
 
 
-def trouble(answer: Answer) -> str | None:
-    """Why a site that has answered takes no jobs at all now, in words; None: it does."""
+def trouble(answer: Answer) -> Reason | None:
+    """Why a site that has answered takes no jobs at all now; None: it does."""
     words = answer.observation.trouble or _trouble(answer.site.launches, answer.observation)
-    return None if words is None else f"site {answer.site.name!r} takes no jobs now: {words}"
+    return None if words is None else because("site_trouble", site=answer.site.name, text=words)
 
 
 def _trouble(launches: bool, observation: Observation) -> str | None:

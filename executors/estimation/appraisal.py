@@ -35,12 +35,13 @@ from lading.scheduling.hints.retries import Try, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
 from lading.scheduling.matching.rules import Soft
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 # So many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
 MOST_AT_ONCE = 500
 
-UNKNOWN = "waits until it is known what it asks for: its inputs, and its earlier tries, are looked at"
+UNKNOWN = because("inputs")
 
 TaskKey = tuple[str, str, str]
 
@@ -181,7 +182,7 @@ def explain(session: Session, before: float) -> None:
     session.execute(
         update(Job)
         .where(Job.state == State.QUEUED, Job.appraisal.is_not(None), Job.queued_at < before, Job.reason.is_(None))
-        .values(reason=UNKNOWN, unreported=True, news=Job.news + 1),
+        .ordered_values(*store.explained(UNKNOWN)),
         execution_options={"synchronize_session": False},
     )
 

@@ -19,6 +19,7 @@ from lading.scheduling.gangs.room import Place
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.reasons import Reason
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class Outcome:
     wanted: dict[str, list[Waiting]] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     placed: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    reasons: dict[str, list[str]] = field(default_factory=dict)
+    reasons: dict[Reason, list[str]] = field(default_factory=dict)
     cancels: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
     asked: dict[str, dict[str, list[Hold]]] = field(default_factory=dict)
     dropped: dict[str, dict[str, list[str]]] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class Outcome:
         self.new_holds = [row for row in self.new_holds if row.gang != gang]
         self.gone_holds -= theirs
         self.again = [token for token in self.again if token not in theirs]
-        self.reasons = {words: [each for each in some if each not in tokens] for words, some in self.reasons.items()}
+        self.reasons = {reason: [each for each in some if each not in tokens] for reason, some in self.reasons.items()}
         for placed in self.placed.values():
             placed |= {where: [each for each in some if each not in tokens] for where, some in placed.items()}
         for cancels in self.cancels.values():
@@ -152,9 +153,9 @@ class Outcome:
         self.changes.append(change if stop.rule is None else relaxed(change, job, stop))
         self.placed.setdefault(row.site, {}).setdefault(row.location, []).append(job.name)
 
-    def sleep(self, members: Iterable[Member], words: str) -> None:
+    def sleep(self, members: Iterable[Member], reason: Reason) -> None:
         """Let members sleep until the next attempt."""
-        values = {"state": State.ATTEMPTED, "reason": words}
+        values = {"state": State.ATTEMPTED, "reason": reason}
         self.changes += [Change(each.token, values, report=True) for each in members]
 
     def wake(self, members: Iterable[Member]) -> None:

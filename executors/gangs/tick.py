@@ -18,6 +18,7 @@ from lading.executors.store.gangs.tables import HoldRow
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ SECONDS_UNTIL_ANSWERED = 60.0
 
 # Why the files of a job (by site, location and what is stored of them) are not there, and whether they never will be;
 # None: they are.
-Files: TypeAlias = Callable[[str, str, str, str], "tuple[str, bool] | None"]
+Files: TypeAlias = Callable[[str, str, str, str], "tuple[Reason, bool] | None"]
 ReadRoster: TypeAlias = Callable[["Session", Mapping[str, Wanted]], Mapping[str, Roster]]
 
 

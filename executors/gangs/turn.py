@@ -25,8 +25,8 @@ from lading.scheduling.matching.sites import asked
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Apart, Waiting
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_moment
 
 # A site that has not answered is asked again after this, seconds.
 SECONDS_UNTIL_REPEATED = 5.0
@@ -44,7 +44,7 @@ class Turn:
     holds: list[HoldRow] = field(default_factory=list)
     options: dict[str, Options] = field(default_factory=dict)
     is_blocked: bool = False
-    files_words: str = ""
+    files: Reason | None = None
 
     def take(self) -> None:
         """Take the gang as far as it gets."""
@@ -147,8 +147,9 @@ class Turn:
                 return []
             if missing and not self.at_work:  # else some go on that have begun, and these come back to them
                 here = len(self.ready)
-                words = f"waits: {here} of {here + len(missing)} members of gang {terms.name!r} are queued"
-                self._say(self.ready, words + (f"; {found.hindrance}" if found.hindrance else ""))
+                reason = because("gang_members", here=here, members=here + len(missing), gang=terms.name)
+                more = [because("gang_hindrance", text=found.hindrance)] if found.hindrance else []
+                self._say(self.ready, reason.with_also(*more))
                 return []
         by_task: dict[str, list[str]] = {task: [] for task in terms.tasks}
         for each in self.ready:
@@ -208,8 +209,8 @@ class Turn:
         for row in (row for row in holds if row.job in stages):
             missing = self.tick.files(row.site, row.location, stages[row.job], self.memory.row.dag_id)
             if missing is not None:
-                self.files_words, never = missing
-                return [passes.Lost(held.partition, self.files_words)] if never else []
+                self.files, never = missing
+                return [passes.Lost(held.partition, self.files.sentence)] if never else []
         return [passes.Held(held.partition)]
 
     # -- what follows
@@ -359,7 +360,7 @@ class Turn:
     def _no_room(self, wanted: Try, left: int, jobs: int) -> str:
         trouble = [site.trouble for site in self.tick.sites if site.name == wanted.match and site.trouble is not None]
         if trouble:
-            return trouble[0]
+            return trouble[0].sentence
         some = f"{left} of {jobs} jobs" if jobs > 1 else "the job"
         where = ", each at a location of its own" if self.memory.terms.spread else ""
         return f"{wanted.match}: no room for {some} of task {wanted.partition!r}{where}"
@@ -418,29 +419,37 @@ class Turn:
                 if abs(self.tick.now - row.asked_at) > patience:  # a clock that was set back asks too often at worst
                     self.tick.outcome.renew(row)
 
-    def _asleep(self, until: float) -> str:
+    def _asleep(self, until: float) -> Reason:
         gang = self.gang
         by_room = not gang.doubted and all(map(self._is_there_anyway, (each.name for each in gang.partitions)))
-        sooner = "when jobs that end have left room for all of it, " if by_room else ""
-        return (
-            f"waits: attempt {gang.attempt} of {gang.attempts.count} has found no room for {self.memory.called} "
-            f"({gang.words or 'no match'}); the next is at {format_moment(until)}, {sooner}"
-            "or when it is woken (airflow lading wake)"
+        return because(
+            "attempted_or_freed" if by_room else "attempted",
+            attempt=gang.attempt,
+            attempts=gang.attempts.count,
+            gang=self.memory.called,
+            text=gang.words or "no match",
+            until=until,
         )
 
     def _explain(self) -> None:
         """Say what members wait for while room is looked for."""
         gang = self.gang
         if gang.stage is Stage.TRYING and gang.trying is not None:
-            held = f"; {len(gang.held)} of {len(gang.partitions)} tasks have room" if len(gang.partitions) > 1 else ""
-            words = f"waits: room for {self.memory.called} is looked for at {gang.trying.match}{held}"
-            words = self.files_words or words
-            self._say(self.ready, f"{words} (attempt {gang.attempt} of {gang.attempts.count})")
+            which = {"attempt": gang.attempt, "attempts": gang.attempts.count}
+            if self.files is not None:
+                self._say(self.ready, self.files.with_also(because("gang_attempt", **which)))
+                return
+            where = {"gang": self.memory.called, "place": gang.trying.match, **which}
+            if len(gang.partitions) > 1:
+                held, tasks = len(gang.held), len(gang.partitions)
+                self._say(self.ready, because("gang_room_partly", held=held, tasks=tasks, **where))
+            else:
+                self._say(self.ready, because("gang_room", **where))
         elif self.is_blocked:
-            self._say(self.ready, f"waits: the others of {self.memory.called} that have begun are to end first")
+            self._say(self.ready, because("gang_others", gang=self.memory.called))
 
-    def _say(self, members: Sequence[Member], words: str) -> None:
+    def _say(self, members: Sequence[Member], reason: Reason) -> None:
         late = self.tick.now - SECONDS_UNTIL_EXPLAINED
-        told = [each.token for each in members if each.job.queued_at < late and each.job.reason != words]
+        told = [each.token for each in members if each.job.queued_at < late and each.job.reason != reason]
         if told:
-            self.tick.outcome.reasons.setdefault(words, []).extend(told)
+            self.tick.outcome.reasons.setdefault(reason, []).extend(told)

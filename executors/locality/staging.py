@@ -37,6 +37,7 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.staging import copying
 from lading.hooks.staging.sources import PART_TIMEOUT, VERSION_TIMEOUT, MachineFile, Source, StoredObject, Version
+from lading.scheduling.reasons import Reason, because, free_text
 from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
@@ -107,10 +108,10 @@ class Fetch:
         return self.path if time.monotonic() < self.known_until else None
 
     @property
-    def words(self) -> str:
+    def reason(self) -> Reason:
         """Why its jobs wait."""
-        trouble = f"; {self.backoff.words}" if self.backoff.failures else ""
-        return f"waits: {self.address} is brought to where it runs{trouble}"
+        trouble = [because("staging_fails", text=self.backoff.words)] if self.backoff.failures else []
+        return because("staging", address=self.address).with_also(*trouble)
 
     def run(self, ring: Callable[[], None]) -> None:
         """What its thread does."""
@@ -291,7 +292,7 @@ class Staging:
             found.setdefault(location, []).append(token)
         return found, changes
 
-    def missing(self, site: str, location: str, text: str, dag: str) -> tuple[str, bool] | None:
+    def missing(self, site: str, location: str, text: str, dag: str) -> tuple[Reason, bool] | None:
         """Why the files of a job do not lie where room is held for it, and whether they never will; None: they do.
 
         They are brought there from the next tick on, as long as they are asked for.
@@ -302,22 +303,22 @@ class Staging:
         try:
             depot = self.sites[site].depot(location)
         except LookupError:
-            return f"location {location!r} of site {site!r} is gone", True
+            return free_text(f"location {location!r} of site {site!r} is gone"), True
         if depot is None or (addresses := in_store(text)) is None:
             return None  # what is wrong with it is said when it is placed
         if (why := self._refusal(site, addresses, text)) is not None:
-            return why, True
-        words = []
+            return free_text(why), True
+        found: list[Reason] = []
         for address in sorted(addresses):
             wanted = (site, depot.name), address
             self.for_gangs.setdefault(wanted, set()).add(dag)
             fetch = self.fetches.setdefault(wanted, Fetch(depot, address))
             if fetch.failure is not None:
                 del self.fetches[wanted]  # the next try looks anew
-                return clean(fetch.failure), True
+                return free_text(fetch.failure), True
             if fetch.lies is None:
-                words.append(clean(fetch.words))
-        return (words[0], False) if words else None
+                found.append(fetch.reason)
+        return (found[0], False) if found else None
 
     def _staged(self, job: Any, paths: dict[str, str]) -> Change | None:
         """What is to be stored of a job: where its files lie, why it waits, or why it fails; None: nothing new.
@@ -333,7 +334,7 @@ class Staging:
             why = f"hint stage: no files can be brought to site {job.site!r}, whose kind is {kind!r}"
             return refused(job.token, why, time.time())
         where = job.site, depot.name
-        words = None
+        reason: Reason | None = None
         addresses = in_store(job.stage)
         if (never := self._refusal(job.site, addresses, job.stage)) is not None:  # before any of them is asked for
             return refused(job.token, never, time.time())
@@ -347,10 +348,10 @@ class Staging:
             if (path := fetch.lies) is not None:
                 paths[address] = path
             else:
-                words = clean(min(filter(None, (words, fetch.words))))
-        if words is None:
+                reason = min(filter(None, (reason, fetch.reason)), key=str)
+        if reason is None:
             return Change(job.token, {"stage": json.dumps(paths), "reason": job.placed_because})
-        return Change(job.token, {"reason": words}, report=True) if words != job.reason else None
+        return Change(job.token, {"reason": reason}, report=True) if reason != job.reason else None
 
     def _refusal(self, site: str, addresses: frozenset[str] | None, text: str) -> str | None:
         """Why the files of a job are not brought to a site, whatever is there; None: they may be."""

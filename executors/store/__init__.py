@@ -21,6 +21,7 @@ from lading.executors.store.jobs import (
     cpu_hour,
     explain,
     explain_the_rest,
+    explained,
     find,
     foreign_owners,
     forget_other_sites,
@@ -34,5 +35,16 @@ from lading.executors.store.jobs import (
     usd_until,
 )
 from lading.executors.store.leases import Lease, drop_lease, lease, take_lease
-from lading.executors.store.tables import ENDED, LIVE, Capacity, Job, Location, SiteRow, State, metadata
+from lading.executors.store.tables import (
+    ENDED,
+    LIVE,
+    Capacity,
+    Job,
+    Location,
+    SiteRow,
+    State,
+    as_reason,
+    metadata,
+    reason_values,
+)
 from lading.executors.store.usage import forget_ended

@@ -71,11 +71,11 @@ def busy(live: Iterable[Live]) -> dict[str, Busy]:
 
 
 def waiting(session: Session) -> Sequence[Any]:
-    """How many jobs wait, their cpus and when the first of them was queued, by reason and Dag."""
+    """How many jobs wait, their cpus and when the first of them was queued, by reason, Dag and site."""
     return session.execute(
-        select(Job.reason, Job.dag_id, func.count(), func.sum(CPUS), func.min(Job.queued_at))
+        select(Job.reason, Job.dag_id, Job.site, func.count(), func.sum(CPUS), func.min(Job.queued_at))
         .where(Job.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
-        .group_by(Job.reason, Job.dag_id)
+        .group_by(Job.reason, Job.dag_id, Job.site)
     ).all()
 
 

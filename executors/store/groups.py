@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, case, func, or_, select, update
 
 from lading.executors import store
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, explained
 from lading.scheduling.groups import Group, admitted
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def explain(session: Session, before: float) -> None:
                     Job.queued_at < before,
                     or_(Job.reason.is_(None), Job.reason != reason),
                 )
-                .values(reason=reason, unreported=True, news=Job.news + 1),
+                .ordered_values(*explained(reason)),
                 execution_options={"synchronize_session": False},
             )
 

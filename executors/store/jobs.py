@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
 
 from lading.executors.store.leases import DatabaseNow
-from lading.executors.store.tables import ENDED, LIVE, Job, Location, State
+from lading.executors.store.tables import ENDED, LIVE, Job, Location, State, reason_values
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+    from lading.scheduling.reasons import Reason
 
 # Databases limit how many values one statement may carry; SQLite's oldest limit is 999.
 CHUNK = 500
@@ -65,6 +67,7 @@ def add_job(session: Session, **columns: Any) -> None:
     It is queued now, by the database's clock, unless ``queued_at`` is given: those of several schedulers may differ.
     """
     if not knows(session, columns["token"]):
+        columns |= reason_values(columns["reason"]) if "reason" in columns else {}
         when = {} if "queued_at" in columns else {"queued_at": DatabaseNow()}
         session.execute(insert(Job.__table__).values(**when), columns)  # one of many: without the ORM
 
@@ -153,31 +156,37 @@ def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
     ).all()
 
 
-def explain_the_rest(session: Session, reason: str, before: float | DatabaseNow) -> None:
+def explained(reason: Reason) -> list[tuple[Any, Any]]:
+    """The columns of jobs that are given a reason for their waiting, in the order in which they are set: MySQL looks at
+    those that are new already. Airflow is told when it is another code or limit, not when a number has changed."""
+    same = Job.reason_code.is_not_distinct_from(reason.code) & Job.reason_limit.is_not_distinct_from(reason.limit)
+    told = {"unreported": case((same, Job.unreported), else_=True), "news": case((same, Job.news), else_=Job.news + 1)}
+    return [(getattr(Job, name), value) for name, value in {**told, **reason_values(reason)}.items()]
+
+
+def explain_the_rest(session: Session, reason: Reason, before: float | DatabaseNow) -> None:
     """Give jobs a reason for their waiting that were queued before a time (seconds since the epoch) and have none."""
     session.execute(
         update(Job)
         .where(Job.state == State.QUEUED, Job.reason.is_(None), Job.queued_at < before, Job.gang.is_(None))
-        .values(reason=reason, unreported=True, news=Job.news + 1),
+        .ordered_values(*explained(reason)),
         execution_options={"synchronize_session": False},
     )
 
 
-def explain(session: Session, reason: str, tokens: Sequence[str]) -> None:
+def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
     """Give jobs that wait a reason for it."""
     for chunk in chunks(tokens):
         session.execute(
-            update(Job)
-            .where(Job.token.in_(chunk), Job.state == State.QUEUED)
-            .values(reason=reason, unreported=True, news=Job.news + 1),
+            update(Job).where(Job.token.in_(chunk), Job.state == State.QUEUED).ordered_values(*explained(reason)),
             execution_options={"synchronize_session": False},
         )
 
 
-def forget_reasons(session: Session, beginning: str) -> None:
-    """Take back the reasons of waiting jobs that begin so."""
+def forget_reasons(session: Session, code: str) -> None:
+    """Take back the reasons of waiting jobs that have a code."""
     session.execute(
-        update(Job).where(Job.state == State.QUEUED, Job.reason.startswith(beginning)).values(reason=None),
+        update(Job).where(Job.state == State.QUEUED, Job.reason_code == code).values(**reason_values(None)),
         execution_options={"synchronize_session": False},
     )
 
@@ -188,7 +197,7 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
     :param site: whose events they follow from: only its own jobs are changed; None: Lading's own decisions
     :returns: those that have changed something
     """
-    changes = restored(session, list(changes))
+    changes = [with_reason(each) for each in restored(session, list(changes))]
     # The second change of a job comes after the first of each.
     rounds: dict[int, dict[Kind, dict[str, int]]] = {}
     seen: Counter[str] = Counter()
@@ -204,6 +213,13 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
             done = _apply(session, kind.statement(site), [changes[each] for each in numbers.values()], stamp)
             applied.update(numbers[token] for token in done)
     return [change for number, change in enumerate(changes) if number in applied]
+
+
+def with_reason(change: Change) -> Change:
+    """A change with all columns of the reason that it sets."""
+    if "reason" not in change.values:
+        return change
+    return replace(change, values={**change.values, **reason_values(change.values["reason"])})
 
 
 def _apply(session: Session, statement: Any, changes: Sequence[Change], stamp: float) -> Iterable[str]:

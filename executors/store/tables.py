@@ -7,14 +7,40 @@ import time
 from typing import Any
 
 from airflow.models.base import StringID, _get_schema, naming_convention
-from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Text
-from sqlalchemy.orm import Mapped, mapped_column, registry
+from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Text, TypeDecorator
+from sqlalchemy.orm import Mapped, mapped_column, registry, validates
 
 from lading.scheduling.matching.rules import NODES, soft
+from lading.scheduling.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason, free_text
 from lading.scheduling.resources import Layout, Resources
 
 metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
 Base: Any = registry(metadata=metadata).generate_base()
+
+
+class ReasonText(TypeDecorator[Reason]):
+    """A reason as JSON. Words for which there is no code yet are a reason of their own, see :func:`free_text`."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Reason | str | None, dialect: Any) -> str | None:
+        return None if value is None else as_reason(value).to_json()
+
+    def process_result_value(self, value: str | None, dialect: Any) -> Reason | None:
+        return None if value is None else Reason.of_json(value)
+
+
+def as_reason(value: Reason | str) -> Reason:
+    """A reason, or words as one."""
+    return value if isinstance(value, Reason) else free_text(value)
+
+
+def reason_values(value: Reason | str | None) -> dict[str, Any]:
+    """The columns that a reason has."""
+    reason = None if value is None else as_reason(value)
+    code, limit = (None, None) if reason is None else (reason.code, reason.limit)
+    return {"reason": reason, "reason_code": code, "reason_limit": limit}
 
 
 class State(str, enum.Enum):
@@ -107,7 +133,10 @@ class Job(Base):
 
     state: Mapped[str] = mapped_column(String(12))
     cause: Mapped[str | None] = mapped_column(String(20))
-    reason: Mapped[str | None] = mapped_column(Text)
+    # Why it waits, or how it has ended: a code with parameters; the code, and the limit that is reached, for queries.
+    reason: Mapped[Reason | None] = mapped_column(ReasonText)
+    reason_code: Mapped[str | None] = mapped_column(String(LONGEST_CODE))
+    reason_limit: Mapped[str | None] = mapped_column(String(LONGEST_LIMIT))
     cancel: Mapped[str | None] = mapped_column(Text)
     unreported: Mapped[bool] = mapped_column(Boolean, default=False)
     news: Mapped[int] = mapped_column(Integer, default=0)
@@ -155,6 +184,14 @@ class Job(Base):
         Index("lading_job_ahead", "ahead", "state"),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
     )
+
+    @validates("reason")
+    def _with_code(self, _: str, value: Reason | str | None) -> Reason | None:
+        """The columns that follow from a reason are set with it."""
+        found = reason_values(value)
+        self.reason_code, self.reason_limit = found["reason_code"], found["reason_limit"]
+        reason: Reason | None = found["reason"]
+        return reason
 
     @property
     def resources(self) -> Resources:

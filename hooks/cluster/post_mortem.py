@@ -17,6 +17,7 @@ from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
+from lading.scheduling.reasons import because
 
 # So many jobs are looked into in one look.
 MOST_VERDICTS = 200
@@ -116,7 +117,7 @@ class PostMortem(ClusterPart):
         if cause == "node_failure":
             self.nodes.failed(job.node, end_event.WORDS[cause])
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
-        self.event_buffer.tell_reason(job, f"waits: it is submitted again, for {end_event.WORDS[cause]}")
+        self.event_buffer.tell_reason(job, because("submitted_again", text=end_event.WORDS[cause]))
         self.tracker.withdraw(job)
 
 

@@ -27,6 +27,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Step
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class Submitter(ClusterPart):
         waiting = self._admitted()
         held = trouble or self.pressure.held()
         if held is not None:
-            self._tell_all(waiting, f"waits: {held}")
+            self._tell_all(waiting, because("batch_trouble" if trouble else "site_limit", text=held))
             return [], {}
         submissions: list[Submission] = []
         writer = ScriptWriter(self.system, self.config, self.api, self.is_trial)
@@ -163,15 +164,15 @@ class Submitter(ClusterPart):
         barred, waiting = self.barred.words(), list(self.tracker.waiting())
         for job in waiting if barred else ():
             if job.shape is not None and not job.shape.native and (words := barred.get(job.shape.queue or "")):
-                self.give_back_job(job, words)
+                self.give_back_job(job, because("not_admitted", text=words))
         return [job for job in waiting if job.token in self.tracker.jobs]
 
-    def give_back_job(self, job: Tracked, words: str) -> None:
+    def give_back_job(self, job: Tracked, reason: Reason) -> None:
         """A job was not submitted, and will not be: it waits again."""
         self.tracker.errands.leftovers.add(f"spool/inbox/{job.token}.json")
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
-        event = {"event": "returned", "token": job.token, "location": self.site, "reason": f"waits: {words}"}
+        event = {"event": "returned", "token": job.token, "location": self.site, "reason": reason.to_data()}
         self.event_buffer.tell(event)
 
     def _with_dags(self, transport: Transport, waiting: Sequence[Tracked]) -> list[Tracked]:
@@ -186,7 +187,7 @@ class Submitter(ClusterPart):
             if (words := bound.refusal_of(envelope)) is not None:
                 self._reject([job.token], words)
             elif (words := bound.wait_of(envelope)) is not None:
-                self.event_buffer.tell_reason(job, f"waits: {words}")
+                self.event_buffer.tell_reason(job, because("bundle", text=words))
             else:
                 hash = bound.hash_of(envelope)
                 job.task = replace(job.task, bundle=hash)
@@ -197,7 +198,7 @@ class Submitter(ClusterPart):
     def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
         """The jobs for which the site has room, in groups that can share an array."""
         room, most = self.config.room(sum(1 for _ in self.tracker.live())), self.config.max_submitted
-        self._tell_all(waiting[room:], f"waits: max_submitted = {most} jobs are submitted already")
+        self._tell_all(waiting[room:], because("max_submitted", most=most))
         by_shape: dict[Any, list[str]] = {}
         for job in waiting[: min(room, MOST_SUBMITTED)]:
             by_shape.setdefault(job.shape, []).append(job.token)
@@ -228,7 +229,7 @@ class Submitter(ClusterPart):
         elif refusal.kind == "permanent":
             self._reject(submission.tokens, f"{self.system.name} does not take the job: {refusal.words}")
         else:
-            self._tell_all(jobs, f"waits: {self._hold(refusal)}")
+            self._tell_all(jobs, because("site_limit", text=self._hold(refusal)))
 
     def _refusal(self, submission: Submission, answer: Answer, what: str, shape: object) -> SubmitError | None:
         """Note the native id in the answer to a submission, or why there is none, which is returned.
@@ -285,7 +286,7 @@ class Submitter(ClusterPart):
             self.event_buffer.tell(end_event.for_it(token, "submit_rejected", words))
         self.interval.at_once()
 
-    def _tell_all(self, jobs: Iterable[Tracked], reason: str) -> None:
+    def _tell_all(self, jobs: Iterable[Tracked], reason: Reason) -> None:
         for job in jobs:
             self.event_buffer.tell_reason(job, reason)
 

@@ -20,6 +20,7 @@ from lading.hooks.cluster.layout import Task
 from lading.hooks.polling.outside_clock import between
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -53,15 +54,15 @@ class Submission:
             self.id = next((job.id for job in known.jobs if plain_name(job) == self.name), None)
         return self.id is not None
 
-    def waits(self, queue: str | None, native: NativeJob) -> str:
-        """Why one of its batch jobs waits, in words.
+    def waits(self, queue: str | None, native: NativeJob) -> Reason:
+        """Why one of its batch jobs waits.
 
         :param queue: None: the site's default
         """
-        where = f"queue {queue!r}" if queue else "the queue"
-        words = f"waits in {where} of the batch system: {native.reason or 'it says no reason'}"
-        nodes = ", ".join(self.excluded)
-        return f"{words} (kept away from {nodes}, where jobs have failed)" if nodes else words
+        words = native.reason or "it says no reason"
+        default = because("batch_default_queue", text=words)
+        found = because("batch_queue", queue=queue, text=words) if queue else default
+        return found.with_also(because("nodes_avoided", nodes=self.excluded)) if self.excluded else found
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ class Tracked:
     own_file: str | None = None
     gone_since: float | None = None
     never_since: float | None = None
-    told: str | None = None
+    told: Reason | None = None
     cancelled_at: float | None = None
     ended: bool = False
     acknowledged: bool = False

@@ -173,7 +173,7 @@ class Offers:
             config.idle_seconds,
             config.min_instances,
             config.boot_seconds,
-            shortages.held or shortages.paused,
+            shortages.reason,
             {arch: boot.mark(config, self._ids.get(arch, said)) for arch, said in config.ami.items()},
         )
 

@@ -11,6 +11,7 @@ from enum import Enum
 from lading.hooks.ec2.client import STATE_CODE, EC2Error, Trouble
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.quotas import quota
+from lading.scheduling.reasons import Reason, because
 
 # Of RunInstances an account has 5 requests and 2 more each second, and 1,000 instances and 2 more each second:
 # https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
@@ -338,6 +339,17 @@ class Shortages:
     def held(self) -> str | None:
         """Why nothing can be launched before somebody has done something, in words; None: it can."""
         return self._refusal.held or self._volumes.held or self._doubt.held
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why nothing is launched now; None: it may be."""
+        causes = (
+            ("refused", self._refusal.held),
+            ("account_limit", self._volumes.held),
+            ("machines_silent", self._doubt.held),
+            ("site_limit", self.paused),
+        )
+        return next((because(code, text=text) for code, text in causes if text is not None), None)
 
     @property
     def any(self) -> bool:

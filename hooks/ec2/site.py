@@ -28,6 +28,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.reasons import because
 
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.
@@ -142,7 +143,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             if (connection := self._connection(name)) is None:
                 for each in here:
                     event = {"event": "returned", "token": each.token, "location": name}
-                    self.fleet.event_buffer.tell({**event, "reason": "waits: its machine is not there"})
+                    self.fleet.event_buffer.tell({**event, "reason": because("machine_gone").to_data()})
                 continue
             connection.machine.tracker.give([envelope.at(self.config) for envelope in here])
             connection.rounds.wake()

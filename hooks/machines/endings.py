@@ -6,6 +6,7 @@ import time
 
 from lading.hooks.machines.tracker import Tracked, Tracker
 from lading.hooks.polling.event_buffer import EventBuffer
+from lading.scheduling.reasons import Reason, because
 
 
 class Endings:
@@ -22,13 +23,14 @@ class Endings:
         self.tracker.read(end)
         self.event_buffer.tell({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
 
-    def give_back(self, token: str, reason: str, file: str | None = None) -> None:
+    def give_back(self, token: str, reason: Reason, file: str | None = None) -> None:
         """A job has not begun there, and will not.
 
         :param file: in which the machine says so; None: it does not
         """
         self.tracker.give_back(token)
-        self.event_buffer.tell({"event": "returned", "token": token, "location": self.location, "reason": reason}, file)
+        event = {"event": "returned", "token": token, "location": self.location, "reason": reason.to_data()}
+        self.event_buffer.tell(event, file)
 
     def give_up(self, cause: str, words: str) -> None:
         """The machine is gone, and all that was there with it.
@@ -39,4 +41,4 @@ class Endings:
             if job.started and not job.ended:
                 self.end(job, cause, words)
             elif not job.ended:
-                self.give_back(job.token, f"waits: {words}")
+                self.give_back(job.token, because("machine_ended", text=words))

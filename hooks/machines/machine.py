@@ -30,6 +30,7 @@ from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.backoff import Backoff
+from lading.scheduling.reasons import because
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -273,7 +274,7 @@ class Machine:
         waiting = self.tracker.on_the_way()
         if self.is_closing:
             for job, _ in waiting:
-                self.endings.give_back(job.token, "waits: its machine is given up")
+                self.endings.give_back(job.token, because("machine_let_go"))
             return []
         if self.bundles is None or not waiting:
             return [self._parcel(job, envelope, envelope) for job, envelope in waiting]
@@ -284,7 +285,7 @@ class Machine:
             if not job.bundle and (words := bound.refusal_of(envelope)) is not None:
                 self.endings.end(job, "submit_rejected", words)
             elif not job.bundle and (words := bound.wait_of(envelope)) is not None:
-                self.event_buffer.tell_reason(job, f"waits: {words}")
+                self.event_buffer.tell_reason(job, because("bundle", text=words))
             else:
                 job.bundle = job.bundle or bound.hash_of(envelope)
                 ready.append(self._parcel(job, envelope, upload.bind(envelope, f"{self.root}/bundles", job.bundle)))
@@ -324,14 +325,14 @@ class Machine:
         """Tell what will not begin there, and what a machine that was started anew has lost with its folder."""
         for token in reply.returned:
             if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
-                self.endings.give_back(token, "waits: the node agent of its machine took no more jobs", file)
+                self.endings.give_back(token, because("agent_leaves"), file)
         vanished = self.tracker.vanished(reply.known) if self._was_restarted and not self.is_behind else []
         self._was_restarted = self._was_restarted and self.is_behind
         for job in vanished:
             if job.started:
                 self.endings.end(job, "node_failure", "the machine was started anew while the task ran")
             else:
-                self.endings.give_back(job.token, "waits: its machine was started anew")
+                self.endings.give_back(job.token, because("machine_restarted"))
         self.tracker.stuck(reply.waiting if self.drains or reply.fault or not reply.lives else frozenset())
 
     def _sweep_bundles(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from lading.hooks.spool import hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.reasons import Reason
 
 # A job that is to be ended, and has not, is to be ended again after this, seconds.
 SECONDS_UNTIL_ASKED_AGAIN = 15.0
@@ -43,7 +44,7 @@ class Tracked:
     is_renewed: bool = False
     log_path: str = ""
     bundle: str = ""
-    told: str | None = None
+    told: Reason | None = None
     started: bool = False
     ended: bool = False
     returned: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from lading.hooks.machines.tracker import Tracker
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.spool.connection import Reply
+from lading.scheduling.reasons import because
 
 
 class Writing:
@@ -28,8 +29,9 @@ class Writing:
         """Take in an answer, and say of the jobs that wait there why they do."""
         stands_still = bool(reply.waiting) and self._waiting <= reply.waiting
         self._waiting = reply.waiting
-        self.fault = None if reply.fault is None else f"files could not be written to {self.root}: {reply.fault}"
+        reason = because("cannot_write", folder=self.root, text=reply.fault or "")
+        self.fault = None if reply.fault is None else reason.sentence
         self.is_in_doubt = self.fault is not None or stands_still
         for token in self._waiting if self.fault is not None else ():
             if (job := tracker.jobs.get(token)) is not None:
-                event_buffer.tell_reason(job, f"waits: {self.fault}")
+                event_buffer.tell_reason(job, reason)

@@ -9,8 +9,15 @@ from typing import Any, Protocol
 
 from lading.hooks.spool import events
 from lading.hooks.spool.rejected import Rejected
+from lading.scheduling.reasons import Reason
 
 _NUMBER = re.compile(r"\d+")
+
+
+def _kept(reason: Reason) -> tuple[object, ...]:
+    """What has to differ for a reason to be another one."""
+    text = dict(reason.params).get("text")
+    return (reason.group, _NUMBER.sub("", str(text)), *map(_kept, reason.also))
 
 
 class Waits(Protocol):
@@ -19,7 +26,7 @@ class Waits(Protocol):
     :param told: the reason that was reported last
     """
 
-    told: str | None
+    told: Reason | None
 
     @property
     def token(self) -> str: ...
@@ -46,17 +53,17 @@ class EventBuffer:
         with self._lock:
             self._items.append((event, [] if file is None else [file]))
 
-    def tell_reason(self, job: Waits, reason: str, **more: str) -> None:
+    def tell_reason(self, job: Waits, reason: Reason, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
-        A reason that differs in its numbers alone is the same: PBS counts what is free anew in every cycle, and what
-        is told is a row of Airflow's event log.
+        One of the same codes, sites and limits is the same, but for a batch system's own words: what is told is a row
+        of Airflow's event log. Of those only the numbers do not count: PBS counts what is free anew in every cycle.
 
         :param more: what else the event says
         """
-        if job.told is None or _NUMBER.sub("", job.told) != _NUMBER.sub("", reason):
+        if job.told is None or _kept(job.told) != _kept(reason):
             job.told = reason
-            self.tell({"event": "waiting", "token": job.token, "reason": reason, **more})
+            self.tell({"event": "waiting", "token": job.token, "reason": reason.to_data(), **more})
 
     def unread(self) -> list[dict[str, Any]]:
         """The events that were not acknowledged yet."""

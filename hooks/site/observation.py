@@ -12,6 +12,7 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.plan import Limits
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.printable import shortened
 
@@ -124,7 +125,7 @@ def check_market(market: Market | MachineMarket) -> None:
     :raises TypeError: a field is of another type
     """
     number, nothing = (int, float), type(None)
-    valid: dict[str, Any] = {"idle_seconds": number, "held": (str, nothing)}
+    valid: dict[str, Any] = {"idle_seconds": number, "held": (Reason, nothing)}
     if isinstance(market, MachineMarket):
         valid |= {"catalogue": Catalogue, "limits": Limits, "policy": str, "min_instances": int, "boot_seconds": number}
         valid |= {"images": Mapping}
@@ -134,7 +135,9 @@ def check_market(market: Market | MachineMarket) -> None:
         valid |= {"memory_limit": (int, nothing), "time_limit": (*number, nothing)}
     for name, kind in valid.items():
         if not isinstance(value := getattr(market, name), kind):
-            raise TypeError(f"{name} of the market is {shortened(value)}")
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            valid_kinds = " or ".join("None" if each is nothing else each.__name__ for each in kinds)
+            raise TypeError(f"{name} of the market is {shortened(value)}; valid: {valid_kinds}")
 
 
 def join(*notes: str | None) -> str | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter
 
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.reasons import Reason
 
 # A file of events has at most so many bytes, and so have those of a cluster that travel together; an event has at most
 # so many. The batches of an agent are smaller (see the module journal).
@@ -37,6 +38,14 @@ def _kind(text: str) -> str:
     return text
 
 
+def _why(told: object) -> object:
+    if not isinstance(told, (str, Reason)):
+        Reason.of_data(cast("dict[str, Any]", told))
+    return told
+
+
+# A reason as plain data, or the words of a third party.
+Why = Annotated[Any, PlainValidator(_why)]
 Token = Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]
 Name = Annotated[str, Field(max_length=1000)]
 Date = Annotated[float, Field(ge=0, le=LATEST)]
@@ -73,7 +82,7 @@ class Waiting(Written):
 
     event: Literal["waiting"]
     token: Token
-    reason: Text
+    reason: Why
     native_id: Name = ""
     node: Name = ""
 
@@ -114,7 +123,7 @@ class Returned(Written):
     event: Literal["returned"]
     token: Token
     location: Name
-    reason: Text = ""
+    reason: Why = ""
 
 
 class Released(Written):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, islice, repeat, starmap
 from json.encoder import encode_basestring_ascii
 from typing import IO, TYPE_CHECKING
@@ -24,6 +25,10 @@ MOST_LINES = 1000
 MOST_NAMES = 50
 # Lines of JSON that are written at once: where the output has no buffer each write is a call.
 AT_ONCE = 10_000
+
+
+# A million jobs that wait have few reasons.
+text_of = lru_cache(1000)(str)
 
 
 def filled(result: Plan, running: Sequence[Location]) -> dict[Filled, int]:
@@ -101,7 +106,8 @@ def print_json(
         answer["why"] = result.why
     names = Names(jobs)
     waiting = (
-        json.dumps({"job": wait.job, "count": wait.count, "reason": wait.reason}) for wait in names.waits(result.waits)
+        json.dumps({"job": each.job, "count": each.count, "reason": text_of(each.reason), "code": each.reason.code})
+        for each in names.waits(result.waits)
     )
     lines = chain(
         [f'{json.dumps(answer)[:-1]}, "instances": ['],
@@ -137,7 +143,7 @@ def print_plan(
     table = Table("Waiting", "Jobs", "Reason")
     waits = names.waits(result.waits)
     for wait in islice(waits, MOST_LINES):
-        table.add_row(printable(wait.job), str(wait.count), printable(wait.reason))
+        table.add_row(printable(wait.job), str(wait.count), printable(text_of(wait.reason)))
     print_table(console, table, waits)
     for line in summary(result, seconds, offered):
         console.print(printable(line), soft_wrap=True)

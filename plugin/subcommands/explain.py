@@ -36,6 +36,7 @@ from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import default_arch
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 
@@ -133,8 +134,8 @@ def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, i
     up = [queue.loaded(one, here.get(one.name, ()), 0) for each, one in seen if each.state == LocationState.UP.value]
     trouble = None
     if row is not None and (row.paused_by or row.trouble):
-        why = f"is paused by {row.paused_by}" if row.paused_by else f"could not be asked: {row.trouble}"
-        trouble = f"site {site.name!r} {why}"
+        silent = because("site_silent", site=site.name, text=row.trouble or "")
+        trouble = because("paused", site=site.name, by=row.paused_by) if row.paused_by else silent
     could_be = possible(potential, [one for _, one in seen])
     return SiteView(
         name=site.name,
@@ -180,9 +181,9 @@ def complain_of_silence(views: list[SiteView]) -> None:
 def outcome(job: Job) -> Step:
     """What has become of a job, in words."""
     if job.site is None:
-        return Step(State(job.state).value, [job.reason or "it waits for its turn"])
+        return Step(State(job.state).value, [str(job.reason or "it waits for its turn")])
     where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
     words = [f"at {where}"]
     words += [job.placed_because] if job.placed_because else []
-    words += [job.reason] if job.reason and job.reason != job.placed_because else []
+    words += [str(job.reason)] if job.reason and str(job.reason) != job.placed_because else []
     return Step(State(job.state).value, words)

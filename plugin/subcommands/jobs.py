@@ -66,7 +66,9 @@ def job_row(job: Job, held: str | None = None) -> dict[str, Any]:
         "try_number": job.try_number,
         "state": job.state,
         "cause": job.cause,
-        "reason": job.reason,
+        "reason": None if job.reason is None else str(job.reason),
+        "reason_code": job.reason_code,
+        "reason_limit": job.reason_limit,
         "cpus": job.cpus,
         "memory_mib": job.memory,
         "disk_mib": job.disk,
@@ -104,7 +106,7 @@ def short_job_row(job: Job, held: str | None = None) -> dict[str, Any]:
         "duration": row["duration_seconds"],
         "peak MiB": job.peak_memory,
         "cpu s": job.cpu_seconds,
-        "reason": job.reason,
+        "reason": None if job.reason is None else str(job.reason),
     }
 
 

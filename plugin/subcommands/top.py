@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lading.plugin.subcommands.console import readable
 from lading.plugin.subcommands.database import reading_store
-from lading.plugin.ui.models import SiteState, Summary, Waits
+from lading.plugin.ui.models import SiteState, Summary, WaitGroup, Waits
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
 from lading.plugin.ui.queries.waits import waits
@@ -89,15 +89,21 @@ def cpus_of(site: SiteState) -> str:
 
 
 def reasons(why: Waits) -> Table:
-    """A row for each class of reasons, largest first."""
+    """A row for each reason, site and limit, largest first."""
     table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("jobs", "oldest", "waits for", "words", "what would change it"):
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
     for group in why.groups:
         words = group.words[0] if group.words else ""
-        texts = (str(group.jobs), ago(why.now - group.oldest), group.title, words, group.remedy)
+        texts = (str(group.jobs), ago(why.now - group.oldest), titled(group), words, group.remedy)
         table.add_row(*(Text(readable(text)) for text in texts))
     return table
+
+
+def titled(group: WaitGroup) -> str:
+    """What a group waits for, and where."""
+    where = ", ".join(filter(None, (group.site, group.limit)))
+    return f"{group.title} ({where})" if where else group.title
 
 
 def ago(seconds: float) -> str:

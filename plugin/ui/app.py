@@ -93,7 +93,7 @@ def get_costs(session: SessionDep, sight: SightDep, since: Time) -> models.Costs
 
 @looks.get("/waits")
 def get_waits(session: SessionDep, sight: SightDep) -> models.Waits:
-    """Why jobs wait, in classes of reasons, largest first."""
+    """Why jobs wait: by the codes of reasons, their sites and limits, largest group first."""
     return waits(session, sight, time.time())
 
 

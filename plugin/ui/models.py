@@ -127,11 +127,20 @@ class Held(BaseModel):
 
 
 class WaitGroup(BaseModel):
-    """The jobs that wait for reasons of one class."""
+    """The jobs that wait for the same: reasons of one code, site and limit."""
 
     key: str
+    """The code."""
+    kind: str
+    """The class by which metrics count it."""
     title: str
     remedy: str
+    actors: list[str]
+    """Who can change it: ``author``, ``operator``."""
+    site: str | None
+    """None: it is about no certain one."""
+    limit: str | None
+    """The limit that is reached; None: none is, or whoever asks may not see its name."""
     jobs: int
     cpus: float
     oldest: float
@@ -175,6 +184,9 @@ class Try(BaseModel):
     state: str | None
     cause: str | None
     reason: str | None
+    reason_code: str | None
+    remedy: str | None
+    """What would change that it waits, or that it has failed."""
     site: str | None
     location: str | None
     node: str | None

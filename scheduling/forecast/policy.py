@@ -12,6 +12,7 @@ from lading.scheduling.forecast.schedule import Machine, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Launch, Placement, Release, Wait
+from lading.scheduling.reasons import Reason, because
 
 # What is planned this soon is done now, seconds.
 SOON = 0.5
@@ -37,7 +38,7 @@ class Actions:
     launches: tuple[Launch, ...]
     releases: tuple[Release, ...]
     waits: tuple[Wait, ...]
-    refused: Mapping[str, str]
+    refused: Mapping[str, Reason]
     look: float | None
 
 
@@ -195,11 +196,10 @@ def act(
     return Actions(tuple(placements), tuple(launches), tuple(releases), tuple(waits), refused, look)
 
 
-def why(home: Machine, begin: float, now: float) -> str:
+def why(home: Machine, begin: float, now: float) -> Reason:
     """Why a step does not begin now."""
-    soon = f"in about {max(1, round(begin - now))} s"
+    seconds = max(1, round(begin - now))
     if home.location is None:
-        return f"a machine is launched for it that is up {soon}"
-    if home.location.ready_at is not None and home.location.ready_at > now:
-        return f"{home.location.name} boots, on which it begins {soon}"
-    return f"there is room on {home.location.name} {soon}: its run does not end later by that, or costs less"
+        return because("machine_launched", seconds=seconds)
+    boots = home.location.ready_at is not None and home.location.ready_at > now
+    return because("machine_boots" if boots else "room_soon", location=home.location.name, seconds=seconds)

@@ -27,6 +27,7 @@ from lading.scheduling.packing.limits import too_many
 from lading.scheduling.packing.packing import Group, Packing, take
 from lading.scheduling.packing.problem import Problem, vector
 from lading.scheduling.prediction import Prediction, predicted
+from lading.scheduling.reasons import because
 
 # Up to so many jobs each is held against each machine.
 FEW = 2_000
@@ -322,7 +323,7 @@ def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packin
     for home in sorted(held):
         if len(problem.rooms) <= home < plan.there:
             name = problem.rooms[int(plan.fleet.machine[home])].location.name
-            reason = f"waits: {name} is expected to have room in {plan.fleet.lag[home]:.0f} s, cheaper than a new one"
+            reason = because("room_expected", location=name, seconds=float(plan.fleet.lag[home]))
             left += [(each.shape, each.position, 1, reason) for each in held[home]]
             continue
         if home < plan.there:

@@ -126,7 +126,7 @@ def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView], now: str) -> 
     )
     if has_room:
         return f"has room {now}"
-    return f"has none ({site.why_not(stop.asked(job))})"
+    return f"has none ({site.why_not(stop.asked(job)).sentence})"
 
 
 def wishes(job: Waiting) -> str:

@@ -11,6 +11,7 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import NATIVE, Job
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.plan import Limits
+from lading.scheduling.reasons import MOST_KINDS, Reason, because, combined
 from lading.scheduling.resources import Resources
 
 # So many machines at most are bought to learn what an image has.
@@ -30,7 +31,7 @@ class Market:
     :param most: allocations at a time
     :param whole: whether there are whole nodes only
     :param idle_seconds: for which one is kept that waits in its queue and is not needed any more
-    :param held: why nothing is launched now, in words; None: it may be
+    :param held: why nothing is launched now; None: it may be
     :param memory_limit: MiB that a job without a limit may use; None: what it asks for
     :param time_limit: seconds that a job without a limit may take; None: ``unlimited`` are kept for it
     :param grace: seconds that a job has beyond its limit to come to its end
@@ -43,7 +44,7 @@ class Market:
     most: int
     whole: bool = False
     idle_seconds: float = 0.0
-    held: str | None = None
+    held: Reason | None = None
     memory_limit: int | None = None
     time_limit: float | None = None
     grace: float = 0.0
@@ -59,7 +60,7 @@ class MachineMarket:
     :param idle_seconds: for which an empty one is kept
     :param min_instances: so many are not released, busy ones included
     :param boot_seconds: from an order until the first job starts, as far as it is known
-    :param held: why nothing is launched now, in words; None: it may be
+    :param held: why nothing is launched now; None: it may be
     :param images: what machines boot from, by their architecture; after a space what else decides what they have
     :param without_gpus: images of which machines with GPUs have shown none
     :param learning: types with GPUs of which no machine of the image was ever seen: few are bought before that
@@ -71,7 +72,7 @@ class MachineMarket:
     idle_seconds: float = 60.0
     min_instances: int = 0
     boot_seconds: float = 60.0
-    held: str | None = None
+    held: Reason | None = None
     images: Mapping[str, str] = field(default_factory=dict)
     without_gpus: frozenset[str] = frozenset()
     learning: frozenset[str] = frozenset()
@@ -111,18 +112,15 @@ class MachineMarket:
         found = replace(self, without_gpus=frozenset(lacking), learning=frozenset(learning))
         return found if types == self.catalogue.types else replace(found, catalogue=Catalogue(types))
 
-    def why_not(self, job: Job, reason: str) -> str:
+    def why_not(self, job: Job, reason: Reason) -> Reason:
         """Why a job fits nothing that can be bought, and what would change it.
 
         :param reason: of the planner
         """
         if not job.resources.gpus or not self.without_gpus:
             return reason
-        images = ", ".join(sorted(each.partition(" ")[0] for each in self.without_gpus))
-        return (
-            f"{reason}: the image has no NVIDIA driver ({images}), for machines of it show no GPU; install one in the "
-            "image or by `boot`, or name another image in `ami`"
-        )
+        images = sorted(each.partition(" ")[0] for each in self.without_gpus)
+        return combined([because("no_driver", images=images[: MOST_KINDS + 1]), reason])
 
     @property
     def capacity(self) -> Resources:

@@ -19,6 +19,7 @@ from lading.scheduling.matching.rules import NODES, soft, within
 from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text, parts_of
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import Machine, granting, lacking, names_arch, resolved, too_many_nodes
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.units import format_resources
 
 
@@ -28,13 +29,13 @@ class SiteView:
 
     :param locations: those that take jobs now, with what is on them, oldest first
     :param possible: all that is there in whatever state, and all that could be; empty: that is not known
-    :param trouble: why it takes no jobs at all now, in words; None: it does
+    :param trouble: why it takes no jobs at all now; None: it does
     :param in_trouble: seconds for which it has been so
     :param barred: why none of its queues of these names takes a job for now, in words; the empty name: that of the site
     :param is_new: whether it has not answered yet, which it is given time for before a job goes elsewhere
     :param market: what can be launched there; None: nothing
     :param launched: all that was launched there, with what is on it, oldest first, also what boots or drains
-    :param booting: of each kind that boots, what it waits for, in words
+    :param booting: of each kind that boots, what it waits for
     :param turned_away: seconds for which jobs have found no room there, also while it launches some, by their names
     :param takes_unnamed: whether it takes jobs that name no site
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
@@ -52,13 +53,13 @@ class SiteView:
     name: str
     locations: Sequence[Location] = ()
     possible: Sequence[Location] = ()
-    trouble: str | None = None
+    trouble: Reason | None = None
     in_trouble: float = 0.0
     barred: Mapping[str, str] = field(default_factory=dict)
     is_new: bool = False
     market: Market | MachineMarket | None = None
     launched: Sequence[Location] = ()
-    booting: Mapping[str, str] = field(default_factory=dict)
+    booting: Mapping[str, Reason] = field(default_factory=dict)
     turned_away: Mapping[str, float] = field(default_factory=dict)
     takes_unnamed: bool = True
     burst_after: float = 0.0
@@ -137,8 +138,8 @@ class SiteView:
             return None
         return frozenset().union(*map(self.types, filter(None, patterns)))
 
-    def coming(self, job: Waiting) -> str | None:
-        """What a job waits for of what boots, in words; None: nothing that boots is for it, as far as it is known."""
+    def coming(self, job: Waiting) -> Reason | None:
+        """What a job waits for of what boots; None: nothing that boots is for it, as far as it is known."""
         kind = self.need(job).instance_type
         if kind is None:
             return next(iter(self.booting.values()), None)
@@ -168,21 +169,21 @@ class SiteView:
         waited = max(self.turned_away.get(job.name, 0.0), self.in_trouble)
         return not self.is_new and waited >= self.burst_after
 
-    def why_not(self, job: Job) -> str:
-        """Why it has no room for a job now, in words."""
+    def why_not(self, job: Job) -> Reason:
+        """Why it has no room for a job now."""
         if self.trouble is not None:
             return self.trouble
         asked = resolved(job, self.arch)
         if most := sum(each.max_jobs for each in self.locations if each.max_jobs and each.suits(asked)):
-            return f"site {self.name!r} has {most} jobs already (max_jobs)"
+            return because("max_jobs", site=self.name, most=most)
         if any(each.suits(asked) for each in self.locations):
             return self.no_room
-        return f"nothing that is up at site {self.name!r} can hold it"
+        return because("too_small_now", site=self.name)
 
     @property
-    def no_room(self) -> str:
-        """What is said to a job that waits for others to end, in words."""
-        return f"site {self.name!r} has no room"
+    def no_room(self) -> Reason:
+        """What is said to a job that waits for others to end."""
+        return because("site_full", site=self.name)
 
 
 def asked(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:

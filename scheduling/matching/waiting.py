@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from lading.scheduling.job import LAYOUT, NATIVE, Job
+from lading.scheduling.reasons import Reason
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class Waiting(Job):
     """
 
     site: str | None = None
-    reason: str | None = None
+    reason: Reason | None = None
     memory_limit: int | None = None
     targets: str | None = None
     soft: str | None = None

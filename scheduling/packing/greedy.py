@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lading.scheduling.job import Job
-from lading.scheduling.packing.limits import Instances, busy
+from lading.scheduling.packing.limits import Instances
 from lading.scheduling.packing.packing import Packing, take
 from lading.scheduling.packing.problem import Problem, Room, Shape, copies, fits
 from lading.scheduling.packing.shelf import Shelf, Site
-from lading.scheduling.text.units import format_moment
+from lading.scheduling.reasons import MOST_NAMES, NEW, Reason, because
 
 
 def pack(problem: Problem, effort: str = "fast") -> Packing:
@@ -40,9 +40,9 @@ class Greedy:
         self.shelf = Shelf()
         self.ending: list[Site] = []
         self.age = 0
-        self.left: list[tuple[int, int, int, str]] = []
+        self.left: list[tuple[int, int, int, Reason]] = []
         self.position = [0] * len(problem.shapes)  # how many of each shape's jobs have been dealt with
-        self.hopeless: dict[int, str] = {}  # shapes that found no place, with the reason: room only shrinks
+        self.hopeless: dict[int, Reason] = {}  # shapes that found no place, with the reason: room only shrinks
         self.kept: dict[Site, str] = {}  # where room is kept free for a job, and that location's name
         self.instances = Instances(problem.limits, (room.location for room in problem.rooms))
         self.of_label: dict[tuple[str, str], int] = {}
@@ -101,8 +101,8 @@ class Greedy:
                 continue
             left -= self.fill(site, number, left)
         if left:
-            self.hopeless[number] = reason or ""
-            self.wait(number, jobs, left, reason or "")
+            self.hopeless[number] = reason = reason or NEW
+            self.wait(number, jobs, left, reason)
 
     def stays(self, room: Room | None, shape: Shape) -> bool:
         """Whether a location stays for as long as the shape runs; what is launched does."""
@@ -156,7 +156,7 @@ class Greedy:
         self.position[number] += each * machines
         return each * machines
 
-    def launch(self, number: int, wanted: int) -> str | None:
+    def launch(self, number: int, wanted: int) -> Reason | None:
         """Add instances of the cheapest type that fits, as many as the jobs of this run will fill; or say why not."""
         problem, shape = self.problem, self.problem.shapes[number]
         reason = self.forbidden(number)
@@ -170,7 +170,7 @@ class Greedy:
             if chosen is None:
                 return self.instances.reason(large)
         if chosen is None:
-            return self.no_launch(shape) if problem.explains else ""
+            return self.no_launch(shape) if problem.explains else NEW
         each = copies(shape.need, chosen.capacity, wanted)
         size = 1 if self.labels[number] else min(-(-wanted // each), self.instances.left(chosen))
         self.add(Site(chosen, None, size, chosen.capacity, [], self.age))
@@ -178,52 +178,50 @@ class Greedy:
         self.instances.add(chosen, size)
         return None
 
-    def forbidden(self, number: int) -> str | None:
-        """The limit on a task's, a run's or the site's instances that is reached, in words."""
+    def forbidden(self, number: int) -> Reason | None:
+        """The limit on a task's, a run's or the site's instances that is reached."""
         for kind, name, most in self.labels[number]:
             if self.of_label.get((kind, name), 0) >= most:
-                return busy(self.of_label.get((kind, name), 0), f"of `{name}`", most)
+                return because("group_instances", used=self.of_label.get((kind, name), 0), most=most, group=name)
         most_instances = self.problem.limits.instances
         if (
             self.problem.menu(self.problem.shapes[number].wish).bins
             and most_instances is not None
             and self.instances.number >= most_instances
         ):
-            return busy(self.instances.number, "of the site", most_instances)
+            return because("site_instances", used=self.instances.number, most=most_instances)
         return None
 
-    def no_launch(self, shape: Shape) -> str:
+    def no_launch(self, shape: Shape) -> Reason:
         """Why no instance can be launched for the shape: there is no type that fits, or none has capacity now."""
         later = [b for b in self.problem.blocked if b.kind.grants(shape.wish) and fits(shape.need, b.capacity)]
         if later:
             soonest = min(later, key=lambda b: (b.offering.unavailable_until or 0.0, b.price))
-            until = format_moment(soonest.offering.unavailable_until or 0.0)
-            return f"waits: no capacity for {soonest.type.name} until {until}"
+            until = soonest.offering.unavailable_until or 0.0
+            return because("no_capacity", type=soonest.type.name, until=until)
         return self.no_room(shape)
 
-    def no_room(self, shape: Shape) -> str:
+    def no_room(self, shape: Shape) -> Reason:
         """What the shape waits for on the locations that are large enough for it."""
         rooms = [r for r in self.problem.rooms if r.kind.grants(shape.wish) and fits(shape.need, r.capacity)]
         staying = [r for r in rooms if self.stays(r, shape)]
         if not staying:
-            known = "of unknown length" if shape.time is None else f"of {shape.time:g} s"
-            return f"waits: a job {known} would outlast {rooms[0].location.name if rooms else 'every location'}"
-        names = ", ".join(r.location.name for r in staying[:3]) + (", …" if len(staying) > 3 else "")
-        return f"waits: {names} {'is' if len(staying) == 1 else 'are'} busy"
+            return because("outlasts", seconds=shape.time, location=rooms[0].location.name if rooms else None)
+        return because("busy", locations=[each.location.name for each in staying[: MOST_NAMES + 1]])
 
-    def wait(self, number: int, jobs: list[Job], left: int, reason: str) -> None:
+    def wait(self, number: int, jobs: list[Job], left: int, reason: Reason) -> None:
         """Let the last ``left`` of a run wait; those that waited too long keep a location free, as far as there are."""
         for job in self.impatient(jobs, left) if self.problem.patience is not None else ():
             site = self.keep(number)
             if site is None:
                 break
             count = min(job.count, left)
-            self.leave(number, count, f"waits: next on {self.kept[site]}, where room is kept free for it")
+            self.leave(number, count, because("next_here", location=self.kept[site]))
             left -= count
         if left:
             self.leave(number, left, reason)
 
-    def leave(self, number: int, count: int, reason: str) -> None:
+    def leave(self, number: int, count: int, reason: Reason) -> None:
         self.left.append((number, self.position[number], count, reason))
         self.position[number] += count
 

@@ -10,6 +10,7 @@ from lading.scheduling.packing.packing import Packing
 from lading.scheduling.packing.problem import UNIT, Bin, Problem
 from lading.scheduling.plan import Limits
 from lading.scheduling.quotas import quota, vcpus
+from lading.scheduling.reasons import MOST_NAMES, Reason, because
 
 MANY = 2**62
 # Sums of prices and of parts of cpus are not exact.
@@ -58,24 +59,20 @@ class Instances:
             left = min(left, int(free / vcpus_of(candidate) + ROUNDING))
         return max(0, left)
 
-    def reason(self, candidates: Sequence[Bin]) -> str:
+    def reason(self, candidates: Sequence[Bin]) -> Reason:
         """Why none of some types may be launched, by the limit that the cheapest of them has reached."""
         types = sorted({each.type.name for each in candidates})
         first = min(candidates, key=lambda each: each.price)
-        limits = self.limits
-        if self.of_type[first.type.name] >= limits.types.get(first.type.name, MANY):
-            return busy(sum(self.of_type[name] for name in types), "of " + ", ".join(types[:3]))
+        limits, name = self.limits, first.type.name
+        if self.of_type[name] >= limits.types.get(name, MANY):
+            used = sum(self.of_type[each] for each in types)
+            return because("type_instances", used=used, most=used, types=types[: MOST_NAMES + 1])
         if limits.usd_per_hour is not None and self.usd + first.price > limits.usd_per_hour:
-            return (
-                f"waits: a {first.type.name} costs {first.price:g} USD per hour, and of {limits.usd_per_hour:g} that "
-                f"may be spent {self.usd:g} are (max_usd_per_hour)"
-            )
-        name = quota_of(first)
-        most = limits.vcpus.get(name, 0)
-        return (
-            f"waits: {self.vcpus[name]:g} of {most:g} vCPUs of the quota {name} are in use, and a {first.type.name} "
-            + (f"has {vcpus_of(first):g}")
-        )
+            most, used_usd = limits.usd_per_hour, self.usd
+            return because("max_usd_per_hour", type=name, price=first.price, most=most, used=used_usd)
+        its_quota = quota_of(first)
+        used_vcpus, most = self.vcpus[its_quota], limits.vcpus.get(its_quota, 0)
+        return because("quota", used=used_vcpus, most=most, quota=its_quota, type=name, vcpus=vcpus_of(first))
 
 
 def quota_of(candidate: Bin) -> str:
@@ -84,10 +81,6 @@ def quota_of(candidate: Bin) -> str:
 
 def vcpus_of(candidate: Bin) -> float:
     return vcpus(candidate.type.name, candidate.capacity[0] / UNIT)
-
-
-def busy(used: int, whose: str, most: int | None = None) -> str:
-    return f"waits: {used} of {used if most is None else most} instances {whose} are busy"
 
 
 def too_many(problem: Problem, packing: Packing) -> frozenset[str] | None:

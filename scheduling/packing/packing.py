@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from lading.scheduling.packing.problem import Bin, Problem, Room, Vector
+from lading.scheduling.reasons import Reason
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +32,7 @@ class Packing:
     """
 
     groups: list[Group]
-    left: list[tuple[int, int, int, str]]
+    left: list[tuple[int, int, int, Reason]]
     why: str = ""
 
     @property

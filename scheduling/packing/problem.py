@@ -14,10 +14,11 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.gpus import why_none
+from lading.scheduling.gpus import not_supported
 from lading.scheduling.job import Job, Wish, asks
 from lading.scheduling.location import Kind, Location
 from lading.scheduling.plan import Limits, Objective, Refusal
+from lading.scheduling.reasons import MOST_KINDS, Reason, because
 from lading.scheduling.resources import Resources
 
 # cpus, memory, disk, gpus
@@ -184,7 +185,7 @@ def pose(
     in_order: list[tuple[int, Job]] = []
     keyed: list[tuple[tuple[object, ...], int, Job]] = []
     ranks: list[tuple[float, int, int] | None] = []
-    why_none: dict[int, str] = {}
+    why_none: dict[int, Reason] = {}
     if catalogue is None:
         jobs = sorted(jobs, key=attrgetter("queued_at"))
         jobs.sort(key=attrgetter("priority"), reverse=True)
@@ -279,31 +280,28 @@ def rank(problem: Problem, shape: Shape) -> tuple[float, int, int] | None:
     return -price, -shape.need[0], -shape.need[1]
 
 
-def refusal(problem: Problem, job: Job, shape: Shape) -> str:
+def refusal(problem: Problem, job: Job, shape: Shape) -> Reason:
     """Why nothing fits: the closest machine and what it lacks."""
     wish, need = shape.wish, shape.need
     machines = [(b.type.name, b.kind, b.capacity, b.type.capacity) for b in (*problem.bins, *problem.blocked)]
     machines += [(r.location.name, r.kind, r.capacity, r.location.capacity) for r in problem.rooms]
     if not machines:
-        return "has no place to run: there is no location and no instance type"
+        return because("no_machines")
     granting = [machine for machine in machines if machine[1].grants(wish)]
     if not granting:
         names = sorted({name if wish.arch is None else f"{name} ({kind.arch})" for name, kind, _, _ in machines})
-        return f"fits no machine: none {wished(wish)}; there are {', '.join(names[:5])}" + ", …" * (len(names) > 5)
+        return because("no_such_machine", wish=wished(wish), names=names[: MOST_KINDS + 1])
 
     def shortfall(machine: tuple[str, Kind, Vector, Resources]) -> float:
         return sum(max(0, n - have) / n for n, have in zip(need, machine[2], strict=True) if n)
 
     name, its_kind, _, capacity = min(granting, key=shortfall)
-    lacks = ", ".join(
-        f"{amount(resource, getattr(job.resources, resource))} where it has "
-        f"{amount(resource, getattr(capacity, resource))}"
-        for resource in job.resources.lacking(capacity)
-    )
-    return (
-        f"is too large for every machine{' that ' + wished(wish) if any(wish) else ''}; the closest is {name}: {lacks}"
-        + why_none(job.resources.gpus, its_kind.features)
-    )
+    lacks: list[str | float] = []
+    for resource in job.resources.lacking(capacity):
+        lacks += [resource, getattr(job.resources, resource), getattr(capacity, resource)]
+    found = because("too_large", wish=wished(wish) if any(wish) else "", closest=name, lacks=lacks)
+    model = not_supported(its_kind.features) if job.resources.gpus else None
+    return found if model is None else found.with_also(because("gpu_unsupported", model=model))
 
 
 def wished(wish: Wish) -> str:
@@ -321,9 +319,3 @@ def wished(wish: Wish) -> str:
     if wish.hints:
         parts.append(f"understands the hints {' and '.join(sorted(wish.hints))}")
     return " and ".join(parts)
-
-
-def amount(resource: str, value: float) -> str:
-    if resource in ("memory", "disk"):
-        return f"{value:.0f} MiB {resource}"
-    return f"{value:g} {resource}"

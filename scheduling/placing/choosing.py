@@ -26,6 +26,7 @@ from lading.scheduling.placing.policies import (
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import Limits
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 
@@ -36,14 +37,14 @@ class Choice:
     :param now: epoch seconds
     :param policies: those of third parties, by their names
     :param allocations: where jobs are; what is placed is added
-    :param trouble: by site, of the jobs for which its policy has failed: what it did, in words
+    :param trouble: by site, of the jobs for which its policy has failed: what it did
     """
 
     now: float
     policies: Mapping[str, Policy] = field(default_factory=dict)
     files: Files = field(default_factory=Files)
     allocations: Allocations = field(default_factory=Allocations)
-    trouble: dict[str, dict[str, str]] = field(default_factory=dict)
+    trouble: dict[str, dict[str, Reason]] = field(default_factory=dict)
 
     def run(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
@@ -86,10 +87,11 @@ class Choice:
         try:
             name = policy.get_location(context, job, job.resources, free, jobs, locations)
         except Exception as error:  # a third party's may raise anything
-            trouble[job.name] = f"its policy has failed: {type(error).__name__}: {error}"
+            trouble[job.name] = because("policy_failed", text=f"its policy has failed: {type(error).__name__}: {error}")
             return None
         if name is not None and not (isinstance(name, str) and name in available):
-            trouble[job.name] = f"its policy answers {shortened(name)}; valid: {', '.join(available)}, or None"
+            words = f"its policy answers {shortened(name)}; valid: {', '.join(available)}, or None"
+            trouble[job.name] = because("policy_failed", text=words)
             return None
         if name is not None:
             self.allocations.put(job.name, JobAllocation(context.site, (name,), "placed", job.resources))

@@ -19,6 +19,7 @@ from lading.scheduling.matching.routes import by_step, by_targets, least_first
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order, Route, Stop
 from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.reasons import Reason
 
 NAME = attrgetter("name")
 
@@ -28,23 +29,23 @@ class Alike:
     """Jobs that are alike, of which there may be thousands.
 
     :param route: where they may ever run
-    :param refused: why nowhere, in words
+    :param refused: why nowhere; None: there is a route
     :param jobs: in their order
     :param order: in which they go to the stops of the route
     :param orders: of those that have binding filters, or that a plugin ranks: in which each does, by its name
     :param matches: the places that a plugin may put in another order for each of them
     :param needs: what they take where they ask for the same: by what that is, by their names
-    :param words: by the number of a stop: why that does not take them now
+    :param why_not: by the number of a stop: why that does not take them now
     :param steps: the numbers of the stops by their targets; ``known``: the orders that follow from targets
     """
 
     route: Route
-    refused: str = ""
+    refused: Reason | None = None
     jobs: list[Waiting] = field(default_factory=list)
     order: Order = ()
     orders: dict[str, Order] = field(default_factory=dict)
     needs: dict[Hashable, dict[str, Job]] = field(default_factory=dict)
-    words: dict[int, str] = field(default_factory=dict)
+    why_not: dict[int, Reason] = field(default_factory=dict)
     matches: Sequence[Match] = ()
     steps: list[dict[str, list[int]]] = field(init=False, repr=False)
     known: dict[tuple[str, ...], Order] = field(default_factory=dict, repr=False)

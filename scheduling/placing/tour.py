@@ -14,8 +14,9 @@ from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.party import NAME, Alike, Coming, Party
-from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, awaited, reason
+from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, reason
 from lading.scheduling.provisioning import Provision, decide, decide_apart
+from lading.scheduling.reasons import Reason, combined
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class Tour:
     :param kinds: the jobs that some site can ever run
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
-    :param failures: by site, of the jobs for which its policy has failed: what it did, in words
+    :param failures: by site, of the jobs for which its policy has failed: what it did
     :param wanted: by site, further jobs for which it is to launch what they need
     :param positions: of a job among all, by its name
     :param hidden: those behind which others come that were not looked at, each with all that are alike
@@ -41,7 +42,7 @@ class Tour:
     sites: dict[str, SiteView]
     found: Assignment
     groups: Machines
-    failures: Mapping[str, Mapping[str, str]]
+    failures: Mapping[str, Mapping[str, Reason]]
     wanted: Mapping[str, Sequence[Waiting]] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, Alike] = field(init=False)
@@ -229,41 +230,43 @@ class Tour:
                 self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
             order = party.alike.order_of(job)
             if number := order.index(party.at):
-                self.found.passed[token] = "; ".join(self._words(job, party.alike, order[:number]))
+                self.found.passed[token] = combined(self._met(job, party.alike, order[:number]))
 
-    def _words(self, job: Waiting, alike: Alike, stops: Order) -> list[str]:
+    def _met(self, job: Waiting, alike: Alike, stops: Order) -> list[Reason]:
         """Why some stops have not taken a job."""
         return list(dict.fromkeys(self._why_not(job, alike, number) for number in stops))
 
-    def _why_not(self, job: Waiting, alike: Alike, at: int) -> str:
+    def _why_not(self, job: Waiting, alike: Alike, at: int) -> Reason:
         stop = alike.route[at]
         if (its_own := self._its_own(job, stop.site)) is not None:
-            return f"site {stop.site!r}: {its_own}"
-        if at not in alike.words:
-            alike.words[at] = self.sites[stop.site].why_not(stop.asked(job))
-        return alike.words[at]
+            return its_own.at(stop.site)
+        if at not in alike.why_not:
+            alike.why_not[at] = self.sites[stop.site].why_not(stop.asked(job))
+        return alike.why_not[at]
 
-    def _its_own(self, job: Waiting, site: str) -> str | None:
+    def _its_own(self, job: Waiting, site: str) -> Reason | None:
         """What was said of this very job at a site; None: nothing, it waits there as those do that are alike."""
         failure = self.failures.get(site, {}).get(job.name)
         if failure is not None or site not in self.found.provisions:
             return failure
         found = self.found.provisions[site]
         refused = found.refused.get(job.name)
-        return found.waits.get(job.name) if refused is None else f"it {refused}"
+        return found.waits.get(job.name) if refused is None else refused
 
     def explain(self, now: float) -> None:
         """Say why the others wait."""
         self.found.waits |= dict.fromkeys(self.held)
         provisions = self.found.provisions.values()
-        told = [words for each in provisions for words in (each.waits, each.refused) if words]
-        told += [words for words in (self.awaited, *self.failures.values()) if words]
+        told: list[Mapping[str, Hashable]] = [
+            some for each in provisions for some in (each.waits, each.refused) if some
+        ]
+        told += [some for some in (self.awaited, *self.failures.values()) if some]
         for party in self.resting:
             for order, jobs in party.alike.by_order(party.jobs):
                 self._explain(party, order, jobs, told, now - SECONDS_UNTIL_EXPLAINED)
 
     def _explain(
-        self, party: Party, order: Order, jobs: Sequence[Waiting], told: Sequence[Mapping[str, str]], latest: float
+        self, party: Party, order: Order, jobs: Sequence[Waiting], told: Sequence[Mapping[str, Hashable]], latest: float
     ) -> None:
         """Say why those of a party wait that go to their stops in the same order.
 
@@ -273,18 +276,18 @@ class Tour:
         number = order.index(party.at) + 1
         for site in dict.fromkeys(party.alike.route[each].site for each in order[:number]):
             self.found.turned_away.setdefault(site, []).extend(map(NAME, jobs))
-        waits, limited, said = self.found.waits, self.groups.most, dict[Hashable, str | None]()
+        waits, limited, said = self.found.waits, self.groups.most, dict[Hashable, Reason | None]()
         for job in jobs:
             full, is_late = self.groups.full(job) if limited else None, job.queued_at <= latest
-            key = (full, is_late, *(words.get(job.name) for words in told)) if told else (full, is_late)
+            key = (full, is_late, *(some.get(job.name) for some in told)) if told else (full, is_late)
             if key not in said:
                 said[key] = self._reason(job, party.alike, order, number, full, is_late=is_late)
             waits[job.name] = said[key]
 
     def _reason(
         self, job: Waiting, alike: Alike, order: Order, number: int, full: Label | None, *, is_late: bool
-    ) -> str | None:
-        """Why a job waits, in words; None: for its turn, or only for a moment.
+    ) -> Reason | None:
+        """Why a job waits; None: for its turn, or only for a moment.
 
         :param order: in which it goes to its stops, of which so many have turned it away
         :param full: its group that may use no further machine
@@ -295,6 +298,6 @@ class Tour:
         before, sites = alike.route[order[number - 1]], self.sites
         last = sites[before.site]
         if self.awaited.get(job.name) == last.name:
-            return awaited(before.asked(job), last) if is_late else None
-        words, following = self._words(job, alike, order[:number]), [alike.route[each].site for each in order[number:]]
-        return reason(job, words, last, following, len(sites), is_late=is_late)
+            return last.coming(before.asked(job)) if is_late else None
+        met, following = self._met(job, alike, order[:number]), [alike.route[each].site for each in order[number:]]
+        return reason(job, met, last, following, len(sites), is_late=is_late)

@@ -26,6 +26,7 @@ from lading.scheduling.planner import plan
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.provisioning.recall import suits
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 # From the start of an allocation to that of its jobs it may take so long, seconds.
@@ -107,8 +108,8 @@ class _Needs:
 
     launches: tuple[Launch, ...]
     used: frozenset[str]
-    left: Mapping[str, str]
-    refused: Mapping[str, str]
+    left: Mapping[str, Reason]
+    refused: Mapping[str, Reason]
 
 
 def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, limits: Limits, now: float) -> _Needs:
@@ -163,15 +164,14 @@ def differ(jobs: Sequence[Job]) -> bool:
     return max(lengths) > MIXED * min(lengths)
 
 
-def _waits(jobs: Sequence[Job], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, str]:
+def _waits(jobs: Sequence[Job], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, Reason]:
     """Why nothing is launched for those of the jobs that have no place either."""
     if market.held is not None:
         to_launch = {name for launch in needs.launches for name in launch.jobs}
         return {job.name: market.held for job in jobs if job.name in to_launch or job.name in needs.left}
     there = len(live) + len(needs.launches)
-    full = f"{there} of {market.most} allocations are busy (max_allocations)" if there >= market.most else None
-    left = {job.name: needs.left[job.name] for job in jobs if job.name in needs.left}
-    return {name: full or words.removeprefix("waits: ") for name, words in left.items()}
+    full = because("max_allocations", used=there, most=market.most) if there >= market.most else None
+    return {job.name: full or needs.left[job.name] for job in jobs if job.name in needs.left}
 
 
 def _in_turn(jobs: Sequence[Job]) -> Sequence[Job]:

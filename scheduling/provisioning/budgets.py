@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from lading.scheduling.job import Budget, Job
 from lading.scheduling.location import Location
 from lading.scheduling.provisioning.launch import Launch
+from lading.scheduling.reasons import Reason, because
 
 
 def coming(jobs: Iterable[Job], places: Mapping[str, str], live: Iterable[Location]) -> dict[str, float]:
@@ -29,8 +30,8 @@ def coming(jobs: Iterable[Job], places: Mapping[str, str], live: Iterable[Locati
 
 def within(
     launches: Iterable[Launch], jobs: Iterable[Job], coming: Mapping[str, float]
-) -> tuple[tuple[Launch, ...], dict[str, str]]:
-    """The launches for which the runs can pay, and why the others are not made, in words, by the names of their jobs.
+) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
+    """The launches for which the runs can pay, and why the others are not made, by the names of their jobs.
 
     A machine for jobs of several runs is paid for by each according to how many of the jobs are its own, and launched
     when one of them can.
@@ -43,7 +44,7 @@ def within(
     used: Counter[str] = Counter(coming)
     used.update({each.run: each.per_hour for each in set(budgets.values())})
     kept: list[Launch] = []
-    over: dict[str, str] = {}
+    over: dict[str, Reason] = {}
     for launch in launches:
         shares = Counter(budgets[name] for name in launch.jobs if name in budgets)
         costs = {it: (launch.usd_per_hour or 0.0) * count / len(launch.jobs) for it, count in shares.items()}
@@ -52,7 +53,7 @@ def within(
             kept.append(launch)
             used.update({it.run: cost for it, cost in costs.items()})
         else:
-            over |= {name: words(budgets[name], used[budgets[name].run]) for name in launch.jobs}
+            over |= {name: reason(budgets[name], used[budgets[name].run]) for name in launch.jobs}
     return tuple(kept), over
 
 
@@ -65,11 +66,8 @@ def can_pay(budget: Budget, used: float, more: float) -> bool:
     return left > 0 and (used == 0 or used + more <= left)
 
 
-def words(budget: Budget, used: float) -> str:
+def reason(budget: Budget, used: float) -> Reason:
     """Why nothing more is launched for a run."""
     if budget.spent >= budget.most:
-        return f"its run has cost {budget.spent:.2f} of the {budget.most:g} USD that it may cost (max_usd)"
-    return (
-        f"its run has machines for {used:.2f} USD per hour, and {budget.most - budget.spent:.2f} of its "
-        f"{budget.most:g} USD are left: no more than these pay for an hour (max_usd)"
-    )
+        return because("max_usd", spent=budget.spent, most=budget.most)
+    return because("max_usd_rate", used=used, left=budget.most - budget.spent, most=budget.most)

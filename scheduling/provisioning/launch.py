@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.job import Job
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 # Airflow hands over the instances of a mapped task in several goes. What could turn out too small, or one of many, is
@@ -44,7 +45,7 @@ class Provision:
     :param launches: what is launched now
     :param releases: what ends with its running jobs, each with the reason in words
     :param spare: that in which nothing that waits has a place
-    :param waits: why nothing is launched for jobs, in words, by their names: the others have a place, or are to get one
+    :param waits: why nothing is launched for jobs, by their names: the others have a place, or are to get one
     :param refused: jobs that are too large for all that can be launched, each with the reason
     :param homes: the machines that boot and on which jobs have a place, by the names of the jobs
     """
@@ -52,8 +53,8 @@ class Provision:
     launches: tuple[Launch, ...] = ()
     releases: Mapping[str, str] = field(default_factory=dict)
     spare: frozenset[str] = frozenset()
-    waits: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    waits: Mapping[str, Reason] = field(default_factory=dict)
+    refused: Mapping[str, Reason] = field(default_factory=dict)
     homes: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -25,6 +25,7 @@ from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
 from lading.scheduling.quotas import quota, vcpus
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
@@ -35,7 +36,9 @@ _last: ContextVar[tuple[tuple[object, ...], Plan] | None] = ContextVar("_last", 
 # come, and only for so many seconds, for they may wait for hours where nothing can be bought.
 MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
 MAKES_WAY = "it makes way for what waits and cannot run on it"
-LEARNING = "the first machine with GPUs boots: more are launched when it shows that the image has a driver for them"
+LEARNING = because("learning")
+# The limits for which machines count that take no more jobs.
+COUNTED = ("group_instances", "site_instances", "type_instances")
 NEEDED = "it is empty, and what waits needs another one within the limits"
 
 
@@ -53,8 +56,8 @@ class _Needs:
 
     launches: tuple[Launch, ...]
     used: frozenset[str]
-    left: Mapping[str, str]
-    refused: Mapping[str, str]
+    left: Mapping[str, Reason]
+    refused: Mapping[str, Reason]
     coming: Mapping[str, float] = field(default_factory=dict)
     homes: Mapping[str, str] = field(default_factory=dict)
 
@@ -128,11 +131,11 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket
 
 def learnt(
     launches: tuple[Launch, ...], live: Sequence[Location], market: MachineMarket
-) -> tuple[tuple[Launch, ...], dict[str, str]]:
+) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
     """The launches without those for which is waited until a machine has shown that its image has its GPUs, and why
     jobs wait for that, by their names."""
     kept: list[Launch] = []
-    waits: dict[str, str] = {}
+    waits: dict[str, Reason] = {}
     left = MOST_TO_LEARN - sum(each.instance_type in market.learning and each.booting for each in live)
     for each in launches:
         if each.kind in market.learning and left <= 0:
@@ -350,7 +353,7 @@ def _making_way(
     return {}
 
 
-def _waits(jobs: Sequence[Job], needs: _Needs, market: MachineMarket, closed: int) -> dict[str, str]:
+def _waits(jobs: Sequence[Job], needs: _Needs, market: MachineMarket, closed: int) -> dict[str, Reason]:
     """Why nothing is bought for those of the jobs that have no place either.
 
     :param closed: how many machines take no more jobs; the planner sees only what they leave of the limits
@@ -358,9 +361,9 @@ def _waits(jobs: Sequence[Job], needs: _Needs, market: MachineMarket, closed: in
     if market.held is not None:
         to_buy = {name for launch in needs.launches for name in launch.jobs}
         return {job.name: market.held for job in jobs if job.name in to_buy or job.name in needs.left}
-    more = f"; beside them {closed} that take no more jobs count until they have gone" if closed else ""
+    more = [because("closed_count", number=closed)] if closed else []
     return {
-        job.name: reason.removeprefix("waits: ") + (more if reason.endswith("are busy") else "")
+        job.name: reason.with_also(*(more if reason.code in COUNTED else ()))
         for job in jobs
         if (reason := needs.left.get(job.name)) is not None
     }

@@ -10,6 +10,7 @@ from statistics import fmean
 from lading.scheduling.billing import LEAST_SECONDS
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import UNIT
+from lading.scheduling.reasons import Reason
 from lading.scheduling.simulation.machines import Machine, Queue
 from lading.scheduling.simulation.timeline import Timeline
 
@@ -30,7 +31,7 @@ class Report:
     policy: str
     jobs: int
     unplaced: int
-    refusals: tuple[tuple[str, str], ...]
+    refusals: tuple[tuple[str, Reason], ...]
     cost: float
     bound: float
     gap: float | None
@@ -76,7 +77,7 @@ class Tally:
     reclaims: int = 0
     restarts: int = 0
     plans: int = 0
-    refusals: list[tuple[str, str]] = field(default_factory=list)
+    refusals: list[tuple[str, Reason]] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
 
     @property

@@ -16,6 +16,7 @@ from lading.scheduling.job import Job
 from lading.scheduling.location import Kind
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.prediction import Prediction
+from lading.scheduling.reasons import Reason
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
@@ -54,12 +55,12 @@ class Bill:
 
     :param usd: all that is paid for the machines, boots and gaps included
     :param of_steps: how it is shared among the steps, by their names
-    :param refused: why steps have no place, in words, by their names
+    :param refused: why steps have no place, by their names
     """
 
     usd: float
     of_steps: Mapping[str, float]
-    refused: Mapping[str, str]
+    refused: Mapping[str, Reason]
 
 
 def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) -> dict[str, float]:

@@ -234,7 +234,7 @@ class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):
         for name, jobs in envelopes.items():
             for job in jobs:
                 if name not in self.there:
-                    self.tell("returned", job.token, location=name, reason="waits: there is no such machine")
+                    self.tell("returned", job.token, location=name, reason={"code": "machine_gone"})
                     continue
                 self.given.setdefault(name, {})[job.token] = self.starts
                 if self.starts:

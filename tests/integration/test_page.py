@@ -283,7 +283,7 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     expect(page.locator("[data-tile=Waiting]")).to_contain_text("5,000")
     expect(page.locator("[data-tile=Machines]")).to_contain_text("9")
     waits = page.get_by_role("table", name="Waiting jobs")
-    for words in ("All allocations are busy", "Raise max_allocations", "The queue of the batch system", "genomes"):
+    for words in ("All allocations are busy", "Raise max_allocations", "the queue of the batch system", "genomes"):
         expect(waits).to_contain_text(words)
     sites = page.get_by_role("table", name="Sites")
     expect(sites).to_contain_text("it has not answered for more than 10 s")

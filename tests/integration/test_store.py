@@ -28,6 +28,7 @@ from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import UsageRow
 from lading.scheduling.job import LAYOUT
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Layout
 from tests.clusters.sites import FakeSite
 from tests.conftest import DATABASES
@@ -368,9 +369,9 @@ def test_a_long_wait_gets_a_reason_once(session: Session) -> None:
     add(session, "long", queued_at=now - 60)
     add(session, "short", queued_at=now)
     for _ in range(2):
-        store.explain_the_rest(session, "behind others", now - 10)
+        store.explain_the_rest(session, because("turn"), now - 10)
     [job] = store.unreported(session, 7, 10)
-    assert (job.token, job.reason) == ("long", "behind others")
+    assert (job.token, job.reason, job.reason_code, job.news) == ("long", because("turn"), "turn", 1)
 
 
 def test_locations_are_replaced(session: Session) -> None:
@@ -472,7 +473,7 @@ def test_of_a_limited_group_as_many_wait_for_room_as_may_start(session: Session)
     reasons = dict(session.execute(select(Job.token, Job.reason).where(Job.reason.is_not(None))).all())
     assert reasons == dict.fromkeys(
         [f"two{State.QUEUED}{number}" for number in range(3)],
-        "waits: 2 jobs of task 'two' may be at work at once (max_jobs)",
+        because("task_jobs", most=2, task="two"),
     )
     add_limited(session, "two", 1, run_id="another", max_jobs=2, priority=5)
     assert waiting(session)[0] == "anothertwo0", "another run has a limit of its own"

@@ -94,7 +94,7 @@ def check(plan: Plan, jobs: Sequence[Job], locations: Sequence[Location], goods:
         assert all(used <= most for used, most in zip(load[name], vector(capacity[name]), strict=True)), name
     assert all(filled[launch.name] for launch in plan.launches)
     for wait in plan.waits:
-        assert wait.reason.startswith("waits: ")
+        assert str(wait.reason).startswith("waits: ")
         dealt[wait.job] += wait.count
     for refusal in plan.refusals:
         assert refusal.reason

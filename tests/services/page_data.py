@@ -13,18 +13,20 @@ from airflow.models.team import Team
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Capacity, Job, Location, SiteRow, State, take_lease
+from lading.executors.store import Capacity, Job, Location, SiteRow, State, reason_values, take_lease
 from lading.executors.store.instances import Instance, InstanceState
+from lading.scheduling.reasons import Reason, because
+from lading.scheduling.resources import Resources
 
 DAGS = ("etl", "genomes", "report")
 EVERYBODYS = "genomes"
 TASKS = {"etl": ("extract", "load"), "genomes": ("align", "sort", "call"), "report": ("draw",)}
 # Why jobs wait, and how many of a hundred for each; None: they have just come.
-REASONS: dict[str | None, int] = {
-    "waits: {most} of {most} allocations are busy (max_allocations)": 55,
-    "waits in queue 'batch' of the batch system: (Priority)": 22,
-    "waits for room on this machine: needs 4 cpus and 8 GiB; cpus are taken": 12,
-    "waits: 2 jobs of task 'align' may be at work at once (max_instances)": 9,
+REASONS: dict[Reason | None, int] = {
+    because("max_allocations", used=200, most=200): 55,
+    because("batch_queue", queue="batch", text="(Priority)"): 22,
+    because("machine_full", needs=Resources(4.0, 8192), taken=["cpus"]): 12,
+    because("task_jobs", most=2, task="align"): 9,
     None: 2,
 }
 SITES = (("local", "local"), ("hpc", "slurm"), ("old", "sge"))
@@ -70,7 +72,7 @@ def add_house(session: Session, now: float, jobs: int, machines: int, waiting: i
         for number in range(len(places))
         for row in lane_jobs(chance, places[number], now, seconds, jobs, len(places))
     ]
-    rows += [waiting_job(chance, now, machines - 1) for _ in range(waiting)]
+    rows += [waiting_job(chance, now) for _ in range(waiting)]
     for start in range(0, len(rows), 500):
         session.execute(insert(Job.__table__), rows[start : start + 500])
     session.commit()
@@ -156,10 +158,10 @@ def ran(
     return row
 
 
-def waiting_job(chance: random.Random, now: float, most: int) -> dict[str, Any]:
+def waiting_job(chance: random.Random, now: float) -> dict[str, Any]:
     [reason] = chance.choices(list(REASONS), list(REASONS.values()))
     row = job(chance, now - chance.uniform(1, 4000 if reason else 5))
-    return row | {"state": State.QUEUED, "reason": reason and reason.format(most=most), "cpus": 4.0}
+    return row | {"state": State.QUEUED, "cpus": 4.0, **reason_values(reason)}
 
 
 def job(chance: random.Random, queued_at: float) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def job(chance: random.Random, queued_at: float) -> dict[str, Any]:
     dag_id = chance.choice(DAGS)
     empty = dict.fromkeys(
         ("site", "location", "node", "lane", "placed_at", "started_at", "ended_at", "cpu_seconds", "peak_memory",
-         "cause", "reason", "usd")
+         "cause", "reason", "reason_code", "reason_limit", "usd")
     )  # fmt: skip
     token = str(uuid.UUID(int=chance.getrandbits(128)))
     return {

@@ -27,13 +27,14 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.permissions import make_private, opener
 from lading.hooks.spool.spool import MOST_LOG_BYTES
 from lading.hooks.ssh.backoff import pause
+from lading.scheduling.reasons import because
 
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LONGEST_PAUSE = 60.0
-# How the reason of a job begins that waits for one.
-NO_CONTROLLER = "waits: no controller stays up: "
+# The code of the reason of a job that waits for one.
+NO_CONTROLLER = "no_controller"
 # Of a log's last line at most so many bytes are quoted.
 LONGEST_LINE = 2000
 # A controller that lives and has not had the lease for so long hangs, seconds. One that begins has more: it has yet to
@@ -135,7 +136,8 @@ class ControllerProcess:
         log.error("Started %d times, %s; see %s", self.starts, words, self.settings.controller_log)
         if self.starts > 1:
             with create_session(scoped=False) as session:
-                reason = f"{NO_CONTROLLER}{words}; see {self.settings.controller_log} on {socket.gethostname()}"
+                log_file, host = str(self.settings.controller_log), socket.gethostname()
+                reason = because(NO_CONTROLLER, text=words, log=log_file, host=host)
                 store.explain_the_rest(session, reason, DatabaseNow())
             self.explained = True
 

@@ -120,7 +120,7 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
     started = [row.token for row in gangs.values() if row.started_at is not None]
     columns = Job.gang, Job.task_id, Job.placed_at, Job.ended_at, Job.reason, Job.cause
     ended = [
-        Ended(row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, row.reason or row.cause or "")
+        Ended(row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, str(row.reason or row.cause or ""))
         for chunk in chunks(started)
         for row in session.execute(
             select(*columns).where(
@@ -187,10 +187,10 @@ def held_for(session: Session) -> dict[str, str]:
 
 
 def held_by(session: Session) -> Sequence[Any]:
-    """The room that is held for jobs that wait: for which reason and Dag they do, the name of their gang, site and
-    location, for how many jobs, and their cpus.
+    """The room that is held for jobs that wait: their reason, Dag and site, the name of their gang, the site and
+    location of the room, for how many jobs, and their cpus.
     """
-    who = Job.reason, Job.dag_id, GangRow.name, HoldRow.site, HoldRow.location
+    who = Job.reason, Job.dag_id, Job.site, GangRow.name, HoldRow.site, HoldRow.location
     query = select(*who, func.count(), func.sum(HoldRow.cpus)).join(Job, Job.token == HoldRow.job)
     query = query.outerjoin(GangRow, GangRow.token == HoldRow.gang)
     waits = Job.state.in_((State.QUEUED, State.ATTEMPTED))

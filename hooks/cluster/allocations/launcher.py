@@ -27,12 +27,13 @@ from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put, Step
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.matching.market import Market, kind, need
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
 # So many allocations in a row that end before they begin are the site's trouble, which people are told of.
 MOST_FAILURES = 2
-NO_ROOM = "its allocation takes no more jobs"
+NO_ROOM = because("allocation_full")
 
 
 class AllocationLauncher(Submitter):
@@ -56,9 +57,13 @@ class AllocationLauncher(Submitter):
 
     def market(self) -> Market:
         """What can be launched now."""
-        held = self.trouble or self.pressure.held() or self._starts.held() or self._unexplained()
-        held = held or next(iter(self.barred.words().values()), None)
-        return replace(self.most, held=held)
+        told = (
+            ("batch_trouble", self.trouble),
+            ("site_limit", self.pressure.held()),
+            ("no_launch", self._starts.held() or self._unexplained()),
+            ("not_admitted", next(iter(self.barred.words().values()), None)),
+        )
+        return replace(self.most, held=next((because(code, text=words) for code, words in told if words), None))
 
     def order(self, orders: Iterable[Order]) -> None:
         """Take orders, to be launched in the next round; one that is known is not launched again."""
@@ -164,13 +169,13 @@ class AllocationLauncher(Submitter):
         takes = allocation is not None and allocation.is_up and allocation.release is Release.NONE
         return allocation if takes else None
 
-    def give_back_job(self, job: Tracked, words: str) -> None:
+    def give_back_job(self, job: Tracked, reason: Reason) -> None:
         """A job is in no inbox, and will not be: it waits again."""
         name = self.fleet.given.get(job.token) or (job.submission.name if job.submission is not None else "")
         self.fleet.forget([job.token])
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
-        self.event_buffer.tell({"event": "returned", "token": job.token, "location": name, "reason": f"waits: {words}"})
+        self.event_buffer.tell({"event": "returned", "token": job.token, "location": name, "reason": reason.to_data()})
 
     def _launched(self) -> list[tuple[Allocation, str]]:
         """The allocations that are asked for now, each noted, with its script."""
@@ -320,4 +325,4 @@ class AllocationLauncher(Submitter):
         if not allocation.is_pending or native is None or native.state != "pending":
             return None
         queue = allocation_script.queue(allocation.terms) or self.config.queue
-        return f"allocation {allocation.name} {allocation.submission.waits(queue, native)}"
+        return f"allocation {allocation.name} {allocation.submission.waits(queue, native).sentence}"

@@ -32,6 +32,7 @@ from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.steps import Put
 from lading.hooks.ssh.tails import Parts
+from lading.scheduling.reasons import because
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class AllocationMode(Poller):
         self.submitter.letting_go = True
         self.recall.ask_for_all()
         for job in list(self.tracker.waiting()):
-            self.submitter.give_back_job(job, "Airflow was stopped")
+            self.submitter.give_back_job(job, because("stopped"))
         for allocation in list(self.fleet.allocations.values()):
             if not (allocation.over or allocation.release is Release.TOLD):
                 self.submitter.let_go(allocation)
@@ -251,7 +252,7 @@ class AllocationMode(Poller):
         if job.token in self._cancelled:
             self._conclude(job, end_event.for_it(job.token, "cancelled", self._cancelled[job.token]), None)
         else:
-            self.submitter.give_back_job(job, "it had not begun where it was")
+            self.submitter.give_back_job(job, because("came_back"))
 
     # -- the ends
 

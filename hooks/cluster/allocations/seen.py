@@ -27,7 +27,7 @@ def seen(fleet: Fleet, launcher: AllocationLauncher) -> list[Seen]:
         )
         for each in allocations
     ]
-    return [*there, *(ordered(each, held) for each in orders)]
+    return [*there, *(ordered(each, None if held is None else held.sentence) for each in orders)]
 
 
 def ordered(order: Order, held: str | None) -> Seen:

@@ -8,16 +8,17 @@ from typing import Any
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Job, instances, usd_until
+from lading.executors.store import ENDED, Job, State, instances, usd_until
 from lading.executors.store.gangs.rows import held_for
 from lading.plugin.ui.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.phases import TITLES, Times, phases
+from lading.scheduling.reasons import CAUSES
 
 Boot = tuple[float, float | None]
 MOST_TRIES = 500
 # What the page shows of a job as the store has it.
-AS_STORED = (Try.model_fields.keys() & Job.__table__.columns.keys()) - {"task_id", "queue", "usd"}
+AS_STORED = (Try.model_fields.keys() & Job.__table__.columns.keys()) - {"task_id", "queue", "usd", "reason"}
 OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
 
 
@@ -61,10 +62,20 @@ def as_try(job: Job, sight: Sight, usd: float | None, boot: Boot | None, held: s
         held=held,
         queue=job.queue or job.queue_hint,
         usd=usd,
+        reason=None if job.reason is None else str(job.reason),
+        remedy=remedy(job),
         phases=as_phases(job, boot),
         **{name: getattr(job, name) for name in AS_STORED},
     )
     return found if sight.sees(job.dag_id) else unnamed(found)
+
+
+def remedy(job: Job) -> str | None:
+    """What would change that a job waits, or that it has failed; None: nothing need be changed."""
+    if job.state in ENDED:
+        cause = CAUSES.get(job.cause or "")
+        return None if cause is None else cause.remedy
+    return None if job.state == State.RUNNING or job.reason is None else job.reason.meaning.remedy
 
 
 def unnamed(found: Try) -> Try:

@@ -1,4 +1,4 @@
-"""Why jobs wait: in classes of reasons, largest first."""
+"""Why jobs wait: by the codes of reasons, their sites and limits, largest group first."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from lading.executors.store.figures import waiting
 from lading.executors.store.gangs.rows import held_by
 from lading.plugin.ui.models import Held, WaitGroup, WaitingDag, Waits
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.insight.reasons import Reason, reason_class
+from lading.scheduling.reasons import NEW, Code, Reason
 
 # Of each group so many reasons, Dags and places are named.
 MOST_WORDS = 3
 MOST_DAGS = 10
 MOST_HELD = 5
+# Code, site and limit.
+Key = tuple[str, str | None, str | None]
 
 
 @dataclass(slots=True)
 class Group:
-    """What is known of the jobs that wait for reasons of one class."""
+    """What is known of the jobs that wait for the same."""
 
-    reason: Reason
+    code: Code
+    site: str | None
+    limit: str | None
     jobs: int = 0
     cpus: float = 0.0
     oldest: float = float("inf")
@@ -32,22 +36,26 @@ class Group:
     hidden: bool = False
     held: list[Held] = field(default_factory=list)
 
-    def add(self, words: str | None, dag_id: str | None, count: int, seen: bool) -> None:
-        """Add jobs of one Dag and reason; the words of a reason may name tasks of its Dag."""
+    def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
+        """Add jobs of one Dag and reason; the sentence of a reason may name tasks of its Dag."""
         if not seen:
             self.hidden = True
             return
-        if words:
-            self.words[words] += count
+        if reason is not None:
+            self.words[str(reason)] += count
         if dag_id:
             self.dags[dag_id] += count
 
     def model(self) -> WaitGroup:
-        reason = self.reason
+        code = self.code
         return WaitGroup(
-            key=reason.key,
-            title=reason.title,
-            remedy=reason.remedy,
+            key=code.key,
+            kind=code.kind,
+            title=code.title,
+            remedy=code.remedy,
+            actors=[each.value for each in code.actors],
+            site=self.site,
+            limit=self.limit,
             jobs=self.jobs,
             cpus=self.cpus,
             oldest=self.oldest,
@@ -58,23 +66,34 @@ class Group:
         )
 
 
+def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
+    """The group of a reason.
+
+    :param site: to which its jobs were given
+    :param seen: whether its Dag may be seen, of which a limit may name tasks
+    """
+    found = reason or NEW
+    return found.code, found.site or site, found.limit if seen else None
+
+
 def waits(session: Session, sight: Sight, now: float) -> Waits:
     """Why jobs wait now."""
-    groups: dict[str, Group] = {}
-    for words, dag_id, count, cpus, oldest in waiting(session):
-        reason = reason_class(words)
-        group = groups.setdefault(reason.key, Group(reason))
+    groups: dict[Key, Group] = {}
+    for reason, dag_id, site, count, cpus, oldest in waiting(session):
+        seen = sight.sees(dag_id)
+        key = key_of(reason, site, seen)
+        group = groups.setdefault(key, Group((reason or NEW).meaning, *key[1:]))
         group.jobs += count
         group.cpus += float(cpus)
         group.oldest = min(group.oldest, oldest)
-        group.add(words, dag_id, count, sight.sees(dag_id))
-    for words, dag_id, gang, site, location, count, cpus in held_by(session):
-        held_in = groups.get(reason_class(words).key)
+        group.add(reason, dag_id, count, seen)
+    for reason, dag_id, job_site, gang, site, location, count, cpus in held_by(session):
+        seen = sight.sees(dag_id)
+        held_in = groups.get(key_of(reason, job_site, seen))
         if held_in is not None:  # else its jobs have begun since they were counted
-            seen = sight.sees(dag_id)
             names = (dag_id, gang) if seen else (None, None)
             held_in.held.append(
                 Held(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
             )
-    ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.reason.key))
+    ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
     return Waits(now=now, jobs=sum(each.jobs for each in ordered), groups=[each.model() for each in ordered])

@@ -28,6 +28,7 @@ export function Facts({job, now}) {
     ["State", h("span", null, h(Badge, {word: job.state}), job.cause ? ` ${job.cause}` : "",
       job.state === "attempted" && h(Confirmed, {label: "Wake", question: "Look for room now?", onYes: () => ask("wake", job.id)}))],
     ["Why", spoken(job.reason) ?? (["queued", "attempted", "placed"].includes(job.state) ? "nothing was said yet" : null)],
+    ["What would change it", job.remedy],
     ["Where", where(job)],
     ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first site that takes it had room"],
     ["Batch job", job.native_id],

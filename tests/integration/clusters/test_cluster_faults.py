@@ -17,6 +17,7 @@ from lading.plugin.manager import site_kinds
 from lading.scheduling.resources import Layout
 from tests.clusters.asked import cancel, look
 from tests.clusters.driven import HEALTH, Driven, asked
+from tests.reasons import told_in
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
@@ -213,7 +214,7 @@ def test_a_user_may_have_few_jobs(
         site = make("slurm", slurm_login)
         tokens = site.put(4)
         assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
-        assert any("AssocMaxSubmitJobLimit" in event["reason"] for event in site.of("waiting").values())
+        assert any("AssocMaxSubmitJobLimit" in told_in(event) for event in site.of("waiting").values())
     finally:
         slurm.limit_jobs(None)
 

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.insight.reasons import reason_class
 from lading.scheduling.job import Budget, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
@@ -17,6 +16,7 @@ from lading.scheduling.placement import assign
 from lading.scheduling.provisioning import Launch, decide
 from lading.scheduling.provisioning.budgets import within
 from lading.scheduling.resources import Resources
+from tests.reasons import clauses
 
 NOW = 10_000.0
 SIZE = Resources(4, 8000)
@@ -61,22 +61,24 @@ def test_what_boots_for_a_run_counts_and_its_jobs_may_use_it() -> None:
     assert bought(10, budget(3), booting) == 1
     assert bought(2, budget(3, spent=3), booting) == 0
     found = decide(jobs(3, budget(3, spent=3)), booting, MARKET, now=NOW)
-    assert (found.releases, sorted(found.waits)) == ({}, ["a2"]), "two have a place, and one waits"
+    assert (found.releases, sorted(clauses(found.waits))) == ({}, ["a2"]), "two have a place, and one waits"
 
 
 def test_the_reason_says_what_is_spent_or_would_be() -> None:
     spent = decide(jobs(1, budget(5, spent=5.25)), [], MARKET, now=NOW).waits["a0"]
-    assert spent == "its run has cost 5.25 of the 5 USD that it may cost (max_usd)"
+    assert str(spent) == "waits: its run has cost 5.25 of the 5 USD that it may cost (max_usd)"
     waits = decide(jobs(4, budget(5, spent=3.5, per_hour=1)), [], MARKET, now=NOW).waits
-    assert waits["a0"].startswith("its run has machines for 1.00 USD per hour, and 1.50 of its 5 USD are left: no more")
-    assert reason_class(f"waits: {spent}").key == reason_class(f"waits: {waits['a0']}").key == "max_usd"
+    assert str(waits["a0"]).startswith(
+        "waits: its run has machines for 1.00 USD per hour, and 1.50 of its 5 USD are left: no more"
+    )
+    assert spent.limit == waits["a0"].limit == spent.meaning.kind == "max_usd"
 
 
 def test_one_run_at_its_end_holds_up_no_other() -> None:
     rich, poor = jobs(2, budget(50, run="rich"), "r"), jobs(2, budget(1, spent=1, run="poor"), "p")
     found = decide([*poor, *rich, *jobs(1, None, "f")], [], MARKET, now=NOW)
     assert len(found.launches) == 3
-    assert found.waits.keys() == {"p0", "p1"}
+    assert clauses(found.waits).keys() == {"p0", "p1"}
 
 
 def test_each_run_at_its_end_is_told_its_own_figures() -> None:
@@ -87,9 +89,10 @@ def test_each_run_at_its_end_is_told_its_own_figures() -> None:
         for number, (run, its) in enumerate(spent.items())
     ]
     found = assign(waiting, [SiteView(name="cloud", market=MARKET)], now=NOW)
-    assert found.waits["d poor"] == "waits: site 'cloud': its run has cost 1.00 of the 1 USD that it may cost (max_usd)"
-    assert "has cost 6.00 of the 5 USD" in str(found.waits["d spent"])
-    assert found.waits["d none"] is None, "a machine is launched for it"
+    poor = "waits: site 'cloud': its run has cost 1.00 of the 1 USD that it may cost (max_usd)"
+    assert str(found.waits["d poor"]) == poor
+    assert "has cost 6.00 of the 5 USD" in str(clauses(found.waits["d spent"]))
+    assert clauses(found.waits["d none"]) is None, "a machine is launched for it"
 
 
 def test_what_several_share_is_launched_when_one_of_them_can_pay_and_each_pays_its_part() -> None:
@@ -107,4 +110,4 @@ def test_allocations_without_a_price_end_with_the_money_too() -> None:
     market = Market(SIZE, 100, 3600, 3600, 10)
     assert len(decide(jobs(3, budget(5, spent=4.9)), [], market, now=NOW).launches) > 0
     found = decide(jobs(3, budget(5, spent=5)), [], market, now=NOW)
-    assert (found.launches, sorted(found.waits)) == ((), ["a0", "a1", "a2"])
+    assert (found.launches, sorted(clauses(found.waits))) == ((), ["a0", "a1", "a2"])

@@ -41,7 +41,7 @@ def test_jobs_are_admitted_in_order_until_a_limit_is_reached() -> None:
 
 def test_reasons_name_the_limit() -> None:
     group = Group(RUN, "align", 2, 3)
-    assert group.reason({RUN: {"align": 2}}) == "waits: 2 jobs of task 'align' may be at work at once (max_jobs)"
-    assert group.reason({RUN: {"sort": 3}}) == (
+    assert str(group.reason({RUN: {"align": 2}})) == "waits: 2 jobs of task 'align' may be at work at once (max_jobs)"
+    assert str(group.reason({RUN: {"sort": 3}})) == (
         "waits: 3 jobs of this run may be at work at once (max_jobs of the Dag)"
     )

@@ -19,6 +19,7 @@ from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide, decide_apart
 from lading.scheduling.quotas import family, quota
 from lading.scheduling.resources import Resources
+from tests.reasons import clauses, trouble
 
 NOW = 100_000.0
 TYPES = {
@@ -71,7 +72,7 @@ def bought(found: Provision) -> list[str]:
 
 def test_machines_that_take_no_more_jobs_are_named_where_they_leave_nothing_of_a_limit() -> None:
     there = [machine(name, used=1, draining=True) for name in "ab"]
-    [words] = provide(jobs(1), there, limited(instances=2)).waits.values()
+    [words] = clauses(provide(jobs(1), there, limited(instances=2)).waits).values()
     assert words == (
         "0 of 0 instances of the site are busy; beside them 2 that take no more jobs count until they have gone"
     )
@@ -121,7 +122,7 @@ def test_what_is_there_is_filled_first_and_what_boots_counts_whole(policy: str) 
 
 
 def test_room_that_comes_free_soon_is_waited_for_where_that_is_cheapest() -> None:
-    [words] = provide(jobs(1), [machine("up", used=2)]).waits.values()
+    [words] = clauses(provide(jobs(1), [machine("up", used=2)]).waits).values()
     assert words == "up is expected to have room in 90 s, cheaper than a new one"
     assert bought(provide(jobs(1), [machine("up", used=2, seconds=5000.0)])) == ["m5.large"]
 
@@ -164,8 +165,8 @@ def test_limits_stop_launches_and_say_so(policy: str, limits: Limits, most: int,
     waiting = jobs(4, cpus=3)
     found = provide(waiting, market=replace(MARKET, limits=limits, policy=policy))
     assert len(found.launches) == most
-    assert len(found.waits) == len(waiting) - most
-    assert words in next(iter(found.waits.values()))
+    assert len(clauses(found.waits)) == len(waiting) - most
+    assert words in next(iter(clauses(found.waits).values()))
 
 
 @pytest.mark.parametrize("policy", ["hours", "greedy"])
@@ -176,7 +177,7 @@ def test_what_drains_counts_for_every_limit(policy: str) -> None:
         market = replace(limited(policy, **limits), catalogue=only)
         found = provide(jobs(1), there, market)
         assert found.launches == ()
-        assert len(found.waits) == 1
+        assert len(clauses(found.waits)) == 1
 
 
 def test_another_quota_serves_where_one_is_used_up() -> None:
@@ -191,15 +192,15 @@ def test_what_has_no_capacity_is_left_out_until_it_is_over() -> None:
     assert bought(found) == ["g5.xlarge"]
     found = provide(jobs(1), market=MachineMarket(Catalogue(gone)))
     assert found.launches == ()
-    assert next(iter(found.waits.values())).startswith("no capacity for m5.large until")
+    assert next(iter(clauses(found.waits).values())).startswith("no capacity for m5.large until")
     late = decide(jobs(1), [], MachineMarket(Catalogue(gone)), now=until)
     assert len(late.launches) == 1
 
 
 def test_a_permanent_error_holds_launches_and_is_what_jobs_wait_for() -> None:
-    found = provide(jobs(2), market=replace(MARKET, held="the image ami-1 does not exist"))
+    found = provide(jobs(2), market=replace(MARKET, held=trouble("the image ami-1 does not exist")))
     assert found.launches == ()
-    assert set(found.waits.values()) == {"the image ami-1 does not exist"}
+    assert set(clauses(found.waits).values()) == {"the image ami-1 does not exist"}
 
 
 def test_the_zone_and_the_capacity_type_are_those_of_the_cheapest_offering() -> None:
@@ -252,7 +253,7 @@ def test_one_makes_way_for_what_nothing_that_is_there_can_ever_run() -> None:
 
 def test_jobs_that_are_too_large_for_every_type_are_refused() -> None:
     found = provide([*jobs(1, 99), *jobs(1)])
-    assert list(found.refused) == [jobs(1, 99)[0].name]
+    assert list(clauses(found.refused)) == [jobs(1, 99)[0].name]
     assert len(found.launches) == 1
 
 
@@ -324,7 +325,7 @@ def test_at_most_two_machines_are_bought_to_learn_whether_an_image_has_a_driver(
     market = WITH_GPUS.sized({})
     found = provide(wants_gpus(5), market=market)
     assert len(found.launches) == 2
-    waiting = {name for name, words in found.waits.items() if "the first machine with GPUs boots" in words}
+    waiting = {name for name, words in clauses(found.waits).items() if "the first machine with GPUs boots" in words}
     assert waiting == {job.name for job in wants_gpus(5)} - {name for each in found.launches for name in each.jobs}
     size = Resources(4, 16_000, 100_000, 1.0)
     boots = [
@@ -344,4 +345,4 @@ def test_after_a_machine_without_gpus_nothing_is_bought_for_a_job_that_needs_one
     market = WITH_GPUS.sized({("g3.xlarge", "ami-1"): Resources(4.0, 15_000, 100_000, 0.0)})
     found = provide(wants_gpus(1), market=market)
     assert found.launches == ()
-    assert "the image has no NVIDIA driver (ami-1)" in found.refused["gpu-0"]
+    assert "the image has no NVIDIA driver (ami-1)" in clauses(found.refused["gpu-0"])

@@ -19,6 +19,7 @@ from lading.scheduling.plan import Limits, Placement
 from lading.scheduling.planner import placements, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
+from tests.reasons import told
 from tests.services.packing import AMOUNTS, catalogue, check, contents
 
 POLICIES = pytest.mark.parametrize("policy", ["greedy", "priced"])
@@ -37,7 +38,7 @@ def test_the_placements_alone_are_those_of_the_plan() -> None:
 def test_instances_of_a_task_are_limited(policy: str) -> None:
     jobs = [Job("align", Resources(4, 1), 8, task="align"), Job("other", Resources(4, 1))]
     result = plan(jobs, (), ONE, Limits(tasks={"align": 5}), policy)
-    assert [(wait.job, wait.count, wait.reason) for wait in result.waits] == [
+    assert [(wait.job, wait.count, told(wait.reason)) for wait in told(result.waits)] == [
         ("align", 3, "waits: 5 of 5 instances of `align` are busy")
     ]
     assert len(result.launches) == 6
@@ -49,7 +50,7 @@ def test_instances_that_are_there_count_for_their_tasks_and_runs(policy: str) ->
     jobs = [Job("x", Resources(1, 1), 3, run="r1")]
     result = plan(jobs, there, ONE, Limits(runs={"r1": 1}), policy)
     assert result.placements == (Placement("x", "i", 1),)
-    assert result.waits[0].reason == "waits: 1 of 1 instances of `r1` are busy"
+    assert told(result.waits[0].reason) == "waits: 1 of 1 instances of `r1` are busy"
 
 
 @POLICIES
@@ -57,7 +58,7 @@ def test_instances_of_the_site_are_limited(policy: str) -> None:
     there = [Location("i", Resources(4, 8), Resources(4, 0), "one")]
     result = plan([Job("x", Resources(4, 1), 3)], there, ONE, Limits(instances=2), policy)
     assert len(result.launches) == 1
-    assert result.waits[0].reason == "waits: 2 of 2 instances of the site are busy"
+    assert told(result.waits[0].reason) == "waits: 2 of 2 instances of the site are busy"
 
 
 @POLICIES
@@ -107,20 +108,20 @@ def test_capacity_types_zones_and_missing_capacity(policy: str) -> None:
 def test_a_job_waits_for_missing_capacity_with_the_time() -> None:
     goods = Catalogue({"one": InstanceType("one", Resources(4, 8), (Offering(1.0, unavailable_until=1e9),))})
     (wait,) = plan([Job("x", Resources(4, 8))], (), goods).waits
-    assert wait.reason == "waits: no capacity for one until 2001-09-09 01:46:40 UTC"
+    assert told(wait.reason) == "waits: no capacity for one until 2001-09-09 01:46:40 UTC"
 
 
 def test_what_can_never_run_is_refused_with_the_closest_machine() -> None:
     goods = catalogue(one=(4, 8, 1.0), two=(8, 16, 2.0))
     (refusal,) = plan([Job("x", Resources(9, 20))], (), goods).refusals
-    assert refusal.reason == (
+    assert told(refusal.reason) == (
         "is too large for every machine; the closest is two: 9 cpus where it has 8 cpus, "
         "20 MiB memory where it has 16 MiB memory"
     )
     (refusal,) = plan([Job("x", Resources(1, 1), arch="arm64")], (), goods).refusals
-    assert refusal.reason == "fits no machine: none is arm64; there are one (x86_64), two (x86_64)"
+    assert told(refusal.reason) == "fits no machine: none is arm64; there are one (x86_64), two (x86_64)"
     (refusal,) = plan([Job("x", Resources(1, 1))]).refusals
-    assert refusal.reason == "has no place to run: there is no location and no instance type"
+    assert told(refusal.reason) == "has no place to run: there is no location and no instance type"
 
 
 def test_without_a_catalogue_jobs_go_by_priority_then_arrival() -> None:
@@ -132,7 +133,7 @@ def test_without_a_catalogue_jobs_go_by_priority_then_arrival() -> None:
     ]
     result = plan(jobs, there)
     assert [placement.job for placement in result.placements] == ["urgent", "early"]
-    assert [(wait.job, wait.reason) for wait in result.waits] == [("late", "waits: host is busy")]
+    assert [(wait.job, told(wait.reason)) for wait in told(result.waits)] == [("late", "waits: host is busy")]
     assert (result.cost, result.bound, result.gap) == (0, 0, 0)
 
 
@@ -143,7 +144,7 @@ def test_a_job_that_is_overtaken_for_too_long_keeps_its_room() -> None:
     assert sum(p.count for p in patient.placements if p.job == "small") == 5
     impatient = plan(jobs, there, now=61, patience=60)
     assert [(p.job, p.location, p.count) for p in impatient.placements] == [("small", "a", 1)]
-    assert impatient.waits[0].reason == "waits: next on b, where room is kept free for it"
+    assert told(impatient.waits[0].reason) == "waits: next on b, where room is kept free for it"
 
 
 @given(st.lists(AMOUNTS, min_size=1, max_size=8), st.randoms(use_true_random=False))
@@ -185,15 +186,17 @@ def test_short_jobs_fill_the_tail_of_what_ends(policy: str) -> None:
     where = {placement.job: placement.location for placement in result.placements}
     assert where["short"] == "ends"
     assert "ends" not in (where["long"], where["unknown"])
-    (wait,) = plan([jobs[2]], there[1:], now=100.0).waits
-    assert wait.reason == "waits: a job of unknown length would outlast ends"
+    (wait,) = told(plan([jobs[2]], there[1:], now=100.0).waits)
+    assert told(wait.reason) == "waits: a job of unknown length would outlast ends"
 
 
 def test_a_draining_location_takes_no_job() -> None:
     there = [Location("old", Resources(4, 8), Resources(), "one", draining=True)]
     result = plan([Job("x", Resources(1, 1))], there, ONE)
     assert [placement.location for placement in result.placements] == ["new-1"]
-    assert [(release.location, release.reason) for release in result.releases] == [("old", "it is drained and empty")]
+    assert [(release.location, told(release.reason)) for release in result.releases] == [
+        ("old", "it is drained and empty")
+    ]
 
 
 def test_new_names_are_new() -> None:

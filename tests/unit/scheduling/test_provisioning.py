@@ -30,6 +30,7 @@ from lading.scheduling.provisioning import (
 )
 from lading.scheduling.provisioning.allocations import abandoned
 from lading.scheduling.resources import Resources
+from tests.reasons import clauses, trouble
 from tests.services.examples import part
 
 NOW = 100_000.0
@@ -180,7 +181,7 @@ def test_a_job_in_the_words_of_a_batch_system_is_launched_for() -> None:
     native = replace(need(asked, MARKET), hints=need(asked, MARKET).hints - {LAYOUT})
     assert need(asked, MARKET).hints == {LAYOUT}
     found = provide([native])
-    assert ([each.kind for each in found.launches], found.refused) == ([kind("long", {})], {})
+    assert ([each.kind for each in found.launches], clauses(found.refused)) == ([kind("long", {})], {})
     there = replace(live(booting=True), instance_type=kind("long", {}))
     assert provide([native], [there]).launches == ()
 
@@ -204,20 +205,22 @@ def test_who_came_first_or_is_urgent_is_launched_for_first() -> None:
 def test_a_job_waits_only_where_as_many_are_there_as_may_be() -> None:
     full = "1 of 1 allocations are busy (max_allocations)"
     busy = live(used=Resources(8, 8000))
-    assert provide(jobs(2), [busy], ONE).waits == {"k0": full, "k1": full}
-    assert provide(jobs(2), [busy]).waits == {}
-    assert provide(jobs(9), (), ONE).waits == {"k8": full}, "one that is launched now counts"
-    assert provide(jobs(9), [live(booting=True)], ONE).waits == {"k8": full}, "the others have a place in it"
+    assert clauses(provide(jobs(2), [busy], ONE).waits) == {"k0": full, "k1": full}
+    assert clauses(provide(jobs(2), [busy]).waits) == {}
+    assert clauses(provide(jobs(9), (), ONE).waits) == {"k8": full}, "one that is launched now counts"
+    assert clauses(provide(jobs(9), [live(booting=True)], ONE).waits) == {"k8": full}, "the others have a place in it"
     [many] = jobs(1)
-    assert provide([replace(many, count=100)], (), ONE).waits == {}, "of those for which it counts only some wait"
+    assert clauses(provide([replace(many, count=100)], (), ONE).waits) == {}, (
+        "of those for which it counts only some wait"
+    )
     assert provide([], [replace(busy, stored=tuple(jobs(2)))], ONE).waits == {}, "what is in store does not"
 
 
 def test_while_nothing_may_be_launched_what_needs_it_waits_with_the_reason() -> None:
-    held = replace(MARKET, held="the batch system takes no more jobs now")
+    held = replace(MARKET, held=trouble("the batch system takes no more jobs now"))
     found = provide(jobs(9), (), held)
     assert (found.launches, found.waits) == ((), dict.fromkeys((job.name for job in jobs(9)), held.held))
-    assert set(provide(jobs(9), [live(booting=True)], held).waits) == {"k8"}, "the others have a place already"
+    assert set(clauses(provide(jobs(9), [live(booting=True)], held).waits)) == {"k8"}, "the others have a place already"
     busy = live(used=Resources(8, 8000))
     assert provide(jobs(1), [busy], replace(held, most=1)).waits == {"k0": held.held}
 
@@ -225,14 +228,14 @@ def test_while_nothing_may_be_launched_what_needs_it_waits_with_the_reason() -> 
 def test_nothing_makes_way_while_nothing_may_be_launched() -> None:
     busy, [odd] = live(used=Resources(8, 8000)), jobs(1, kind="other")
     assert makes_way([odd], [busy]) == "a"
-    assert makes_way([odd], [busy], replace(ONE, held="no")) is None
+    assert makes_way([odd], [busy], replace(ONE, held=trouble("no"))) is None
 
 
 def test_what_is_too_large_for_a_node_is_refused_and_its_neighbours_are_launched_for() -> None:
     [large] = jobs(1, cpus=9, kind="large")
     found = provide([*jobs(2), large, *jobs(2, kind="other")])
-    assert list(found.refused) == [large.name]
-    assert "too large" in found.refused[large.name]
+    assert list(clauses(found.refused)) == [large.name]
+    assert "too large" in clauses(found.refused[large.name])
     assert sorted(name for each in found.launches for name in each.jobs) == ["k0", "k1", "other0", "other1"]
     assert provide([large], [live()], ONE).releases == {}, "nothing makes way for it"
 
@@ -240,7 +243,7 @@ def test_what_is_too_large_for_a_node_is_refused_and_its_neighbours_are_launched
 def test_what_only_one_that_is_there_could_hold_waits_for_that() -> None:
     """The site's nodes were larger when it was launched."""
     [wide] = jobs(1, cpus=16)
-    assert provide([wide], [live(cpus=16, used=Resources(8, 8000))]).waits == {"k0": "a is busy"}
+    assert clauses(provide([wide], [live(cpus=16, used=Resources(8, 8000))]).waits) == {"k0": "a is busy"}
 
 
 # -- arrivals
@@ -254,7 +257,7 @@ def arriving(count: int, age: float, kind: str = KIND) -> list[Job]:
 def test_a_part_of_a_node_is_not_launched_while_jobs_arrive() -> None:
     burst = arriving(12, SECONDS_UNTIL_SETTLED - 0.1)
     found = provide(burst)
-    assert (cpus_of(found), found.waits) == ([8], {})
+    assert (cpus_of(found), clauses(found.waits)) == ([8], {})
     assert cpus_of(provide(burst, (), replace(MARKET, whole=True))) == [8, 8]
     assert cpus_of(provide(arriving(12, SECONDS_UNTIL_SETTLED + 0.1))) == [8, 4]
     assert cpus_of(provide([*arriving(3, 60.0), *arriving(1, 0.1, "other")])) == [4], "the other one is new"
@@ -286,7 +289,7 @@ def test_one_that_still_waits_in_its_queue_is_let_go_when_nothing_needed_it_for_
     assert provide([], [replace(idle, idle_since=NOW - 59)], market).releases == {}
     assert provide([], [replace(idle, idle_since=None)], market).releases == {}
     assert provide([], [replace(idle, booting=False)], market).releases == {}, "it ends by itself"
-    assert provide([], [idle], replace(market, held="no")).releases == {"a": UNUSED}
+    assert provide([], [idle], replace(market, held=trouble("no"))).releases == {"a": UNUSED}
 
 
 def test_none_makes_way_beside_one_that_nothing_needs() -> None:
@@ -436,7 +439,7 @@ MARKETS = st.builds(
     st.just(replace(MARKET, idle_seconds=60.0)),
     most=st.integers(1, 8),
     whole=st.booleans(),
-    held=st.sampled_from([None, None, "held"]),
+    held=st.sampled_from([None, None, trouble("held")]),
 )
 
 
@@ -449,10 +452,10 @@ def test_a_job_is_launched_for_or_waits_or_is_refused_or_has_a_place(
     found = decide(waiting, there, market, now=later)
     launched_for = {name for each in found.launches for name in each.jobs}
     mine = launched_for & {job.name for job in waiting}
-    assert len(mine | found.waits.keys()) == len(mine) + len(found.waits)
-    assert not (mine | found.waits.keys()) & found.refused.keys()
+    assert len(mine | clauses(found.waits).keys()) == len(mine) + len(clauses(found.waits))
+    assert not (mine | clauses(found.waits).keys()) & clauses(found.refused).keys()
     for job in waiting:
-        if job.name not in mine and job.name not in found.waits and job.name not in found.refused:
+        if job.name not in mine and job.name not in clauses(found.waits) and job.name not in clauses(found.refused):
             assert any(suits(each, job, later) and each.name not in found.spare for each in there), job
     assert market.held is None or not found.launches
 
@@ -530,7 +533,7 @@ def test_when_equal_jobs_have_got_what_they_need_no_more_is_launched(
     ]
     again = provide(wanted, there, market)
     assert (again.launches, again.spare) == ((), frozenset())
-    assert len(there) == market.most or "j" not in again.waits
+    assert len(there) == market.most or "j" not in clauses(again.waits)
 
 
 def test_jobs_that_may_be_placed_only_now_are_new_however_long_they_have_waited() -> None:
@@ -564,7 +567,7 @@ def test_members_that_are_spread_are_launched_for_one_by_one() -> None:
     assert len(apart(3, [live("a"), live("b"), live("c")]).launches) == 0
     assert len(apart(3, [live("a")], MARKET, "a").launches) == 3, "another member of theirs is there"
     assert len(apart(6, [live("a")]).launches) == MARKET.most - 1
-    assert "4 of 4 allocations are busy (max_allocations)" in apart(6, [live("a")]).waits.values()
+    assert "4 of 4 allocations are busy (max_allocations)" in clauses(apart(6, [live("a")]).waits).values()
 
 
 def test_members_of_two_gangs_may_share_what_is_launched() -> None:
@@ -579,7 +582,7 @@ def test_what_is_launched_for_them_counts_against_limits_and_takes_no_others() -
     assert (len(first.launches), len(there), len(kept)) == (2, 3, 3)
     found = decide(jobs(3, cpus=7.5, at=10), there, MARKET, now=NOW)
     assert len(found.launches) == MARKET.most - 3
-    assert [*found.waits.values()] == ["4 of 4 allocations are busy (max_allocations)"] * 2
+    assert [*clauses(found.waits).values()] == ["4 of 4 allocations are busy (max_allocations)"] * 2
 
 
 def test_where_they_are_counts_as_used() -> None:

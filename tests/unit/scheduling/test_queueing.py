@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lading.scheduling import gpus
 from lading.scheduling.queueing import KEPT_FREE, MORE_URGENT, Room, Waiting, next_starts, reasons
 from lading.scheduling.resources import Resources
+from tests.reasons import told
 from tests.services.examples import part
 
 MACHINE = Resources(cpus=4, memory=8192, disk=0, gpus=0)
@@ -78,8 +79,8 @@ def test_a_more_urgent_job_may_use_the_room_that_is_kept_free_for_longer_but_not
     assert starts(large, urgent, free=free, now=MORE_URGENT * 60 - 1) == ("urgent",)
     assert starts(large, urgent, free=free, now=MORE_URGENT * 60) == ()
     assert starts(large, urgent, now=MORE_URGENT * 60) == ("large",)
-    told = reasons(in_order(large, urgent), free, now=MORE_URGENT * 60, patience=60)
-    assert told["urgent"] == KEPT_FREE
+    found = reasons(in_order(large, urgent), free, now=MORE_URGENT * 60, patience=60)
+    assert found["urgent"] == KEPT_FREE
 
 
 def test_of_several_that_were_overtaken_for_too_long_the_longest_goes_first() -> None:
@@ -109,8 +110,8 @@ def test_a_job_that_never_fits_is_named_and_blocks_nobody() -> None:
     huge = job("huge", 64, 512, overtaken_since=0)
     decision = next_starts(in_order(huge, job("b", at=1)), MACHINE, MACHINE, now=100, patience=60)
     assert decision.starts == ("b",)
-    assert "64 cpus" in decision.impossible["huge"]
-    assert "4 cpus" in decision.impossible["huge"]
+    assert "64 cpus" in told(decision.impossible["huge"])
+    assert "4 cpus" in told(decision.impossible["huge"])
 
 
 def test_a_whole_gpu_is_not_put_together_from_two_halves() -> None:
@@ -124,7 +125,9 @@ def test_reasons_name_what_is_taken_and_stay_the_same() -> None:
     found = [
         reasons(waiting, replace(MACHINE, cpus=cpus), now=now, patience=60)["a"] for cpus, now in ((1, 0), (3.5, 900))
     ]
-    assert found[0] == found[1] == "waits for room on this machine: needs 4 cpus, 1 GiB memory; cpus are taken"
+    assert (
+        told(found[0]) == told(found[1]) == "waits for room on this machine: needs 4 cpus, 1 GiB memory; cpus are taken"
+    )
 
 
 def test_reasons_tell_that_room_is_kept_free() -> None:
@@ -132,13 +135,13 @@ def test_reasons_tell_that_room_is_kept_free() -> None:
     found = reasons(waiting, replace(MACHINE, cpus=3), now=100, patience=60)
     assert found["small"] == KEPT_FREE
     assert found["large"] == found["same"]
-    assert "cpus are taken" in found["large"]
+    assert "cpus are taken" in told(found["large"])
 
 
 def test_reasons_tell_that_no_whole_gpu_is_free() -> None:
     waiting = in_order(job("a", gpus=1))
     found = reasons(waiting, replace(MACHINE, gpus=1), now=0, patience=60, devices={"0": 0.5, "1": 0.5})
-    assert "no whole gpu is free" in found["a"]
+    assert "no whole gpu is free" in told(found["a"])
 
 
 def test_a_full_machine_is_not_looked_through_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +182,7 @@ def test_what_starts_fits_together(waiting: list[Waiting], free: Resources, more
     by_token = {job.token: job for job in waiting}
     total = sum((by_token[token].resources for token in decision.starts), Resources())
     assert total.fits(free)
-    assert not set(decision.starts) & set(decision.impossible)
+    assert not set(decision.starts) & set(told(decision.impossible))
 
 
 @given(jobs, rooms, rooms, st.floats(0, 300))
@@ -189,12 +192,12 @@ def test_nothing_is_left_waiting_that_fits_unless_room_is_kept_free(
     decision = next_starts(waiting, free, free + more, now=now, patience=60)
     started = {job.token: job.resources for job in waiting if job.token in decision.starts}
     left = free - sum(started.values(), Resources())
-    rest = [job for job in waiting if job.token not in started and job.token not in decision.impossible]
+    rest = [job for job in waiting if job.token not in started and job.token not in told(decision.impossible)]
     impatient = [job for job in rest if job.overtaken_since is not None and now - job.overtaken_since >= 60]
     if not impatient:
         assert not [job.token for job in rest if job.resources.fits(left)]
-    told = reasons(rest, left, now=now, patience=60)
-    assert set(told) == {job.token for job in rest}
+    found = reasons(rest, left, now=now, patience=60)
+    assert set(found) == {job.token for job in rest}
 
 
 @given(jobs, rooms, st.floats(0, 300))

@@ -27,6 +27,7 @@ from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.spool import MOST_LOG_BYTES, Envelope, JobFolder, Spool
 from lading.scheduling.resources import Resources
 from tests.clusters import agent_runner
+from tests.reasons import told_in
 from tests.services import unprivileged
 from tests.services.agent import ROOT, NodeAgent
 
@@ -76,7 +77,7 @@ def test_jobs_start_as_room_allows_by_priority(agent: NodeAgent) -> None:
     agent.put("low", "sleep", Resources(4, 512), seconds=0.1, queued_at=time.time() - 60)
     agent.put("high", "sleep", Resources(4, 512), priority=5, seconds=0.1)
     waiting = agent.wait_for("low", "waiting")
-    assert waiting["reason"] == "waits for room on this machine: needs 4 cpus, 512 MiB memory; cpus are taken"
+    assert told_in(waiting) == "waits for room on this machine: needs 4 cpus, 512 MiB memory; cpus are taken"
     low, high = agent.wait_for("low"), agent.wait_for("high")
     assert low["started_at"] >= high["started_at"] + 0.1
     assert len(agent.of("low", "waiting")) == 1
@@ -346,7 +347,7 @@ def read_log(agent: NodeAgent) -> str:
 
 def test_with_an_expiring_jwt_nothing_is_started_until_it_is_renewed(agent: NodeAgent) -> None:
     agent.put("old", "succeed", expires_at=time.time() + 10, queued_at=time.time() - 60)
-    assert "renew" in agent.wait_for("old", "waiting")["reason"]
+    assert "renew" in told_in(agent.wait_for("old", "waiting"))
     assert agent.of("old", "started") == []
     agent.put("old", "succeed")
     assert agent.wait_for("old")["cause"] is None

@@ -12,6 +12,7 @@ from lading.hooks.cluster import job_mode
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, only
+from tests.reasons import told_in
 
 REFUSES_EXCLUSIONS = """
 if grep -q exclude "$2"; then
@@ -64,7 +65,7 @@ def test_a_job_that_waits_says_from_where_it_is_kept_away(paper: Paper, monkeypa
     paper.poller.nodes.failed("n1", "it failed")
     paper.give("a")
     paper.go()
-    assert "(kept away from n1, where jobs have failed)" in only(paper.go(), "waiting")["reason"]
+    assert "it is kept away from n1, where jobs have failed" in told_in(only(paper.go(), "waiting"))
 
 
 def test_a_node_on_which_nothing_starts_is_excluded(paper: Paper) -> None:

@@ -24,6 +24,7 @@ from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.steps import Run, Step
 from tests.clusters.paper import Paper, envelope, only
+from tests.reasons import told_in
 from tests.recordings import FOLDER
 
 
@@ -186,7 +187,7 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     assert "could not be asked" in (paper.poller.note or "")
     assert paper.poller.known() == {"a"}
     paper.give("b")
-    assert "could not be asked" in only(paper.go(), "waiting")["reason"]
+    assert "could not be asked" in told_in(only(paper.go(), "waiting"))
     paper.begin("a")
     paper.finish("a")
     paper.go()
@@ -242,7 +243,7 @@ def test_arrays_that_are_never_taken_are_smaller_from_then_on(paper: Paper) -> N
 def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
     paper = Paper(tmp_path, max_submitted=2)
     paper.give(*"abc")
-    reasons = [event["reason"] for event in paper.go()]
+    reasons = [told_in(event) for event in paper.go()]
     assert reasons == ["waits: max_submitted = 2 jobs are submitted already"]
     assert paper.poller.known() == {"a", "b", "c"}
     paper.begin("a")
@@ -270,7 +271,7 @@ def test_the_reason_for_waiting_is_told(paper: Paper, monkeypatch: pytest.Monkey
     monkeypatch.setattr(job_mode, "SECONDS_UNTIL_TOLD", 0.0)
     paper.give("a")
     paper.go()
-    assert only(paper.go(), "waiting")["reason"].startswith("waits in the queue of the batch system: ")
+    assert told_in(only(paper.go(), "waiting")).startswith("waits in the queue of the batch system: ")
     assert paper.go() == [], "once"
 
 
@@ -417,7 +418,7 @@ def test_another_job_of_the_same_id_is_not_this_one(paper: Paper) -> None:
 def test_a_limit_is_told_to_those_that_wait_for_it(paper: Paper) -> None:
     paper.write("mode", "full")
     paper.give("a")
-    assert "AssocMaxSubmitJobLimit" in only(paper.go(), "waiting")["reason"]
+    assert "AssocMaxSubmitJobLimit" in told_in(only(paper.go(), "waiting"))
 
 
 def test_a_job_that_nobody_knows_is_lost_after_a_while(paper: Paper) -> None:

@@ -16,6 +16,7 @@ from lading.scheduling.provisioning import launch
 from lading.scheduling.resources import Resources
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only
+from tests.reasons import told_in
 
 NAMES = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
 
@@ -124,7 +125,7 @@ def test_a_job_waits_for_its_bundle_in_words(site: Site) -> None:
     site.give_task("b")
     reason = only(site.go(), "waiting")
     assert reason["token"] == "a"
-    assert reason["reason"].startswith("waits: Dag bundle 'away' cannot be read: ")
+    assert told_in(reason).startswith("waits: Dag bundle 'away' cannot be read: ")
     assert site.dag_of("b") == "1", "others do not wait for it"
     (site.dags.parent / "away").mkdir()
     site.go()
@@ -146,7 +147,7 @@ def test_nothing_is_submitted_without_its_bundle(site: Site) -> None:
         path.rename(site.root / "elsewhere")
     site.give_task("b")
     reason = only(site.go(), "waiting")
-    assert "its files are not in" in reason["reason"]
+    assert "its files are not in" in told_in(reason)
     assert site.read("submissions").count("x") == 1
     site.poller.submitter.pressure.backoff.not_before = 0.0
     site.go()

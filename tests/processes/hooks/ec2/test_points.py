@@ -302,7 +302,7 @@ def test_while_the_api_is_down_for_two_minutes_jobs_run_on_or_wait_and_say_so(
 
     def is_so() -> bool:
         long, short, large = house.jobs()
-        waits = large.state == State.QUEUED and "Unavailable" in (large.reason or "")
+        waits = large.state == State.QUEUED and "Unavailable" in str(large.reason)
         return long.state == State.RUNNING and short.state == State.SUCCEEDED and waits
 
     assert wait_until(is_so, OUTAGE / 2, 0.5), house.told()

@@ -19,6 +19,7 @@ from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.resources import Resources
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
+from tests.reasons import told_in
 from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
@@ -210,7 +211,7 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     assert seen.location.ends_at == pytest.approx(ends_at, abs=10)
     [late] = drive.give(name)
     [back] = drive.wait_for("returned", late)
-    assert back["reason"].startswith("waits: ")
+    assert told_in(back).startswith("waits: ")
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
     assert "AWS takes it away" in refused["message"], "its offering counts as short from the notice on"

@@ -11,6 +11,7 @@ import pytest
 from lading.executors.agent.inbox import CANNOT_START, CLOCK_TICK, SECONDS_UNTIL_TOLD, Inbox
 from lading.executors.agent.journal import AgentJournal
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling.queueing import KEPT_FREE
 from lading.scheduling.resources import Resources
 from tests.services.outside_clocks import off
 
@@ -35,7 +36,7 @@ def test_there_is_nothing_to_tell_of_short_waits_nor_twice(inbox: Inbox) -> None
     assert not inbox.has_untold(queued_at + SECONDS_UNTIL_TOLD - 0.1)
     later = queued_at + SECONDS_UNTIL_TOLD + 0.1
     assert inbox.has_untold(later)
-    inbox.tell_reasons({"job": "waits for room"}, later)
+    inbox.tell_reasons({"job": KEPT_FREE}, later)
     assert not inbox.has_untold(later + 1)
 
 

@@ -21,6 +21,7 @@ from lading.executors.controller.life import leadership
 from lading.executors.controller.sites import site_threads
 from lading.executors.store import Job, Lease, State
 from tests.clusters.sites import FINISHED, FakeElasticSite, FakeSite, close_all_but, make_settings, rest
+from tests.reasons import told
 
 Make = Callable[..., Controller]
 
@@ -224,4 +225,4 @@ def test_what_was_launched_stays_in_the_store_for_the_next_controller(
     assert (site.closed, site.let_go) == (["leave"], {}), "how it is left is the site's own to know"
     with Session(airflow_database) as session:
         [found] = session.scalars(select(store.instances.Instance))
-        assert (found.state, found.reason) == ("ended", "Airflow was stopped")
+        assert (found.state, told(found.reason)) == ("ended", "Airflow was stopped")

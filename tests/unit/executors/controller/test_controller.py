@@ -39,6 +39,7 @@ from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
 from lading.scheduling import location
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
+from tests.reasons import told
 
 
 @pytest.fixture
@@ -435,7 +436,10 @@ def test_a_location_takes_jobs_only_when_it_is_up(
     assert {each.name for each in view.possible} == {"here", "large"}
     site.locations[:1] = []
     [view] = here.controller.views(here.observe(), time.time())
-    assert (list(view.locations), view.trouble) == ([], "site 'a' takes no jobs now: it comes")
+    assert (list(view.locations), view.trouble and view.trouble.sentence) == (
+        [],
+        "site 'a' takes no jobs now: it comes",
+    )
 
 
 def test_a_location_is_what_its_state_says_whatever_it_says_itself(
@@ -471,7 +475,7 @@ def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
         session.refresh(job)
         assert job.state == (State.FAILED if lost else State.RUNNING)
         if lost:
-            assert (job.cause, job.reason) == ("lost", "its location 'gone' of site 'a' is gone")
+            assert (job.cause, told(job.reason)) == ("lost", "its location 'gone' of site 'a' is gone")
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 0.0, 300.0, 3600.0])
@@ -543,6 +547,6 @@ def test_a_job_that_airflow_does_not_want_is_dropped_before_anything_is_done_for
     for token in ("asks", "plain", "sleeps"):
         job = here.job(token)
         assert (job.state, job.cause, job.unreported) == (State.CANCELLED, "cancelled", True)
-        assert job.reason == housekeeping.UNWANTED
+        assert told(job.reason) == housekeeping.UNWANTED
     assert looked_at == ["wanted"]
     assert {change.token for change in here.told if change.values["state"] == State.PLACED} == {"wanted too", "unknown"}

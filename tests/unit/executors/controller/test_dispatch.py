@@ -6,13 +6,15 @@ from dataclasses import replace
 
 from lading.executors.controller import events
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided
-from lading.executors.store import State, queue
+from lading.executors.store import State, as_reason, queue
 from lading.executors.store.queue import Given
 from lading.scheduling.location import Location
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
+from tests.reasons import told
 
 NOW = 1000.0
 
@@ -22,24 +24,27 @@ def given(token: str, state: State, expires_at: float | None = NOW + 600) -> Giv
     return Given(job, state, "node1", NOW, expires_at, None)
 
 
+OLD, FULL = because("site_full", site="old"), because("busy", locations=["node1"])
+
+
 def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
     jobs = [Waiting(name=token, resources=Resources(1, 100), reason=reason) for token, reason in
-            (("a", None), ("b", "old"), ("c", "old"), ("d", None), ("e", "full"), ("f", None))]  # fmt: skip
+            (("a", None), ("b", OLD), ("c", OLD), ("d", None), ("e", FULL), ("f", None))]  # fmt: skip
     found = Assignment(
         placed={"a": ("lab", "node1"), "b": ("hpc", "hpc")},
-        passed={"b": "site 'lab' has no room"},
-        waits={"c": None, "d": None, "e": "full"},
-        refused={"f": "too large"},
+        passed={"b": because("site_full", site="lab")},
+        waits={"c": None, "d": None, "e": FULL},
+        refused={"f": because("nowhere", text="too large")},
     )
     decision = decided(jobs, found, NOW)
     assert decision.placed == {"lab": {"node1": ["a"]}, "hpc": {"hpc": ["b"]}}
     by_token = {change.token: change for change in decision.changes}
     assert set(by_token) == {"a", "b", "f"}
     assert decision.reasons == {BEHIND_OTHERS: ["c"]}, "who was told the same before, or nothing, is not told again"
-    assert by_token["a"].values["reason"] is None
+    assert told(by_token["a"].values["reason"]) is None
     assert by_token["b"].values["location"] == "hpc"
-    assert by_token["b"].values["reason"] == "sent here because site 'lab' has no room"
-    assert (by_token["f"].values["state"], by_token["f"].values["reason"]) == (State.FAILED, "too large")
+    assert told(by_token["b"].values["reason"]) == "sent here because site 'lab' has no room"
+    assert (by_token["f"].values["state"], told(by_token["f"].values["reason"])) == (State.FAILED, "too large")
     assert by_token["f"].report
     assert decision.more_waiting
 
@@ -49,12 +54,17 @@ def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
     bad = "its policy has failed: OSError: /data/\udcff\0" + "x" * 100_000
     names = ("waits", "goes", "fails", "told")
     jobs = [Waiting(name=each, resources=Resources(1, 100), reason=None) for each in names]
-    jobs[3] = replace(jobs[3], reason=events.clean(bad))
-    found = Assignment({"goes": ("lab", "node1")}, {"goes": bad}, {"waits": bad, "told": bad}, refused={"fails": bad})
+    jobs[3] = replace(jobs[3], reason=free_text(bad))
+    words = free_text(bad)
+    found = Assignment(
+        {"goes": ("lab", "node1")}, {"goes": words}, {"waits": words, "told": words}, refused={"fails": words}
+    )
     decision = decided(jobs, found, NOW)
-    said = [*decision.reasons, *(change.values["reason"] for change in decision.changes)]
-    assert len(said) == 3
-    assert all("\0" not in each and len(each.encode()) < 65_535 for each in said)
+    stored = [
+        as_reason(each).to_json() for each in (*decision.reasons, *(each.values["reason"] for each in decision.changes))
+    ]
+    assert len(stored) == 3
+    assert all("\\u0000" not in each and "\\udcff" not in each and len(each) < 65_535 for each in stored)
     assert [*decision.reasons.values()] == [["waits"]], "who was told that before is not told again"
 
 

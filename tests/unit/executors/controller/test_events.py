@@ -6,6 +6,8 @@ import pytest
 
 from lading.executors.controller.events import LONGEST_TEXT, changes
 from lading.executors.store import State
+from lading.scheduling.reasons import free_text
+from tests.reasons import told
 
 
 def finished(cause: str | None, started_at: float | None = 5.0) -> dict[str, object]:
@@ -53,7 +55,7 @@ def test_started_and_waiting() -> None:
         ]
     )
     assert started.values == {"state": State.RUNNING, "started_at": 5.0, "reason": None}
-    assert waiting.values == {"reason": "waits for cpus"}
+    assert waiting.values == {"reason": free_text("waits for cpus")}
 
 
 def test_what_is_told_often_is_one_change() -> None:
@@ -63,7 +65,11 @@ def test_what_is_told_often_is_one_change() -> None:
         {"event": "waiting", "token": "u", "reason": ""},
     ]
     waits, other = changes(many)
-    assert (waits.token, waits.values, waits.report) == ("t", {"reason": "for 999 cpus", "native_id": "17"}, True)
+    assert (waits.token, waits.values, waits.report) == (
+        "t",
+        {"reason": free_text("for 999 cpus"), "native_id": "17"},
+        True,
+    )
     assert other.token == "u"
     begun = [{"event": "started", "token": "t", "at": 5.0, "pid": 1}] * 1000
     ended = [finished(None), finished("error")]
@@ -78,12 +84,12 @@ def test_an_unknown_event_changes_nothing() -> None:
 @pytest.mark.parametrize(("text", "cleaned"), [("a\0b", "a\ufffdb"), ("a\udc80b", "a?b"), ("grün", "grün")])
 def test_words_are_made_fit_for_every_database(text: str, cleaned: str) -> None:
     [change] = changes([finished("error") | {"message": text}])
-    assert change.values["reason"] == cleaned
+    assert told(change.values["reason"]) == cleaned
 
 
 def test_a_long_message_is_cut() -> None:
     [change] = changes([finished("error") | {"message": "x" * 100_000}])
-    assert len(change.values["reason"]) == LONGEST_TEXT
+    assert len(told(change.values["reason"])) == LONGEST_TEXT
 
 
 def test_the_batch_job_and_its_node() -> None:

@@ -28,10 +28,10 @@ from lading.executors.store.tables import Request
 from lading.hooks.site import LocationState, Observation, Order, Seen, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import Room
-from lading.scheduling.insight.reasons import reason_class
 from lading.scheduling.location import Location
 from lading.scheduling.matching import market
 from tests.clusters.sites import ANY, FINISHED, FakeElasticSite, FakeSite, make_settings, rest
+from tests.reasons import told
 from tests.services.processes import wait_until
 
 
@@ -226,7 +226,7 @@ def test_an_order_that_is_lost_and_turns_up_late_is_used_all_the_same(
     del house.controller.any_wait
     house.tick(3)
     row = house.row()
-    assert (row.state, row.ended_at, row.cause, row.reason) == (InstanceState.UP, None, None, None)
+    assert (row.state, row.ended_at, row.cause, told(row.reason)) == (InstanceState.UP, None, None, None)
     assert (house.job("t").state, house.job("t").location) == (State.RUNNING, order.name)
 
 
@@ -322,7 +322,7 @@ def test_what_waits_in_its_queue_and_is_not_needed_any_more_is_released(house: H
     site.end(order.name, message="as asked")
     house.tick()
     row = house.row()
-    assert (row.state, row.cause, row.reason) == (InstanceState.ENDED, None, "as asked")
+    assert (row.state, row.cause, told(row.reason)) == (InstanceState.ENDED, None, "as asked")
 
 
 def test_the_end_of_an_instance_is_stored_with_its_cause(house: House, site: FakeElasticSite) -> None:
@@ -330,7 +330,11 @@ def test_the_end_of_an_instance_is_stored_with_its_cause(house: House, site: Fak
     site.end(name, cause="preempted", message="the spot market took it\0")
     house.tick()
     row = house.row()
-    assert (row.state, row.cause, row.reason) == (InstanceState.ENDED, "preempted", "the spot market took it\ufffd")
+    assert (row.state, row.cause, told(row.reason)) == (
+        InstanceState.ENDED,
+        "preempted",
+        "the spot market took it\ufffd",
+    )
     assert row.ended_at is not None
     assert house.job("t").state == State.RUNNING, "how it ended is told of each job by itself"
 
@@ -341,7 +345,7 @@ def test_an_end_of_which_nothing_more_is_said_is_an_end(house: House, site: Fake
     site.tell("released", name, at=5.0)
     house.tick()
     row = house.row()
-    assert (row.state, row.ended_at, row.cause, row.reason) == (InstanceState.ENDED, 5.0, None, None)
+    assert (row.state, row.ended_at, row.cause, told(row.reason)) == (InstanceState.ENDED, 5.0, None, None)
 
 
 def test_what_the_site_never_launches_fails_the_jobs_that_still_wait_for_it(
@@ -360,7 +364,7 @@ def test_what_the_site_never_launches_fails_the_jobs_that_still_wait_for_it(
     site.end(order.name, cause="submit_rejected", message="no such account", refused=True)
     house.tick()
     job = house.job("a")
-    assert (job.state, job.cause, job.reason) == (State.FAILED, "submit_rejected", "no such account")
+    assert (job.state, job.cause, told(job.reason)) == (State.FAILED, "submit_rejected", "no such account")
     assert job.unreported
     assert [change.token for change in house.told if change.values.get("state") == State.FAILED] == ["a"]
     states = [house.job(token).state for token in "bcd"]
@@ -680,7 +684,7 @@ def test_a_job_of_another_kind_gets_an_instance_of_its_own(house: House, site: F
     house.tick(2)
     assert [order.launch.kind for order in site.ordered] == [ANY, market.kind("other", {})]
     assert site.let_go == {}, "there may be two, and both have work"
-    reason = house.job("w").reason or ""
+    reason = told(house.job("w").reason) or ""
     assert "'any' cannot be had" in reason, "that is a word of the site alone"
 
 
@@ -742,7 +746,7 @@ def test_max_instances_counts_the_machines_on_which_jobs_live(make_house: Callab
     assert {host for token, host in lab.at.items() if token[0] in "jl"} == on
     waiting = [job for job in (house.job("late"), house.job("later")) if job.state == State.QUEUED]
     words = "waits: jobs of task 'two' may use 2 machines at once, which have no room (max_instances)"
-    assert {job.reason for job in waiting} <= {words}
+    assert {told(job.reason) for job in waiting} <= {words}
     # When one machine has none of them any more, another one may have some.
     first = min(on)
     for token in [token for token, host in lab.at.items() if host == first]:
@@ -766,7 +770,7 @@ def test_no_more_machines_are_launched_than_a_run_may_use(make_house: Callable[.
     jobs = [house.job(f"job{number:02}") for number in range(6)]
     assert Counter(job.location for job in jobs if job.location) == {order.name: 2 for order in hpc.ordered}
     words = "waits: jobs of this run may use 2 machines at once, which have no room (max_instances of the Dag)"
-    assert {job.reason for job in jobs if job.state == State.QUEUED} == {words}
+    assert {told(job.reason) for job in jobs if job.state == State.QUEUED} == {words}
 
 
 def test_each_job_goes_to_a_machine_that_is_what_it_asks_for(make_house: Callable[..., House], tmp_path: Path) -> None:
@@ -787,7 +791,7 @@ def test_each_job_goes_to_a_machine_that_is_what_it_asks_for(make_house: Callabl
     assert (lab.at["on-arm"], lab.at["on-spot"], lab.at["on-fast"]) == ("arm", "brief", "fast")
     assert {lab.at[f"any{number}"] for number in range(4)} <= {"plain", "fast", "brief"}, "the default is x86_64"
     nowhere = house.job("nowhere")
-    assert (nowhere.state, nowhere.reason) == (
+    assert (nowhere.state, told(nowhere.reason)) == (
         State.FAILED, "hint features: 'tpu' cannot be had, valid: avx512, nvme",
     )  # fmt: skip
     published = json.loads(house.settings.published_sites.read_text())["sites"]["lab"]
@@ -809,7 +813,7 @@ def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(
     house.add("t", arch="aarch64")
     house.tick(2)
     assert site.ordered == []
-    assert house.job("t").reason == "hint arch: 'aarch64' cannot be had, valid: x86_64"
+    assert told(house.job("t").reason) == "hint arch: 'aarch64' cannot be had, valid: x86_64"
 
 
 def ask(house: House, kind: Kind, target: str) -> None:
@@ -836,9 +840,9 @@ def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_i
     house.tick(3)
     assert house.job("t").state == State.RUNNING, "what it has goes on"
     assert (house.job("u").state, len(site.ordered)) == (State.QUEUED, 1), "and nothing is launched"
-    reason = house.job("u").reason
+    reason = told(house.job("u").reason)
     assert reason == "waits: site 'hpc' is paused by ada"
-    assert reason_class(reason).key == "paused"
+    assert house.job("u").reason_code == "paused"
     finish(site, name, "t")
     house.tick(2)
     assert house.job("u").state == State.QUEUED

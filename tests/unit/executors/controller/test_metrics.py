@@ -19,6 +19,7 @@ from lading.executors.controller import metrics
 from lading.executors.controller.metrics import Metrics
 from lading.executors.store import Change, State
 from lading.executors.store.instances import Instance
+from lading.scheduling.reasons import because
 
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -87,7 +88,13 @@ def everything(session: Session) -> None:
     times = {"queued_at": now - 90, "submitted_at": now - 60, "started_at": now - 20}
     store.add_job(session, token="a", site="hpc", location="hpc", state=State.RUNNING, cpus=2.0, **times, **job)
     store.add_job(
-        session, token="b", state=State.QUEUED, queued_at=now, cpus=1.0, reason="site 'x' is paused by y", **job
+        session,
+        token="b",
+        state=State.QUEUED,
+        queued_at=now,
+        cpus=1.0,
+        reason=because("paused", site="x", by="y"),
+        **job,
     )
     metrics = Metrics()
     order = {"site": "hpc", "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}

@@ -29,6 +29,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.policies import JobAllocation
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
+from tests.reasons import told
 
 ONE = Resources(1, 512)
 
@@ -263,7 +264,7 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
     with Session(engine) as session:
         job = session.get_one(Job, "b")
         assert job.state == State.FAILED
-        assert "2 controllers have died or hung while they looked for a place for it" in (job.reason or "")
+        assert "2 controllers have died or hung while they looked for a place for it" in (told(job.reason) or "")
 
 
 def test_a_plugin_that_ends_the_process_ends_none(engine: Engine, tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ def test_a_job_over_which_the_decision_fails_is_refused_alone(
     with Session(engine) as session:
         ended = {job.token: job for job in session.scalars(select(Job).where(Job.state == State.FAILED))}
     assert set(ended) == bad
-    assert ended["4"].reason == "no place could be sought for it: KeyError: '4'"
+    assert told(ended["4"].reason) == "no place could be sought for it: KeyError: '4'"
     bad |= {f"{number}" for number in range(10, 30)}
     for name in sorted(bad):
         here.add(name)
@@ -331,7 +332,7 @@ def test_a_job_that_cannot_be_sent_fails_alone(engine: Engine, tmp_path: Path, w
     with Session(engine) as session:
         job = session.get_one(Job, "bad")
         assert (job.state, job.unreported) == (State.FAILED, True)
-        assert "its row cannot be read, so it was not sent" in (job.reason or "")
+        assert "its row cannot be read, so it was not sent" in (told(job.reason) or "")
 
 
 @pytest.mark.parametrize("answer", [5, [], [Match("elsewhere")]])

@@ -24,6 +24,7 @@ from lading.executors.controller.sites import site_threads
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
 from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest
+from tests.reasons import told
 from tests.services.processes import wait_until
 
 
@@ -146,8 +147,10 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
     monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.1)
     ticks_until(controller, lambda: "s0" in controller.threads.silent)
     add_job(engine, "waits", site_hint="s0")
-    ticks_until(controller, lambda: job(engine, "waits").reason is not None)
-    assert "site 's0' could not be asked: it has not answered for more than" in (job(engine, "waits").reason or "")
+    ticks_until(controller, lambda: told(job(engine, "waits").reason) is not None)
+    assert "site 's0' could not be asked: it has not answered for more than" in (
+        told(job(engine, "waits").reason) or ""
+    )
     for _ in range(10):
         controller.tick()
         time.sleep(0.04)
@@ -220,7 +223,7 @@ def test_a_site_in_trouble_is_none_of_the_others_business(controller: Controller
     add_job(engine, "b", site_hint="s1")
     ticks_until(controller, lambda: job(engine, "b").state == State.RUNNING)
     why = "waits: site 's0' could not be asked: no route"
-    ticks_until(controller, lambda: job(engine, "a").reason == why)
+    ticks_until(controller, lambda: told(job(engine, "a").reason) == why)
     sites["s0"].trouble = None
     ticks_until(controller, lambda: job(engine, "a").state == State.RUNNING)
 
@@ -240,7 +243,7 @@ def test_what_one_site_says_and_no_column_holds_is_none_of_the_others_business(
     add_job(engine, "a", site_hint="s0")
     add_job(engine, "b", site_hint="s1")
     ticks_until(controller, lambda: job(engine, "b").state == State.RUNNING)
-    ticks_until(controller, lambda: "integer out of range" in (job(engine, "a").reason or ""))
+    ticks_until(controller, lambda: "integer out of range" in (told(job(engine, "a").reason) or ""))
 
 
 @pytest.mark.parametrize("sites", [10], indirect=True, ids=["ten"])

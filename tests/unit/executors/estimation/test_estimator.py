@@ -25,6 +25,7 @@ from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import LONGEST_VALUE, kept
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, strikes
+from tests.reasons import told
 from tests.services.processes import wait_until
 
 
@@ -151,7 +152,7 @@ def test_of_inputs_that_were_deleted_only_those_jobs_fail_that_need_them(house: 
         "gone": "input n is None: task before has returned nothing, or it was deleted",
     }.items():
         assert house.job(token).state == State.FAILED
-        assert words in (house.job(token).reason or ""), token
+        assert words in (told(house.job(token).reason) or ""), token
 
 
 def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +169,8 @@ def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: py
     house.add("torn", {}, appraisal='{"hints": ')
     house.step_until(lambda: all(map(house.is_known, ("good", "bad", "torn"))))
     assert house.job("good").state == State.QUEUED
-    assert "RuntimeError: unheard of" in (house.job("bad").reason or "")
-    assert "what it asks for cannot be read" in (house.job("torn").reason or "")
+    assert "RuntimeError: unheard of" in (told(house.job("bad").reason) or "")
+    assert "what it asks for cannot be read" in (told(house.job("torn").reason) or "")
 
 
 def test_a_size_that_no_column_takes_fails_its_job_alone(house: House) -> None:
@@ -178,7 +179,7 @@ def test_a_size_that_no_column_takes_fails_its_job_alone(house: House) -> None:
     for index, token in enumerate(("huge", "small")):
         house.add(token, {"memory": "1 GiB if input_size > 1 MiB else 2 GiB"}, sizes, map_index=index)
     house.step_until(lambda: all(map(house.is_known, ("huge", "small"))))
-    assert "cannot be stored: OverflowError" in (house.job("huge").reason or "")
+    assert "cannot be stored: OverflowError" in (told(house.job("huge").reason) or "")
     assert (house.job("small").state, house.job("small").memory) == (State.QUEUED, 2048)
 
 
@@ -241,12 +242,12 @@ def test_a_job_over_which_two_controllers_have_died_is_not_tried_by_a_third(
     third = second.take_over("third")
     ended = third.job("deadly")
     assert (ended.state, ended.cause, ended.unreported) == (State.FAILED, "error", True)
-    assert "2 controllers have died or hung while they found out what it asks for" in (ended.reason or "")
+    assert "2 controllers have died or hung while they found out what it asks for" in (told(ended.reason) or "")
     third.add("again", {"memory": "1 GiB"}, map_index=1, try_number=2)
     third.step_until(lambda: all(map(third.is_known, ("before", "behind", "elsewhere", "newcomer", "again"))))
     assert [third.job(token).state for token in ("before", "behind", "newcomer")] == [State.QUEUED] * 3
     assert [third.job(token).strikes for token in ("before", "behind", "newcomer")] == [None] * 3
-    assert "it asks for the same as an earlier try" in (third.job("again").reason or "")
+    assert "it asks for the same as an earlier try" in (told(third.job("again").reason) or "")
     assert deadly.tried == ["deadly"] * 2
 
 
@@ -263,7 +264,7 @@ def test_of_mapped_siblings_two_are_tried_and_no_more(
         house = house.take_over(next(holders))
     house.step_until(lambda: all(map(house.is_known, tokens)))
     assert {house.job(token).state for token in tokens} == {State.FAILED}
-    assert "as 2 mapped instances of its task" in (house.job("deadly5").reason or "")
+    assert "as 2 mapped instances of its task" in (told(house.job("deadly5").reason) or "")
     assert deadly.tried == ["deadly0", "deadly0", "deadly1"]
 
 
@@ -346,7 +347,7 @@ def test_a_file_system_that_hangs_fails_the_job_and_takes_only_the_dags_own_thre
         house.add(f"hung{number}", {"memory": "input_size"}, file(f"/mount/{number}"), task_id=f"t{number}")
     house.step_until(lambda: len(house.estimator.hanging) == estimator.THREADS_PER_DAG)
     ended = [house.job(f"hung{number}") for number in range(4)]
-    reasons = [job.reason for job in ended if job.state == State.FAILED]
+    reasons = [told(job.reason) for job in ended if job.state == State.FAILED]
     assert len(reasons) == estimator.THREADS_PER_DAG
     assert "could not be found out in 20 s, the limit, the last one that of /mount/" in (reasons[0] or "")
     assert '"class": "File"' in (reasons[0] or "")
@@ -384,7 +385,7 @@ def test_one_mount_that_hangs_for_many_dags_stops_no_other_place(
     for number, token in enumerate(tokens):
         house.add(token, {"memory": "input_size"}, file(f"/mount/{number}/a"), dag_id=f"d{number // 2}", task_id=token)
     house.step_until(lambda: all(map(house.is_known, tokens)), 30)
-    assert all("the last one that of /mount/" in (house.job(token).reason or "") for token in tokens)
+    assert all("the last one that of /mount/" in (told(house.job(token).reason) or "") for token in tokens)
     assert len(house.estimator.hanging) < estimator.MOST_HANGING
     for name in ("MOST_SECONDS", "SECONDS_OF_GRACE"):
         monkeypatch.setattr(estimator, name, 600.0)  # a busy machine is slow with what does not hang
@@ -498,5 +499,5 @@ def test_no_class_is_imported_that_the_data_names(
     source = {"fixed": {"x": {"xcom": ["before", "return_value"], "mapped": False}}}
     house.add("a", {"memory": "input_size"}, source)
     house.step_until(lambda: house.is_known("a"))
-    assert "trap.Trap, which only the task can read" in (house.job("a").reason or "")
+    assert "trap.Trap, which only the task can read" in (told(house.job("a").reason) or "")
     assert "trap" not in sys.modules

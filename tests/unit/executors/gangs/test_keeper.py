@@ -22,6 +22,7 @@ from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
 from tests.clusters.gangs import HoldingSite, House
 from tests.clusters.sites import FakeSite, make_settings, make_store
+from tests.reasons import told
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_members_start_together(house: House, lab: HoldingSite) -> None:
     house.tick(3)
     assert set(house.states().values()) == {QUEUED}
     assert lab.held == {}
-    words = {job.reason for job in house.jobs().values()}
+    words = {told(job.reason) for job in house.jobs().values()}
     assert words == {f"waits: 3 of 4 members of gang 'ray' are queued; {house.hindrance}"}
     house.queue("workers.2")
     house.tick(6)
@@ -77,14 +78,14 @@ def test_a_gang_without_room_for_all_holds_nothing_and_sleeps(house: House, lab:
     assert (house.holds(), lab.held, len(lab.dropped)) == ([], {}, 1)
     job = house.jobs()["head"]
     assert "attempt 1 of 5 has found no room for gang 'ray' (lab: no room for 1 of 3 jobs of task 'workers')" in str(
-        job.reason
+        told(job.reason)
     )
-    assert "UTC, when jobs that end have left room for all of it, or when it is woken" in str(job.reason)
+    assert "UTC, when jobs that end have left room for all of it, or when it is woken" in str(told(job.reason))
     house.tick(3)
     assert states_of_gang(house) == {ATTEMPTED}, "nothing has ended"
     house.sleep(900)
     house.tick(3)
-    assert "attempt 2 of 5 has found no room" in str(house.jobs()["head"].reason)
+    assert "attempt 2 of 5 has found no room" in str(told(house.jobs()["head"].reason))
 
 
 def test_the_end_of_another_job_wakes_a_gang(house: House, lab: HoldingSite) -> None:
@@ -119,22 +120,22 @@ def test_a_gang_that_was_refused_is_tried_again_after_each_minute(
     lab.lies = "refused"
     house.queue("head", "workers.0")
     house.tick(12)
-    asked = len(lab.refused)
+    asked = len(told(lab.refused))
     assert (set(house.states().values()), asked) == ({ATTEMPTED}, 1)
-    assert "when jobs that end" not in str(house.jobs()["head"].reason)
+    assert "when jobs that end" not in str(told(house.jobs()["head"].reason))
     lab.lies = lies
     for _ in range(3):  # minutes
         house.sleep(60)
         house.tick(6)
     assert set(house.states().values()) == ({RUNNING} if lies is None else {ATTEMPTED})
-    assert len(lab.refused) == (1 if lies is None else 4), "there is one look after each minute"
+    assert len(told(lab.refused)) == (1 if lies is None else 4), "there is one look after each minute"
 
 
 def test_a_gang_that_asks_for_more_than_its_site_can_ever_give_fails_at_once(house: House, lab: HoldingSite) -> None:
     house.queue("head", "workers.0", "workers.1", "workers.2", "workers.3")
     house.tick(3)
     assert set(house.states().values()) == {State.FAILED.value}
-    assert house.jobs()["head"].reason == (
+    assert told(house.jobs()["head"].reason) == (
         "gang 'ray' can never start together: its 5 jobs ask for 10 cpus together, and site 'lab' can never give more "
         "than 8 cpus; ask for less, or name a site that has more"
     )
@@ -146,7 +147,7 @@ def test_members_of_which_too_few_go_on_each_machine_fail_at_once(house: House, 
     lab._see()
     house.queue("workers.0", "workers.1", "workers.2", cpus=3)
     house.tick(3)
-    [words] = {job.reason for job in house.jobs().values()}
+    [words] = {told(job.reason) for job in house.jobs().values()}
     assert words == (
         "gang 'ray' can never start together: the 3 jobs of task 'workers' ask for 9 cpus, 300 MiB memory together "
         "(3 cpus, 100 MiB memory each), and site 'lab' can never hold more than 2 of them: lab has 2 × 4 cpus, "
@@ -171,7 +172,7 @@ def test_members_of_a_gang_that_is_spread_share_no_location(
     assert len(set(lab.at.values())) == len(lab.at)
     if state != RUNNING:
         assert "its 3 jobs need a location each (spread), and site 'lab' never has more than 2" in str(
-            house.jobs()["head"].reason
+            told(house.jobs()["head"].reason)
         )
 
 
@@ -214,7 +215,7 @@ def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None
     house.sleep(60)
     house.tick(2)
     assert set(house.states().values()) == {State.FAILED.value}
-    assert "no room was found, tried 2 times" in str(house.jobs()["head"].reason)
+    assert "no room was found, tried 2 times" in str(told(house.jobs()["head"].reason))
     assert house.jobs()["head"].unreported
     house.tick(1)
     assert house.gangs() == []
@@ -227,7 +228,7 @@ def test_a_site_says_how_often_it_is_tried_where_the_hints_do_not(house: House, 
     house.queue("own", gang=None, attempts=Attempts(count=2))
     del house.to_come["own", -1]
     house.tick(2)
-    reasons = {name: str(job.reason) for name, job in house.jobs().items()}
+    reasons = {name: str(told(job.reason)) for name, job in house.jobs().items()}
     assert "attempt 1 of 3" in reasons["head"]
     assert "attempt 1 of 2" in reasons["own"]
 
@@ -256,7 +257,7 @@ def test_a_site_where_no_gang_can_be_is_named(
     house.begin()
     house.queue("head", "workers.0", sites=("lab", site))
     house.tick(2)
-    assert words in str(house.jobs()["head"].reason)
+    assert words in str(told(house.jobs()["head"].reason))
 
 
 def test_a_job_with_attempts_is_a_gang_of_one(house: House, lab: HoldingSite) -> None:
@@ -267,7 +268,7 @@ def test_a_job_with_attempts_is_a_gang_of_one(house: House, lab: HoldingSite) ->
     house.queue("waits", gang=None, cpus=4, attempts=Attempts())
     house.tick(5)
     assert house.states() == {"big": RUNNING, "bigger": State.FAILED.value, "other": RUNNING, "waits": ATTEMPTED}
-    assert "more than any site can ever give" in str(house.jobs()["bigger"].reason)
+    assert "more than any site can ever give" in str(told(house.jobs()["bigger"].reason))
 
 
 @pytest.mark.parametrize(("on_failure", "other"), [("cancel", "its cancellation"), ("leave", None)])

@@ -18,6 +18,8 @@ from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.reasons import Reason, because, free_text
+from tests.reasons import told
 from tests.unit.executors.gangs.test_keeper import ATTEMPTED, QUEUED, RUNNING, HoldingSite, House, house, lab
 
 __all__ = ["house", "lab"]  # fixtures
@@ -49,7 +51,7 @@ def test_terms_that_cannot_be_read_fail_their_gang_alone(house: House, lab: Hold
     house.tick(6)
     failed = State.FAILED.value
     assert house.states() == {"head": failed, "workers0": failed, "alone": RUNNING}
-    assert "clear the task, and it is written anew" in str(house.jobs()["head"].reason)
+    assert "clear the task, and it is written anew" in str(told(house.jobs()["head"].reason))
     assert [row.name for row in house.gangs()] == [None]
 
 
@@ -72,7 +74,7 @@ def test_a_gang_whose_turn_fails_costs_no_other_its_turn(
     house.tick(6)
     failed = State.FAILED.value
     assert house.states() == {"head": failed, "workers0": failed, "alone": RUNNING}
-    assert "no room could be sought for gang 'ray': KeyError" in str(house.jobs()["head"].reason)
+    assert "no room could be sought for gang 'ray': KeyError" in str(told(house.jobs()["head"].reason))
     assert (house.holds(), lab.held) == ([], {})
 
 
@@ -131,9 +133,9 @@ def test_none_begins_before_the_files_of_all_are_there(house: House, lab: Holdin
             job.stage = '{"/data/reads": null}'
         session.commit()
     asked: list[tuple[str, str, str, str]] = []
-    answer: list[tuple[str, bool] | None] = [("waits: /data/reads is brought to where it runs", False)]
+    answer: list[tuple[Reason, bool] | None] = [(because("staging", address="/data/reads"), False)]
 
-    def files(*of_job: str) -> tuple[str, bool] | None:
+    def files(*of_job: str) -> tuple[Reason, bool] | None:
         asked.append(of_job)  # type: ignore[arg-type]
         return answer[0]
 
@@ -142,12 +144,12 @@ def test_none_begins_before_the_files_of_all_are_there(house: House, lab: Holdin
     assert set(house.states().values()) == {QUEUED}
     assert len(lab.held) == 2
     assert {(site, stage) for site, _, stage, _ in asked} == {("lab", '{"/data/reads": null}')}
-    words = "waits: /data/reads is brought to where it runs (attempt 1 of 5)"
-    assert {job.reason for job in house.jobs().values()} == {words}
-    answer[0] = "/data/reads cannot be brought to where the job runs: it is not there any more", True
+    words = "waits: /data/reads is brought to where it runs; attempt 1 of 5"
+    assert {told(job.reason) for job in house.jobs().values()} == {words}
+    answer[0] = free_text("/data/reads cannot be brought to where the job runs: it is not there any more"), True
     house.tick(3)
     assert set(house.states().values()) == {ATTEMPTED}
-    assert "/data/reads cannot be brought" in str(house.jobs()["head"].reason)
+    assert "/data/reads cannot be brought" in str(told(house.jobs()["head"].reason))
     assert (house.holds(), lab.held) == ([], {})
     answer[0] = None
     house.sleep(900)
@@ -181,7 +183,7 @@ def test_members_that_wait_for_others_again_do_not_say_that_they_sleep(house: Ho
         session.commit()
     house.tick(2)
     assert (house.states()["head"], house.states()["workers0"]) == (QUEUED, QUEUED)
-    assert house.jobs()["head"].reason == "waits: 2 of 3 members of gang 'ray' are queued"
+    assert told(house.jobs()["head"].reason) == "waits: 2 of 3 members of gang 'ray' are queued"
 
 
 @pytest.mark.parametrize("set_back", [3600.0, -3600.0])
@@ -206,7 +208,7 @@ def test_words_of_a_plugin_that_no_database_takes_cost_nobody_the_tick(house: Ho
     house.controller.gangs.ways = Ways(rules=(Rule("broken", relax=relax),))
     house.queue("head", "workers.0")
     house.tick(4)
-    assert "rule 'broken' has failed: OSError: /data/?\ufffd" in str(house.jobs()["head"].reason)
+    assert "rule 'broken' has failed: OSError: /data/?\ufffd" in str(told(house.jobs()["head"].reason))
 
 
 def test_a_reason_is_stored_as_every_database_takes_it() -> None:

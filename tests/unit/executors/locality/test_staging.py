@@ -25,6 +25,7 @@ from lading.hooks.ssh.answer import Answer, TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.staging import copying, sources
 from tests.clusters.sites import FakeSite
+from tests.reasons import told
 
 
 class Machine(ShellTransport):
@@ -157,14 +158,14 @@ def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(hou
     tokens = [f"t{number}" for number in range(20)]
     assert house.ready(Y=["plain", *tokens]) == {"Y": ["plain"]}, "what needs no files need not wait"
     house.session.expire_all()
-    assert str(house.row("t3").reason) == f"waits: {empty} is brought to where it runs"
+    assert str(told(house.row("t3").reason)) == f"waits: {empty} is brought to where it runs"
     assert sorted(house.wait(house.ready)["Y"]) == sorted(tokens), "nobody has to ask for them again"
     paths = house.paths("t7")
     assert Path(paths[str(file)]).read_bytes() == content
     assert Path(paths[str(file)]).name == file.name
     assert Path(paths[str(empty)]).read_bytes() == b""
     assert stat.S_IMODE(os.stat(paths[str(file)]).st_mode) == 0o400, "nobody changes what others read"
-    assert house.row("t7").reason is None
+    assert told(house.row("t7").reason) is None
     assert sorted(house.copies("Y")) == sorted([file.name, "empty"])
     assert not [each for each in os.listdir(house.lab.depots["Y"].folder) if each.startswith(".")]
     house.job("later", str(file))
@@ -190,7 +191,7 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
 
     def missing() -> tuple[str, bool] | None:
         staging.sweep(house.session)
-        return staging.missing("lab", "Y", text, "d")
+        return told(staging.missing("lab", "Y", text, "d"))
 
     assert missing() == (f"waits: {file} is brought to where it runs", False)
     assert house.copies("Y") == []
@@ -201,8 +202,8 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
     gone = json.dumps({str(tmp_path / "gone"): None})
     staging.missing("lab", "Y", gone, "d")
     staging.sweep(house.session)
-    words, never = house.wait(lambda: (found := staging.missing("lab", "Y", gone, "d")) and found[1] and found)
-    assert ("no task has left it anywhere" in words, never) == (True, True)
+    reason, never = house.wait(lambda: (found := staging.missing("lab", "Y", gone, "d")) and found[1] and found)
+    assert ("no task has left it anywhere" in str(reason), never) == (True, True)
 
 
 @pytest.mark.usefixtures("apart")
@@ -264,7 +265,7 @@ def test_what_is_in_an_object_store_is_brought(house: House, tmp_path: Path) -> 
     house.job("b", missing)
     house.ready(Y=["b"])
     house.wait(lambda: house.ready() or house.row("b").state == State.FAILED)
-    assert house.row("b").reason == (
+    assert told(house.row("b").reason) == (
         f"{missing} cannot be brought to where the job runs: it is not there any more: its object store"
     )
 
@@ -280,8 +281,8 @@ def test_what_cannot_be_brought_fails_its_job_and_no_other(house: House, tmp_pat
     assert house.wait(house.ready) == {"Y": ["good"]}
     house.wait(lambda: house.ready() or State.FAILED == house.row("a").state == house.row("b").state)
     start = "cannot be brought to where the job runs"
-    assert house.row("a").reason == f"{gone} {start}: it is not there any more: lab/X"
-    assert house.row("b").reason == f"/nowhere/ever {start}: no task has left it anywhere"
+    assert told(house.row("a").reason) == f"{gone} {start}: it is not there any more: lab/X"
+    assert told(house.row("b").reason) == f"/nowhere/ever {start}: no task has left it anywhere"
     assert house.row("a").unreported, "Airflow is told"
     assert house.staging.waiting["lab"] == {}
 
@@ -290,7 +291,7 @@ def test_a_site_without_depots_says_so(house: House) -> None:
     house.job("a", "/file", site="bare", location="here")
     found, changes = house.staging.ready(house.session, "bare", {"here": ["a"]})
     assert found == {}
-    assert [each.values["reason"] for each in changes] == [
+    assert [told(each.values["reason"]) for each in changes] == [
         "hint stage: no files can be brought to site 'bare', whose kind is 'fake'"
     ]
 
@@ -311,7 +312,7 @@ def test_a_machine_that_is_away_is_waited_for_and_another_that_has_the_file_is_a
         lambda: house.staging.fetches[("lab", "Y"), str(file)].backoff.failures > staging.MOST_FAILURES or house.ready()
     )
     assert house.ready() == {}
-    assert "the machine does not answer" in str(house.row("a").reason)
+    assert "the machine does not answer" in str(told(house.row("a").reason))
     house.left(file, "Z")
     assert house.wait(house.ready) == {"Y": ["a"]}
 
@@ -385,7 +386,7 @@ def test_a_damaged_row_costs_its_own_job_alone(house: House, tmp_path: Path, tex
     house.session.flush()
     assert house.ready(Y=["well", "damaged"]) == {}
     assert house.row("damaged").state == State.FAILED
-    assert "cannot be read" in str(house.row("damaged").reason)
+    assert "cannot be read" in str(told(house.row("damaged").reason))
     assert house.staging.waiting["lab"].keys() == {"well"}
     house.row("well").stage = text
     house.staging.sweep(house.session)  # which raises nothing
@@ -425,10 +426,10 @@ def test_an_address_that_the_site_does_not_list_is_never_opened(
     house.job("a", address)
     assert house.ready(Y=["a"]) == {}
     assert house.row("a").state == State.FAILED
-    assert words in str(house.row("a").reason)
+    assert words in str(told(house.row("a").reason))
     assert (opened, house.staging.fetches, house.copies("Y")) == ([], {}, [])
-    found, never = house.staging.missing("lab", "Y", json.dumps({address: None}), "d") or ("", False)
-    assert (words in found, never) == (True, True)
+    found, never = house.staging.missing("lab", "Y", json.dumps({address: None}), "d") or (None, False)
+    assert (words in str(found), never) == (True, True)
 
 
 @pytest.mark.usefixtures("apart")
@@ -436,7 +437,7 @@ def test_a_file_address_is_a_path_of_machines_whatever_its_capitals(house: House
     house.job("a", f"FILE://{own_file}")
     house.ready(Y=["a"])
     house.wait(lambda: house.ready() or house.row("a").state == State.FAILED)
-    assert "no task has left it anywhere" in str(house.row("a").reason)
+    assert "no task has left it anywhere" in str(told(house.row("a").reason))
     assert house.copies("Y") == []
 
 
@@ -448,7 +449,7 @@ def test_a_store_of_the_list_that_reads_this_disk_is_refused(house: House, own_f
     house.job("a", f"memory://disk@{own_file}")
     house.ready(Y=["a"])
     house.wait(lambda: house.ready() or house.row("a").state == State.FAILED)
-    assert "its store (LocalFileSystem) reads the disk of the controller's machine" in str(house.row("a").reason)
+    assert "its store (LocalFileSystem) reads the disk of the controller's machine" in str(told(house.row("a").reason))
     assert house.copies("Y") == []
 
 
@@ -500,10 +501,10 @@ def test_input_roots_count_for_staging(house: House, tmp_path: Path) -> None:
     house.job("link", str(link))
     house.ready(Y=["good", "link", *refused])
     for token in refused:
-        assert "is not below [lading] input_roots" in str(house.row(token).reason), token
+        assert "is not below [lading] input_roots" in str(told(house.row(token).reason)), token
     assert house.wait(house.ready) == {"Y": ["good"]}
     house.wait(lambda: house.ready() or house.row("link").state == State.FAILED)
-    assert "leads out of [lading] input_roots" in str(house.row("link").reason)
+    assert "leads out of [lading] input_roots" in str(told(house.row("link").reason))
     assert house.copies("Y") == ["file"]
 
 
@@ -579,14 +580,14 @@ def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House,
     assert house.wait(lambda: house.ready(Y=["other"]).get("Y")) == ["other"]
     for token, (dag, number) in tokens.items():
         house.wait(lambda token=token: house.ready() or house.row(token).state == State.FAILED)
-        assert str(house.row(token).reason) == (
+        assert str(told(house.row(token).reason)) == (
             f"s3://hangs-{dag}/{number} could not be brought to where it runs: the look at it from s3://hangs-{dag} "
             "took longer than 60 s"
         )
     hung.set()
     house.wait(lambda: house.ready() or not any(each.name == "staging" for each in threading.enumerate()))
     assert {each.failure for each in fetches if "hangs" in each.address} == {
-        house.row(token).reason for token in tokens
+        told(house.row(token).reason) for token in tokens
     }, "whatever came of them later counts no more"
 
 
@@ -620,7 +621,7 @@ def test_where_reads_hang_no_further_one_is_begun_until_they_go_on(
     house.ready(Y=["next"])
     house.ready()
     words = f"s3://hangs/2 is not brought to where it runs, for {what} hang; it is tried again when"
-    assert str(house.row("next").reason).startswith(words)
+    assert str(told(house.row("next").reason)).startswith(words)
     house.job("other", "s3://well/0", dag="e")
     assert house.wait(lambda: house.ready(Y=["other"]).get("Y")) == ["other"]
     hung.set()
@@ -648,7 +649,7 @@ def test_a_part_that_comes_too_late_leaves_nothing(
     let_time_pass(house, 1, "a part of it from s3://well")
     house.ready()
     house.ready()
-    assert str(house.row("a").reason).endswith("a part of it from s3://well took longer than 180 s")
+    assert str(told(house.row("a").reason)).endswith("a part of it from s3://well took longer than 180 s")
     hung.set()
     (thread, _, _) = house.staging._hanging[0]
     thread.join(60)

@@ -26,6 +26,7 @@ from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.resources import Resources
+from tests.reasons import told_in
 
 FACTS = Facts("big", "first", "x86_64", "linux", Resources(8, 16000, 100))
 
@@ -227,7 +228,7 @@ def test_jobs_that_cannot_begin_on_a_full_disk_say_so_and_wait_elsewhere_in_the_
     assert "No space left" in str(machine.note)
     [said] = machine.event_buffer.unread()
     assert (said["event"], said["token"]) == ("waiting", token)
-    assert "No space left" in said["reason"]
+    assert "No space left" in told_in(said)
     machine.acknowledge(1)
     machine.round()
     assert heard(machine) == [], "it is said once"

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from lading.hooks.polling.event_buffer import EventBuffer
+from lading.scheduling.reasons import Reason, because
+from tests.reasons import told_in
 from tests.recordings import FOLDER
 
 
@@ -14,7 +16,7 @@ class Task:
     """A job that waits."""
 
     token: str
-    told: str | None = None
+    told: Reason | None = None
 
 
 def test_a_file_goes_when_all_that_was_told_before_its_end_is_stored() -> None:
@@ -45,14 +47,18 @@ def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
     event_buffer, jobs = EventBuffer(), dict[str, Task]()
     for line in lines:
         _, _, _, task, index, reason = line.split(" ", 5)
-        event_buffer.tell_reason(jobs.setdefault(f"{task} {index}", Task(f"{task} {index}")), reason)
-    told = [(event["token"], "".join(filter(str.isalpha, event["reason"]))) for event in event_buffer.unread()]
+        job = jobs.setdefault(f"{task} {index}", Task(f"{task} {index}"))
+        event_buffer.tell_reason(job, because("batch_queue", queue="batch", text=reason))
+    told = [(event["token"], "".join(filter(str.isalpha, told_in(event)))) for event in event_buffer.unread()]
     assert len(told) < len(lines)
     assert all(first != then for name in jobs for first, then in pairwise(each for each in told if each[0] == name))
     job = Task("other")
-    for reason in ("waits: a limit of the account is reached", "waits: it is held"):
+    reasons = [because("max_submitted", most=number) for number in (10, 11)]
+    reasons += [because("site_limit", text=words) for words in ("a limit of the account", "it is held", "it is held")]
+    for reason in reasons:
         event_buffer.tell_reason(job, reason)
-    assert [each["reason"] for each in event_buffer.unread() if each["token"] == "other"] == [
-        "waits: a limit of the account is reached",
+    assert [told_in(each) for each in event_buffer.unread() if each["token"] == "other"] == [
+        "waits: max_submitted = 10 jobs are submitted already",
+        "waits: a limit of the account",
         "waits: it is held",
     ]

@@ -15,6 +15,7 @@ from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
 from lading.plugin.ui.queries.waits import waits
+from lading.scheduling.reasons import because
 
 
 def test_sites_and_waits_in_a_terminal() -> None:
@@ -28,14 +29,20 @@ def test_sites_and_waits_in_a_terminal() -> None:
             store.add_job(
                 session, token=f"{number}", kind="ExecuteTask", subject="s", workload="{}", cpus=1.0, memory=1, disk=0,
                 gpus=0.0, priority=0, state=State.QUEUED, queued_at=now - 61, dag_id="d", site_hint="hpc",
-                reason="waits: 4 of 4 allocations are busy (max_allocations)",
+                reason=because("max_allocations", used=4, most=4),
             )  # fmt: skip
         session.flush()
         shown = screen(summary(session, now), waits(session, EVERYTHING, now))
     output = io.StringIO()
     Console(file=output, width=200).print(shown)
     said = output.getvalue()
-    for words in ("0 running, 3 waiting", "No controller runs", "down", "1 min 30 s ago", "All allocations are busy"):
+    for words in (
+        "0 running, 3 waiting",
+        "No controller runs",
+        "down",
+        "1 min 30 s ago",
+        "All allocations are busy (max_allocations)",
+    ):
         assert words in said
     assert "[bold]here[/bold]" in said, "what others wrote is no markup"
     assert "\x1b" not in said

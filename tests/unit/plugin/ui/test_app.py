@@ -30,6 +30,7 @@ from lading.executors.store import Capacity, Location, SiteRow, State, instances
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.requests import Kind
+from lading.scheduling.reasons import because
 from tests.services.examples import part
 
 NOW = time.time()
@@ -141,8 +142,8 @@ def add_house(session: Session) -> None:
     add(session, "hid1", **at_local, **hushed, lane=1.0, native_id="hush_native", node="hush_node")
     ended = {"state": State.FAILED, "ended_at": NOW - 100, "cause": "error", "reason": "hush_reason", "usd": 0.25}
     add(session, "hid2", **{**at_local, **hushed, **ended}, lane=2.0)
-    add(session, "wait1", state=State.QUEUED, reason="waits: 4 of 4 allocations are busy (max_allocations)")
-    reason = "waits: 1 jobs of task 'hush_task' may be at work at once (max_instances)"
+    add(session, "wait1", state=State.QUEUED, reason=because("max_allocations", used=4, most=4))
+    reason = because("task_jobs", most=1, task="hush_task")
     add(session, "wait2", state=State.QUEUED, reason=reason, **hushed)
     add(session, "wait3", state=State.PLACED, site="local", location="host", placed_at=NOW - 5)
     session.add(
@@ -191,14 +192,19 @@ def test_a_site_that_does_not_answer_says_why(session: Session, client: TestClie
 def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> None:
     add_house(session)
     for number in range(5):
-        add(session, f"busy{number}", state=State.QUEUED, reason="waits: 4 of 4 allocations are busy (max_allocations)")
+        add(session, f"busy{number}", state=State.QUEUED, reason=because("max_allocations", used=4, most=4))
     session.commit()
     found = client.get("/waits").json()
     assert found["jobs"] == 8
     assert [(group["key"], group["jobs"]) for group in found["groups"]] == [
-        ("max_allocations", 6), ("max_instances", 1), ("new", 1),
+        ("max_allocations", 6), ("new", 1), ("task_jobs", 1),
     ]  # fmt: skip
-    first, others, _ = found["groups"]
+    first, new, others = found["groups"]
+    assert (first["kind"], first["site"], first["limit"], first["actors"]) == (
+        "max_allocations", None, "max_allocations", ["operator"],
+    )  # fmt: skip
+    assert (new["site"], new["limit"]) == ("local", None)
+    assert (others["site"], others["limit"]) == (None, None), "the limit names a task of its Dag, too"
     assert first["words"] == ["waits: 4 of 4 allocations are busy (max_allocations)"]
     assert first["dags"] == [{"dag_id": "mine", "jobs": 6}]
     assert "max_allocations" in first["remedy"]
@@ -208,16 +214,17 @@ def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> No
 def test_who_holds_what_while_it_waits(session: Session, client: TestClient) -> None:
     add_house(session)
     session.add(GangRow(token="g", dag_id="mine", run_id="r", name="ray", stage="trying", memory=""))
-    reason = "waits: room for gang 'ray' is looked for at hpc; 1 of 2 tasks have room (attempt 1 of 5)"
+    which = {"gang": "gang 'ray'", "place": "hpc", "attempt": 1, "attempts": 5}
+    reason = because("gang_room_partly", held=1, tasks=2, **which)
     for number in range(3):
         add(session, f"ray{number}", state=State.QUEUED, reason=reason, gang="g")
         hold(session, f"ray{number}", "g", 2.0, "held" if number < 2 else "asked")
     session.commit()
     groups = {group["key"]: group for group in client.get("/waits").json()["groups"]}
     there = {"place": "hpc/L1", "cpus": 4.0, "jobs": 2}
-    assert groups["gang_room"]["held"] == [{"dag_id": "mine", "gang": "ray", **there}]
+    assert groups["gang_room_partly"]["held"] == [{"dag_id": "mine", "gang": "ray", **there}]
     hidden = {"dag_id": None, "gang": None, "place": "hpc/L1", "cpus": 1.0, "jobs": 1}
-    assert groups["max_instances"]["held"] == [hidden], "of other Dags only how much"
+    assert groups["task_jobs"]["held"] == [hidden], "of other Dags only how much"
 
 
 def test_what_was_bought_says_what_it_is_and_costs(session: Session, client: TestClient) -> None:

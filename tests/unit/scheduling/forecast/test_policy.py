@@ -13,6 +13,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Limits, Objective
 from lading.scheduling.resources import Resources
+from tests.reasons import clauses
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
@@ -105,29 +106,29 @@ def test_a_machine_that_nothing_needs_before_another_would_have_booted_goes() ->
     actions = here.decide(0.0)
     place = actions.placements[0].location
     assert {each.location for each in actions.releases} == {"first", "second", "third"} - {place}
-    assert {each.reason for each in actions.releases} == {"nothing is expected to need it"}
+    assert {clauses(each.reason) for each in actions.releases} == {"nothing is expected to need it"}
 
 
 def test_what_waits_says_for_what() -> None:
     here = Workflow(step("long", 600), step("a", 20), step("b", 20), step("c", 20), locations=("first", "second"))
     actions = here.decide(0.0)
     assert len(actions.placements) == 2
-    reasons = sorted(each.reason for each in actions.waits)
+    reasons = sorted(clauses(each.reason) for each in clauses(actions.waits))
     assert reasons == [
         "there is room on second in about 20 s: its run does not end later by that, or costs less",
         "there is room on second in about 40 s: its run does not end later by that, or costs less",
     ]
     here = Workflow(step("a", 20))
-    [wait] = here.decide(0.0).waits
-    assert wait.reason == "a machine is launched for it that is up in about 60 s"
+    [wait] = clauses(here.decide(0.0).waits)
+    assert clauses(wait.reason) == "a machine is launched for it that is up in about 60 s"
     here.locations = [here.location("boots", ready_at=60.0)]
-    [wait] = here.decide(10.0).waits
-    assert wait.reason == "boots boots, on which it begins in about 50 s"
+    [wait] = clauses(here.decide(10.0).waits)
+    assert clauses(wait.reason) == "boots boots, on which it begins in about 50 s"
     assert here.planner.plans == 1  # it is the one that was launched
 
 
 def test_what_fits_nothing_is_refused() -> None:
-    assert "large" in Workflow(step("huge", 10, cpus=64)).decide(0.0).refused["huge"]
+    assert "large" in clauses(Workflow(step("huge", 10, cpus=64)).decide(0.0).refused["huge"])
 
 
 def test_nothing_is_placed_where_something_still_runs() -> None:

@@ -15,7 +15,9 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
+from tests.reasons import trouble
 
 
 def members(count: int, cpus: float = 1.0, first: int = 0, **more: object) -> list[Waiting]:
@@ -25,9 +27,9 @@ def members(count: int, cpus: float = 1.0, first: int = 0, **more: object) -> li
     ]
 
 
-def site(name: str, *free: float, holds: bool = True, trouble: str | None = None) -> SiteView:
+def site(name: str, *free: float, holds: bool = True, why: Reason | None = None) -> SiteView:
     locations = [Location(f"{name}{number}", Resources(cpus, 10_000), site=name) for number, cpus in enumerate(free)]
-    return SiteView(name=name, locations=locations, possible=locations, holds=holds, trouble=trouble)
+    return SiteView(name=name, locations=locations, possible=locations, holds=holds, trouble=why)
 
 
 def found(room: Room, jobs: Sequence[Waiting], match: str) -> dict[str, int] | None:
@@ -69,7 +71,7 @@ def test_what_is_held_is_taken_and_what_is_in_store_is_not() -> None:
 
 
 def test_a_site_in_trouble_has_no_room() -> None:
-    assert found(Room([site("a", 4, trouble="it is away")], {}), members(1), "a") is None
+    assert found(Room([site("a", 4, why=trouble("it is away"))], {}), members(1), "a") is None
 
 
 def test_a_rule_is_tried_at_every_place() -> None:

@@ -15,6 +15,7 @@ from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.resources import Resources
+from tests.reasons import trouble
 from tests.unit.scheduling.gangs.test_room import members, site
 
 
@@ -54,7 +55,7 @@ def test_what_is_not_known_is_no_shortage() -> None:
     assert demand("t", jobs, options(jobs, there), by_name) is not None
     for unknown in (
         SiteView(name="a", possible=there[0].possible, holds=True, is_new=True),
-        SiteView(name="a", possible=there[0].possible, holds=True, trouble="it is away"),
+        SiteView(name="a", possible=there[0].possible, holds=True, trouble=trouble("it is away")),
         SiteView(name="a", holds=True),
     ):
         assert demand("t", jobs, options(jobs, [unknown]), {"a": unknown}) is None

@@ -22,6 +22,7 @@ from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
+from tests.reasons import told
 from tests.services.examples import part
 from tests.services.packing import catalogue, check, contents, problems
 
@@ -43,7 +44,7 @@ def test_it_obeys_the_rules(
     jobs, locations, goods = problem
     result = plan(jobs, locations, goods, policy=policy, objective=Objective(per_instance))
     check(result, jobs, locations, goods)
-    assert not result.waits
+    assert not told(result.waits)
     assert result == plan(jobs, locations, goods, policy=policy, objective=Objective(per_instance))
 
 
@@ -66,7 +67,7 @@ def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most:
     check(result, jobs, locations, goods)
     assert not result.launches or len(result.launches) + len(locations) <= most
     greedy = plan(jobs, locations, goods, Limits(instances=most))
-    assert sum(wait.count for wait in result.waits) <= sum(wait.count for wait in greedy.waits)
+    assert sum(wait.count for wait in told(result.waits)) <= sum(wait.count for wait in told(greedy.waits))
 
 
 @part(0.1)
@@ -88,7 +89,7 @@ def test_many_jobs_obey_the_rules(
     result = packed()
     check(result, jobs, locations, goods)
     assert most is None or not result.launches or len(result.launches) + len(locations) <= most
-    assert most is not None or not result.waits
+    assert most is not None or not told(result.waits)
     assert result == packed()
 
 
@@ -117,7 +118,7 @@ def test_jobs_that_have_come_at_once_are_packed_one_by_one_when_no_more_come(mod
     found = {now: planned(jobs, (), (), MachineMarket(modern), Limits(), now) for now in (1.0, 3.0, 31.0)}
     assert ["windows" in plan.why for plan in found.values()] == [False, True, False]
     check(found[3.0], jobs, (), modern)
-    assert not found[3.0].waits
+    assert not told(found[3.0].waits)
     assert until_the_end(found[3.0], jobs) < 0.998 * until_the_end(found[1.0], jobs)
 
 
@@ -149,12 +150,14 @@ def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine(
         return Location("m", size, size, "pair", usd_per_hour=2.0, running_jobs=running)
 
     soon = plan([Job("a", FREE, time=600.0)], [there(50.0)], PAIR, policy="hours")
-    assert [wait.reason for wait in soon.waits] == ["waits: m is expected to have room in 50 s, cheaper than a new one"]
+    assert [told(wait.reason) for wait in told(soon.waits)] == [
+        "waits: m is expected to have room in 50 s, cheaper than a new one"
+    ]
     assert not soon.launches
     for job, seconds in (Job("a", FREE, time=600.0), 980.0), (Job("a", FREE, time=600.0, queued_at=-920.0), 50.0):
         assert plan([job], [there(seconds)], PAIR, policy="hours").launches  # that would be too late
     # What a new machine costs for a short job is less than the wait is worth.
-    assert plan([Job("a", FREE, time=600.0)], [there(250.0)], PAIR, policy="hours").waits
+    assert told(plan([Job("a", FREE, time=600.0)], [there(250.0)], PAIR, policy="hours").waits)
     assert plan([Job("a", FREE, time=10.0)], [there(250.0)], PAIR, policy="hours").launches
 
 
@@ -164,7 +167,7 @@ def test_a_job_whose_length_is_an_estimate_waits_for_longer() -> None:
     there = Location("m", size, size, "pair", usd_per_hour=2.0, running_jobs=running)
     for spread, waits in (0.0, 0), (0.5, 1):
         result = plan([Job("a", FREE, expected=Prediction(600.0, spread))], [there], PAIR, policy="hours")
-        assert len(result.waits) == waits
+        assert len(told(result.waits)) == waits
         assert len(result.launches) == 1 - waits
 
 

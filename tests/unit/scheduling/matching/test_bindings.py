@@ -20,6 +20,7 @@ from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import assign
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.resources import Resources
+from tests.reasons import clauses, told
 
 NODE = Resources(cpus=4, memory=8192)
 QUEUE = Location("hpc", NODE, hints=frozenset([NATIVE]), max_jobs=10)
@@ -51,7 +52,7 @@ def test_a_full_target_sends_the_job_to_the_next_one_and_the_reason_says_so() ->
     full = replace(HPC, locations=[replace(QUEUE, jobs=10)])
     found = place([job("a", "hpc/long", "hpc/short", "cloud/c7*")], LOCAL, full, CLOUD)
     assert found.placed == {"a": ("cloud", "c7i")}
-    assert found.passed == {"a": "site 'hpc' has 10 jobs already (max_jobs)"}
+    assert clauses(found.passed) == {"a": "site 'hpc' has 10 jobs already (max_jobs)"}
 
 
 def test_a_target_takes_a_pattern_of_instance_types_and_a_site_that_takes_no_unnamed_tasks() -> None:
@@ -62,7 +63,7 @@ def test_a_target_takes_a_pattern_of_instance_types_and_a_site_that_takes_no_unn
 def test_no_job_with_targets_goes_anywhere_else() -> None:
     full = replace(HPC, locations=[replace(QUEUE, jobs=10)])
     found = place([job("a", "hpc/long")], full, LOCAL)
-    assert (found.placed, list(found.waits)) == ({}, ["a"])
+    assert (found.placed, list(told(found.waits))) == ({}, ["a"])
 
 
 def test_jobs_whose_targets_are_in_opposite_orders_are_all_placed() -> None:
@@ -82,7 +83,7 @@ def test_what_no_target_can_ever_run_is_refused_with_the_reason_of_each() -> Non
         "target 'cloud/x9.*': no instance type of the site is 'x9.*', valid: c7g.xlarge, c7i.xlarge, m7i.xlarge",
         "target 'moon': there is no site 'moon'; the sites are: local, hpc, cloud",
     ):
-        assert words in found.refused["a"]
+        assert words in told(found.refused["a"])
 
 
 def test_shuffle_has_another_order_for_each_job_and_the_same_one_each_time() -> None:
@@ -104,7 +105,7 @@ def test_each_job_goes_its_own_way_and_is_told_of_its_own_places() -> None:
     found = assign(jobs, there, now=100.0, filters={"own": lambda job, _: ways[job.name]})
     assert found.placed == {"a": ("x", "m"), "b": ("y", "m"), "c": ("z", "m")}
     full = {name: f"site {name!r} has no room" for name in "xyz"}
-    assert found.waits == {
+    assert told(found.waits) == {
         "d": f"waits: {full['y']}; {full['z']}; {full['x']}",
         "e": f"waits: {full['z']}; {full['y']}",
     }
@@ -155,7 +156,7 @@ def test_a_filter_of_a_third_party_chooses_among_the_targets_and_what_it_gets_wr
     jobs = [job(name, "hpc/long", "local", filters=[name]) for name in known] + [job("plain", "local")]
     found = assign(jobs, [LOCAL, HPC], now=0.0, filters=known)
     assert found.placed == {"last": ("local", "here"), "plain": ("local", "here")}
-    assert found.refused == {
+    assert told(found.refused) == {
         "broken": "the binding filter 'broken' has failed: KeyError: 'broken'",
         "liar": "the binding filter 'liar' answers moon; valid: hpc/long, local",
         "none": "its binding filters (none) leave none of hpc/long, local",

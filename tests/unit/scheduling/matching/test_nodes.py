@@ -18,6 +18,7 @@ from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import assign
 from lading.scheduling.resources import Resources
+from tests.reasons import told
 
 NODE = Resources(16, 65536)
 JOB = Waiting(name="a", resources=Resources(4, 1000), nodes=4, hints=frozenset([LAYOUT]))
@@ -49,7 +50,7 @@ def test_a_job_goes_only_where_it_can_have_its_nodes() -> None:
 
 
 def test_the_reason_names_both_numbers() -> None:
-    refused = assign([JOB], [batch("small", {"": 3})], now=1.0).refused["a"]
+    refused = told(assign([JOB], [batch("small", {"": 3})], now=1.0).refused["a"])
     assert refused == "asks for 4 nodes, more than site 'small' can ever give to a job: site 'small' has 3"
     words = nowhere(replace(JOB, queue="short", hints=JOB.hints | {NATIVE}), [batch("hpc", {"": 9, "short": 2})])
     assert words.endswith("queue 'short' of site 'hpc' has 2")

@@ -20,6 +20,7 @@ from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import assign
 from lading.scheduling.resources import Resources
+from tests.reasons import told, trouble
 
 NODE = Resources(16, 65536)
 JOB = Waiting(name="a", resources=Resources(4, 1000))
@@ -56,7 +57,9 @@ def test_what_cannot_be_compared_stays_where_the_file_has_it() -> None:
     assert order(ten, machine("local"), four) == ["ten", "local", "four"]
     assert order(queue("silent", None, 10), four) == ["silent", "four"]
     assert order(queue("first", 5, 10, burst_after=60.0), four) == ["first", "four"]
-    assert order(queue("down", 9, 10, trouble="it is down"), ten) == ["ten", "down"], "what is idle there is for nobody"
+    assert order(queue("down", 9, 10, trouble=trouble("it is down")), ten) == ["ten", "down"], (
+        "what is idle there is for nobody"
+    )
 
 
 def test_a_job_that_names_a_place_asks_nobody() -> None:
@@ -114,8 +117,8 @@ def test_a_plugin_ranks_each_job_also_of_those_that_are_alike() -> None:
     assert len({job.shape for job in jobs}) == 1
     found = assign(jobs, [ten, four], now=1.0, rank=by_sample)
     assert {name: site for name, (site, _) in found.placed.items()} == {"0": "ten", "1": "four", "2": "four"}
-    silent = [queue(name, 0, 9, trouble=f"{name} is down") for name in ("ten", "four")]
-    waits = assign(jobs, silent, now=100.0, rank=by_sample).waits
+    silent = [queue(name, 0, 9, trouble=trouble(f"{name} is down")) for name in ("ten", "four")]
+    waits = told(assign(jobs, silent, now=100.0, rank=by_sample).waits)
     assert waits["0"] == "waits: ten is down; four is down"
     assert waits["1"] == "waits: four is down; ten is down"
     routes = router([ten, four], (), by_sample)

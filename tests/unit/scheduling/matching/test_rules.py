@@ -21,6 +21,7 @@ from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placement import Assignment, assign
 from lading.scheduling.resources import Resources
+from tests.reasons import clauses, told
 
 NODE = Resources(cpus=16, memory=65536)
 LESS = Rule("less", amounts=("cpus", "memory"))
@@ -53,7 +54,7 @@ def test_an_unmodified_match_on_the_last_place_beats_a_modified_one_on_the_first
     job = wants("a")
     found = place(job, site("first", 8), site("second", 8), site("last", 16))
     assert (found.placed, got(found, job)) == ({"a": ("last", "last0")}, (None, job))
-    assert found.passed == {"a": "site 'first' has no room; site 'second' has no room"}
+    assert clauses(found.passed) == {"a": "site 'first' has no room; site 'second' has no room"}
 
 
 def test_each_rule_is_tried_at_all_places_before_the_next_one() -> None:
@@ -69,7 +70,7 @@ def test_what_must_be_is_under_no_rule_less() -> None:
     job = wants("a", least=4)
     found = place(job, site("first", 3), site("last", 3))
     assert got(found, job)[1].resources.cpus == 4, "it is in store until there is room for that"
-    assert place(wants("a", least=17, wish=32), site("only", 16)).refused["a"].startswith("asks for 17 cpus")
+    assert told(place(wants("a", least=17, wish=32), site("only", 16)).refused["a"]).startswith("asks for 17 cpus")
     gpus = replace(wants("a"), features=frozenset(["gpu"]))
     assert place(gpus, site("plain", 16), site("gpus", 4, features=["gpu"])).placed == {"a": ("gpus", "gpus0")}
 
@@ -79,13 +80,13 @@ def test_a_site_that_is_named_is_kept_and_asks_no_other() -> None:
     found = place(job, site("first", 8, burst_after=600.0), site("last", 16))
     assert (found.placed, got(found, job)[0]) == ({"a": ("first", "first0")}, "less"), "it does not wait for another"
     typed = replace(wants("b"), instance_type="large")
-    assert "hint instance_type" in place(typed, site("first", 16)).refused["b"]
+    assert "hint instance_type" in told(place(typed, site("first", 16)).refused["b"])
 
 
 def test_a_wish_that_nothing_can_ever_grant_is_no_reason_to_refuse() -> None:
     job = wants("a", wish=64)
     assert got(place(job, site("only", 16)), job)[1].resources.cpus == 16
-    assert "no rule of the sites file lets it have less" in place(job, site("only", 16), rules=()).refused["a"]
+    assert "no rule of the sites file lets it have less" in told(place(job, site("only", 16), rules=()).refused["a"])
 
 
 def test_a_job_stays_where_something_is_launched_for_all_that_it_wishes() -> None:
@@ -94,7 +95,7 @@ def test_a_job_stays_where_something_is_launched_for_all_that_it_wishes() -> Non
     cloud = site("cloud", market=MachineMarket(Catalogue(kinds)), turned_away={"a": 60.0})
     cloud = replace(cloud, possible=[Location("large", NODE, instance_type="large")])
     found = place(wants("a"), site("first", 8), cloud)
-    assert (found.placed, list(found.waits), len(found.provisions["cloud"].launches)) == ({}, ["a"], 1)
+    assert (found.placed, list(told(found.waits)), len(found.provisions["cloud"].launches)) == ({}, ["a"], 1)
 
 
 def test_who_asks_for_spot_gets_a_machine_on_demand_only_by_a_rule_and_where_no_spot_is_to_be_had() -> None:
@@ -134,7 +135,7 @@ def test_a_longer_queue_for_the_one_that_is_named() -> None:
     rule = Rule("a longer queue", queues={"short": "long"})
     assert variants(job, [rule]) == [(None, ()), ("a longer queue", (("queue", "long"),))]
     full = SiteView(name="hpc", locations=[replace(queue, jobs=1)], possible=[queue])
-    assert place(job, full, rules=[rule]).waits.keys() == {"a"}
+    assert told(place(job, full, rules=[rule]).waits).keys() == {"a"}
     assert variants(Waiting(name="b", resources=Resources(1, 100)), [rule]) == [(None, ())]
 
 
@@ -144,7 +145,7 @@ def test_filters_choose_the_places_and_rules_stay_outside() -> None:
     sites = [site("first", 8), site("second", 16), site("last", 8)]
     turned = {"turned": lambda job, targets: list(reversed(targets))[:2]}
     found = assign([job], sites, now=100.0, filters=turned)
-    assert (found.placed, found.passed) == ({"a": ("second", "second0")}, {"a": "site 'last' has no room"})
+    assert (found.placed, clauses(found.passed)) == ({"a": ("second", "second0")}, {"a": "site 'last' has no room"})
     sites[1] = site("second", 8)
     found = assign([job], sites, now=100.0, filters=turned)
     assert (found.placed, got(found, job)[0]) == ({"a": ("last", "last0")}, "less")
@@ -192,9 +193,9 @@ def half(job: Job) -> Sequence[Mapping[str, object]]:
 def test_a_plugins_rule_relaxes_wishes_alone_and_what_it_gets_wrong_costs_its_jobs(answer: Any, words: str) -> None:
     job = replace(wants("a"), features=frozenset(["gpu"]))
     there = site("only", 8, features=["gpu"])
-    assert words in place(job, there, rules=[Rule("odd", relax=lambda job: answer)]).refused["a"]
+    assert words in told(place(job, there, rules=[Rule("odd", relax=lambda job: answer)]).refused["a"])
     found = place(job, there, rules=[Rule("half", relax=half)])
     assert got(found, job) == ("half", replace(job, resources=Resources(8, 1000)))
     plain = replace(wants("b"), soft=None, features=frozenset())
     fine = assign([job, plain], [there], now=1.0, rules=[Rule("odd", relax=lambda job: [] if job.name == "b" else 5)])  # type: ignore[return-value,arg-type]
-    assert list(fine.refused) == ["a"]
+    assert list(told(fine.refused)) == ["a"]

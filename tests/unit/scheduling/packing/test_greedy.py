@@ -15,6 +15,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.plan import Limits
 from lading.scheduling.planner import plan
 from lading.scheduling.resources import Resources
+from tests.reasons import told
 from tests.services.examples import part
 from tests.services.packing import catalogue, check, contents, problems, seven_bridges
 
@@ -95,7 +96,7 @@ def test_a_hint_is_the_only_type_also_of_running_instances() -> None:
 def test_a_hint_that_is_too_small_is_an_error() -> None:
     goods = catalogue(small=(2, 4, 0.1), large=(8, 16, 0.4))
     result = plan([Job("x", Resources(4, 1), instance_type="small")], (), goods)
-    assert [(refusal.job, refusal.reason) for refusal in result.refusals] == [
+    assert [(refusal.job, told(refusal.reason)) for refusal in told(result.refusals)] == [
         ("x", "is too large for every machine that is a small; the closest is small: 4 cpus where it has 2 cpus")
     ]
     assert not result.placements

@@ -18,6 +18,7 @@ from lading.scheduling.placing.hours import BOOTS, PATIENCE
 from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.resources import Resources
+from tests.reasons import told
 from tests.services.packing import catalogue
 
 NOW = 100_000.0
@@ -78,7 +79,7 @@ def test_one_whose_run_cannot_pay_takes_no_room_of_others() -> None:
     whole = job("other", resources=Resources(16, 1000))
     found = tick(whole, job(budget=Budget("run", 5.0, 5.0, 0.0)))
     assert found.placed == {"other": ("cloud", "there")}
-    assert "max_usd" in found.provisions["cloud"].waits["job"]
+    assert "max_usd" in told(found.provisions["cloud"].waits["job"])
 
 
 @pytest.mark.parametrize("market", [{"held": "AWS says no"}, {"limits": Limits(instances=1)}], ids=["held", "limit"])

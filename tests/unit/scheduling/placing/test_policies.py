@@ -17,6 +17,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.policies import Allocations, Context, Files, JobAllocation
 from lading.scheduling.resources import Resources
+from tests.reasons import told
 
 NOW = 1000.0
 GIB = 2**30
@@ -186,7 +187,7 @@ def test_jobs_are_where_they_were_put_and_count_for_all_levels_beneath() -> None
 def test_what_a_policy_gets_wrong_is_said_and_holds_up_no_other_site(answer: Any, words: str) -> None:
     site = lab(X, policy="mine")
     found = assign([waits("a")], replace(site, burst_after=60), policies={"mine": Recorder(answer)})
-    assert words in str(found.waits["a"])
+    assert words in str(told(found.waits["a"]))
     other = replace(site, name="other", policy="greedy")
     assert assign([waits("a")], site, other, policies={"mine": Recorder(answer)}).placed == {"a": ("other", "X")}
 
@@ -201,7 +202,7 @@ def test_a_policy_cannot_change_what_the_next_jobs_are_placed_by(change: str) ->
             return "Q"
 
     found = assign([waits("a")], lab(X, policy="mine"), policies={"mine": Meddler()})
-    assert "its policy has failed: AttributeError: 'mappingproxy'" in str(found.waits["a"])
+    assert "its policy has failed: AttributeError: 'mappingproxy'" in str(told(found.waits["a"]))
 
 
 def test_what_was_tried_in_vain_is_not_tried_again() -> None:
@@ -233,4 +234,4 @@ def test_a_policy_that_fails_at_one_site_is_said_of_no_other() -> None:
     there = lab(X, policy="broken"), replace(lab(full(Y), policy="first_come"), name="other")
     found = assign([waits("a", at=0.0)], *there, policies={"broken": Broken()})
     words = "site 'lab': its policy has failed: ValueError: no map; site 'other' has no room"
-    assert found.waits == {"a": f"waits: {words}"}
+    assert told(found.waits) == {"a": f"waits: {words}"}

@@ -10,6 +10,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.run_cost import Bill, Step, begins, least_price, on_machines
+from tests.reasons import told
 
 SMALL = InstanceType("small", Resources(2, 8000), (Offering(1.0), Offering(0.5, "spot")))
 LARGE = InstanceType("large", Resources(8, 32_000), (Offering(4.4),), features=frozenset({"fast"}))
@@ -50,5 +51,5 @@ def test_machines_are_shared_among_steps_and_what_has_no_place_is_said() -> None
     }
     huge = Step("huge", 1, Job("huge", Resources(64, 1000)), Prediction(60.0))
     refused = on_machines([huge], {"huge": 0.0}, MARKET)
-    assert (refused.usd, refused.of_steps, list(refused.refused)) == (0.0, {}, ["huge"])
+    assert (refused.usd, refused.of_steps, list(told(refused.refused))) == (0.0, {}, ["huge"])
     assert on_machines([], {}, MARKET) == Bill(0.0, {}, {})

@@ -16,6 +16,7 @@ from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
+from tests.reasons import told
 from tests.services.examples import part
 from tests.services.packing import catalogue
 
@@ -110,7 +111,7 @@ def test_reclaimed_jobs_begin_anew() -> None:
 
 def test_a_job_that_nothing_fits_is_named() -> None:
     report = simulate([arrival("huge", 99, 0, 1), arrival("a", 1, 0, 1)], ONE)
-    assert [name for name, _ in report.refusals] == ["huge"]
+    assert [name for name, _ in told(report.refusals)] == ["huge"]
     assert report.unplaced == 1
 
 

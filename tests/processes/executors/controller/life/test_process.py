@@ -89,7 +89,8 @@ def add_job(engine: Engine, token: str) -> None:
 
 def reason(engine: Engine) -> str | None:
     with Session(engine) as session:
-        return session.scalar(select(Job.reason))
+        found = session.scalar(select(Job.reason))
+        return None if found is None else str(found)
 
 
 def test_tasks_are_told_why_no_controller_stays_up(

@@ -446,7 +446,7 @@ def test_the_reason_for_waiting_is_told(fleet: Fleet) -> None:
     assert fleet.solo.words["a"].startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
     fleet.poller.fleet.allocations[name].submission.excluded = ("n7",)
     fleet.go()
-    assert fleet.solo.words["a"].endswith(" (kept away from n7, where jobs have failed)")
+    assert fleet.solo.words["a"].endswith("; it is kept away from n7, where jobs have failed")
 
 
 def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
