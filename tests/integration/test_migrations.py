@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store.db_manager import LadingDBManager
+from lading.scheduling.reasons import because
 from tests.conftest import DATABASES
 from tests.services.mariadb import MariaDB
 
@@ -77,6 +78,8 @@ def fill(engine: Engine, names: set[str], key: str) -> None:
 
 
 def value(column: Any, key: str) -> Any:
+    if column.name == "reason" and "reason_code" in column.table.columns:
+        return because("turn").to_json()
     if column.type.python_type is str:
         return "running" if column.name == "state" else key
     # MySQL has no type of its own for what is true or false.
@@ -113,6 +116,9 @@ def test_what_older_versions_have_stored_goes_up_and_down(engine: Engine) -> Non
             "old": (None, 3),
             "newer": (5, 5),
         }
+        reasons = {job.token: (str(job.reason), job.reason_code) for job in session.scalars(select(store.Job))}
+        assert reasons["old"] == ("old", "free_text"), "a sentence stays as it is"
+        assert reasons["newer"][0] == str(because("turn"))
         store.apply(session, [store.Change("old", {"state": store.State.SUCCEEDED, "usd": 0.5})])
         session.commit()
         assert session.get_one(store.Job, "old").usd == 0.5
@@ -121,6 +127,9 @@ def test_what_older_versions_have_stored_goes_up_and_down(engine: Engine) -> Non
 
     for revision in reversed([first, *later[:-1]]):
         move(engine, revision, up=False)
+        with engine.connect() as connection:
+            job = tables(engine)["lading_job"].columns
+            assert connection.scalar(select(job.reason).where(job.token == "old")) == "old"
         left = counts(engine)
         assert left["lading_job"] == 2
         assert {name: count for name, count in left.items() if name != "lading_location"}.items() <= stored.items()
