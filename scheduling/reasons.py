@@ -28,6 +28,8 @@ MOST_KINDS = 5
 LONGEST_TEXT = 4000
 LONGEST_CODE = 40
 MOST_PARTS = 30
+LONGEST_PART = 250
+MOST_DEEP = 4
 # MySQL's TEXT holds 65,535 bytes.
 MOST_JSON = 60_000
 # A database's column takes so many characters of the name of a limit.
@@ -205,33 +207,44 @@ class Reason:
 
     def to_json(self) -> str:
         """The same reason has always the same text, which a column takes: of very many parts the last are left out."""
-        text = json.dumps(self.to_data(), sort_keys=True)
-        return text if len(text) <= MOST_JSON or not self.also else replace(self, also=self.also[:-1]).to_json()
+        kept = self
+        while len((text := json.dumps(kept.to_data(), sort_keys=True, ensure_ascii=False)).encode()) > MOST_JSON:
+            if not kept.also:
+                break
+            kept = replace(kept, also=kept.also[:-1])
+        return text
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Reason:
-        """A reason that has travelled.
+        """A reason that another process has sent.
 
-        :raises ValueError: it is none, or lacks what the sentence of its code has to be told
+        :raises ValueError: it is none, or lacks a parameter of its code
         """
-        try:
-            params = {str(name): _value(value) for name, value in dict(data.get("params") or {}).items()}
-            made = cls(
-                _clean(data["code"])[:LONGEST_CODE], _sorted(params), tuple(map(cls.of_data, data.get("also") or ()))
-            )
-            if missing := sorted(_named(made.meaning) - params.keys() - {"code"}):
-                raise ValueError(f"{', '.join(missing)} is missing")
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{str(data)[:200]} is no reason: {type(error).__name__}: {error}") from error
-        return made
+        return cls._read(data, MOST_DEEP, is_strict=True)
 
     @classmethod
     def of_json(cls, text: str) -> Reason:
-        """A reason that was stored.
+        """A reason that was stored; one of another version may lack parameters.
 
         :raises ValueError: the text is none
         """
-        return cls.of_data(json.loads(text))
+        return cls._read(json.loads(text), MOST_DEEP, is_strict=False)
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any], levels: int, *, is_strict: bool) -> Reason:
+        try:
+            code = _clean(data["code"])[:LONGEST_CODE]
+            named = {*_named(CODES.get(code, UNKNOWN)), "site"} - {"code"}
+            params = {name: _value(each) for name, each in dict(data.get("params") or {}).items() if name in named}
+            if is_strict and (missing := sorted(named - params.keys() - {"site"})):
+                raise ValueError(f"{', '.join(missing)} is missing")
+            more = list(data.get("also") or ())[:MOST_PARTS]
+            if more and not levels:
+                raise ValueError("it is nested too deeply")
+            also = tuple(cls._read(each, levels - 1, is_strict=is_strict) for each in more)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{str(data)[:200]} is no reason: {type(error).__name__}: {error}") from error
+        return cls(code, _sorted(params), also)
 
 
 def because(code: str, /, **params: Any) -> Reason:
@@ -280,7 +293,8 @@ def _value(value: Any) -> Value:
     if isinstance(value, Resources):
         return value.cpus, value.memory, value.disk, value.gpus
     if isinstance(value, (list, tuple)):
-        return tuple(each if isinstance(each, (int, float)) else _clean(each) for each in value[:MOST_PARTS])
+        parts = value[:MOST_PARTS]
+        return tuple(each if isinstance(each, (int, float)) else _clean(each)[:LONGEST_PART] for each in parts)
     if isinstance(value, str):
         return _clean(value)
     if value is None or isinstance(value, (int, float)):

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, St
 from sqlalchemy.orm import Mapped, mapped_column, registry, validates
 
 from lading.scheduling.matching.rules import NODES, soft
-from lading.scheduling.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason, free_text
+from lading.scheduling.reasons import CAUSES, LONGEST_CODE, LONGEST_LIMIT, Reason, free_text
 from lading.scheduling.resources import Layout, Resources
 
 metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
@@ -184,6 +184,14 @@ class Job(Base):
         Index("lading_job_ahead", "ahead", "state"),
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
     )
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do about it if it waits or has failed; None: nothing is known to be."""
+        if self.state in ENDED:
+            cause = CAUSES.get(self.cause or "")
+            return None if cause is None else cause.remedy
+        return None if self.state == State.RUNNING or self.reason is None else self.reason.meaning.remedy
 
     @validates("reason")
     def _with_code(self, _: str, value: Reason | str | None) -> Reason | None:

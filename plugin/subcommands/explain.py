@@ -180,10 +180,11 @@ def complain_of_silence(views: list[SiteView]) -> None:
 
 def outcome(job: Job) -> Step:
     """What has become of a job, in words."""
+    remedy = [f"what would change it: {job.remedy}"] if job.remedy else []
     if job.site is None:
-        return Step(State(job.state).value, [str(job.reason or "it waits for its turn")])
+        return Step(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])
     where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
     words = [f"at {where}"]
     words += [job.placed_because] if job.placed_because else []
     words += [str(job.reason)] if job.reason and str(job.reason) != job.placed_because else []
-    return Step(State(job.state).value, words)
+    return Step(State(job.state).value, words + remedy)

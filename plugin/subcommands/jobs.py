@@ -69,6 +69,7 @@ def job_row(job: Job, held: str | None = None) -> dict[str, Any]:
         "reason": None if job.reason is None else str(job.reason),
         "reason_code": job.reason_code,
         "reason_limit": job.reason_limit,
+        "remedy": job.remedy,
         "cpus": job.cpus,
         "memory_mib": job.memory,
         "disk_mib": job.disk,

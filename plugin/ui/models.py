@@ -183,6 +183,8 @@ class Try(BaseModel):
     try_number: int
     state: str | None
     cause: str | None
+    cause_title: str | None
+    """What that means, in short."""
     reason: str | None
     reason_code: str | None
     remedy: str | None

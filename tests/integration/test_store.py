@@ -374,6 +374,27 @@ def test_a_long_wait_gets_a_reason_once(session: Session) -> None:
     assert (job.token, job.reason, job.reason_code, job.news) == ("long", because("turn"), "turn", 1)
 
 
+def test_airflow_hears_of_another_code_or_limit_and_not_of_another_number(session: Session) -> None:
+    add(session, "a", queued_at=1.0)
+    quotas = [("standard", 8), ("standard", 9), ("gpu", 9)]
+    news = []
+    for quota, used in quotas:
+        reason = because("quota", quota=quota, used=used, most=9, type="t", vcpus=2)
+        store.explain(session, reason, ["a"])
+        session.expire_all()
+        job = session.get_one(store.Job, "a")
+        assert (job.reason, job.reason_code, job.reason_limit) == (reason, "quota", f"quota {quota}")
+        news.append(job.news)
+    assert news == [1, 1, 2]
+    store.forget_reasons(session, "turn")
+    session.expire_all()
+    assert session.get_one(store.Job, "a").reason is not None
+    store.forget_reasons(session, "quota")
+    session.expire_all()
+    job = session.get_one(store.Job, "a")
+    assert (job.reason, job.reason_code, job.reason_limit) == (None, None, None)
+
+
 def test_locations_are_replaced(session: Session) -> None:
     def location(name: str, cpus: float) -> Location:
         return Location(site="s", name=name, kind="local", cpus=cpus, memory=1, disk=1, gpus=0.0, seen_at=1.0)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import ENDED, Job, State, instances, usd_until
+from lading.executors.store import Job, instances, usd_until
 from lading.executors.store.gangs.rows import held_for
 from lading.plugin.ui.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
@@ -63,19 +63,12 @@ def as_try(job: Job, sight: Sight, usd: float | None, boot: Boot | None, held: s
         queue=job.queue or job.queue_hint,
         usd=usd,
         reason=None if job.reason is None else str(job.reason),
-        remedy=remedy(job),
+        remedy=job.remedy,
+        cause_title=CAUSES[job.cause].title if job.cause in CAUSES else None,
         phases=as_phases(job, boot),
         **{name: getattr(job, name) for name in AS_STORED},
     )
     return found if sight.sees(job.dag_id) else unnamed(found)
-
-
-def remedy(job: Job) -> str | None:
-    """What would change that a job waits, or that it has failed; None: nothing need be changed."""
-    if job.state in ENDED:
-        cause = CAUSES.get(job.cause or "")
-        return None if cause is None else cause.remedy
-    return None if job.state == State.RUNNING or job.reason is None else job.reason.meaning.remedy
 
 
 def unnamed(found: Try) -> Try:

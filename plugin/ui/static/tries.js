@@ -25,7 +25,7 @@ export function Facts({job, now}) {
   const seconds = ran(job, now), used = job.cpu_seconds === null || !seconds ? null : job.cpu_seconds / seconds;
   const limit = (value, words) => (value === null ? "" : ` (limit ${words(value)})`);
   const rows = [
-    ["State", h("span", null, h(Badge, {word: job.state}), job.cause ? ` ${job.cause}` : "",
+    ["State", h("span", null, h(Badge, {word: job.state}), job.cause ? ` ${[job.cause, job.cause_title].filter(Boolean).join(": ")}` : "",
       job.state === "attempted" && h(Confirmed, {label: "Wake", question: "Look for room now?", onYes: () => ask("wake", job.id)}))],
     ["Why", spoken(job.reason) ?? (["queued", "attempted", "placed"].includes(job.state) ? "nothing was said yet" : null)],
     ["What would change it", job.remedy],

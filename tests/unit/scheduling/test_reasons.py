@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import ast
 import json
 import string
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+import lading.scheduling
+from lading.hooks.batch.system import Cause
+from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import CAUSES, CODES, NEW, Actor, Code, Form, Reason, because, combined, free_text
 from lading.scheduling.resources import Resources
 
@@ -64,6 +70,10 @@ def test_each_cause_of_failure_has_all_that_people_are_told(cause: Any) -> None:
     assert cause.remedy.endswith(".")
     assert cause.actors
     assert len(cause.key) <= 20
+
+
+def test_each_cause_that_batch_systems_and_retries_name_is_in_the_table() -> None:
+    assert {*get_args(Cause), *INFRASTRUCTURE} <= CAUSES.keys()
 
 
 def test_numbers_make_no_other_reason_and_limits_do() -> None:
@@ -125,3 +135,47 @@ def test_a_code_of_a_newer_agent_is_shown_by_its_name() -> None:
     assert str(newer) == "waits: moonlight: a reason of another version of Lading"
     assert newer.meaning.kind == "other"
     assert str(NEW) == "waits: nothing was said yet"
+
+
+def test_what_another_version_has_stored_is_shown_all_the_same() -> None:
+    stored = '{"code": "paused", "params": {"site": "hpc", "since": 3}}'
+    assert str(Reason.of_json(stored)) == "waits: site 'hpc' is paused by ?"
+    assert str(Reason.of_json('{"code": "quota", "params": {"used": "many"}}')).startswith("waits: many of ? vCPUs")
+
+
+def test_a_reason_of_very_many_parts_is_one_that_a_column_takes() -> None:
+    large = free_text("\N{FIRE}" * 100_000 + "\0\udcff")
+    for reason in (large.with_also(*[large] * 1000), large.with_also(large.with_also(large.with_also(large)))):
+        text = reason.to_json()
+        assert len(text.encode()) < 65_535
+        assert "\0" not in text
+        assert Reason.of_json(text).code == "free_text"
+    nested: dict[str, Any] = {"code": "turn"}
+    for _ in range(10):
+        nested = {"code": "turn", "also": [nested]}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Reason.of_data(nested)
+
+
+def made(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """The reasons that a module makes, by the code that is written there."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "because":
+            for each in ast.walk(node.args[0]):
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    yield each.value, node
+
+
+def test_reasons_are_made_of_codes_of_the_table_with_all_their_parameters() -> None:
+    root = Path(lading.scheduling.__file__).parents[1]
+    calls = [(path, *each) for path in root.rglob("*.py") for each in made(path)]
+    assert len(calls) > 50
+    for path, code, call in calls:
+        assert code in CODES, f"{path}:{call.lineno}"
+        given = {each.arg for each in call.keywords}
+        needed = fields(CODES[code].sentence) | fields(CODES[code].limit)
+        assert None in given or needed <= given, f"{path}:{call.lineno}: {code} needs {needed}"
+    texts = "\n".join(path.read_text() for path in root.rglob("*.py") if path != root / "scheduling/reasons.py")
+    assert not [code for code in CODES if f'"{code}"' not in texts and code not in ("free_text", "new")], (
+        "no module makes it"
+    )

@@ -103,6 +103,6 @@ def test_no_job_comes_to_a_site_that_does_not_admit_its_account(tmp_path: Path, 
     other = SiteView(name="other", locations=(there := [Location("m", Resources(4, 8000))]), possible=there)
     job = Waiting(name="b", resources=Resources(1, 100))
     assert assign([job], [seen, other], now=1.0).placed == {"b": ("other", "m")}
-    assert assign([job], [seen], now=1.0).refused["b"].startswith(f"site 'hpc' takes no jobs now: {WORDS}")
+    assert str(assign([job], [seen], now=1.0).refused["b"]).startswith(f"site 'hpc' takes no jobs now: {WORDS}")
     named = replace(job, targets=as_text(["hpc", "other"], []))
     assert assign([named], [seen, other], now=1.0).placed == {"b": ("other", "m")}

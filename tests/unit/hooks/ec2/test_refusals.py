@@ -183,12 +183,25 @@ def test_an_account_that_may_have_no_more_volumes_launches_nothing_until_a_machi
     shortages.refused(TRIED, EC2Error(client.meaning(code), code, "full"))
     assert f"{code}: full; raise the quotas of EBS" in str(shortages.held), "and no quota of vCPUs"
     assert shortages.missing(TRIED) is None
+    assert shortages.reason is not None
+    assert (shortages.reason.code, shortages.reason.meaning.kind) == ("account_limit", "quota")
     shortages.freed()
-    assert shortages.held is None
+    assert (shortages.held, shortages.reason) == (None, None)
     shortages.failed(TRIED, f"Client.{code}: full")
     shortages.refused(TRIED, EC2Error(client.meaning("OptInRequired"), "OptInRequired", "no"))
     shortages.freed()
     assert "OptInRequired" in str(shortages.held), "for which no room helps"
+    assert shortages.reason is not None
+    assert shortages.reason.code == "refused"
+
+
+def test_machines_that_never_answer_are_a_reason_of_their_own() -> None:
+    shortages = Shortages()
+    while shortages.held is None:
+        shortages.never_answered(TRIED, "no route to it")
+    assert shortages.reason is not None
+    assert shortages.reason.code == "machines_silent"
+    assert "never answered; the last one: no route to it" in str(shortages.reason)
 
 
 def test_a_zone_is_held_when_all_of_its_subnets_are() -> None:

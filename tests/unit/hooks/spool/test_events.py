@@ -74,6 +74,9 @@ WRONG: list[Any] = [
     FINISHED | {"cpu_seconds": "1"},
     STARTED | {"at": True},
     {"event": "waiting", "token": "x", "reason": None},
+    {"event": "waiting", "token": "x", "reason": {"code": "paused"}},
+    {"event": "waiting", "token": "x", "reason": {"code": "turn", "also": [5]}},
+    {"event": "waiting", "token": "x", "reason": {"params": {}}},
     {"event": ["waiting"], "token": "x", "reason": "in words"},
     {"event": "e" * 1000},
 ]

@@ -19,6 +19,7 @@ from lading.operators import resources
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands.explain import report
 from lading.scheduling.hints.hints import Hints
+from lading.scheduling.reasons import because
 from tests.clusters.sites import make_settings
 
 SITES = """
@@ -98,11 +99,13 @@ def test_each_step_says_what_came_of_it(known: Known) -> None:
 
 
 def test_targets_are_tried_in_their_order_and_nothing_is_asked(known: Known) -> None:
-    lines = known.lines(hints={"targets": ["ten/long", "four"]}, reason="waits: site 'four' has no room")
+    lines = known.lines(hints={"targets": ["ten/long", "four"]}, reason=because("site_full", site="four"))
     assert lines[1] == "1. bindings: its Dag, or a binding, names the targets ten/long, four"
     assert lines[5] == "3. ranking: nothing is asked: its places are named, or there is only one"
     assert "ten/long has room now; four has room now" in lines[6]
-    assert lines[7] == "5. queued: waits: site 'four' has no room"
+    assert lines[7] == "5. queued:"
+    assert lines[8].endswith("waits: site 'four' has no room")
+    assert "what would change it: More or larger machines" in lines[9]
 
 
 def test_what_a_rule_gave_is_told_beside_what_was_wished(known: Known) -> None:

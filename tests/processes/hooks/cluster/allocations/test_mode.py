@@ -250,7 +250,7 @@ def test_an_account_that_is_not_admitted_is_not_asked_for_again_and_again(fleet:
     assert fleet.read("asked").split() == ["x"]
     held = fleet.poller.submitter.market().held
     assert held is not None
-    assert held.startswith("slurm does not admit its account: ")
+    assert held.sentence.startswith("slurm does not admit its account: ")
 
 
 def test_a_submission_without_an_answer_is_found_by_its_name(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
