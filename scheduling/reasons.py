@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -140,6 +140,28 @@ class Reason:
     code: str
     params: tuple[tuple[str, Value], ...] = ()
     also: tuple[Reason, ...] = ()
+    # Ten thousand jobs share few reasons, each of which is compared and looked up for every one of them.
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.code, self.params, self.also)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Reason):
+            return NotImplemented
+        return self._hash == other._hash and (self.code, self.params, self.also) == (
+            other.code,
+            other.params,
+            other.also,
+        )
+
+    def __reduce__(self) -> tuple[type[Reason], tuple[Any, ...]]:
+        return Reason, (self.code, self.params, self.also)  # hashes of text differ between processes
 
     @property
     def meaning(self) -> Code:

@@ -103,12 +103,18 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
             change = relaxed(change, by_token[token], stop)
         changes.append(change)
     reasons: dict[Reason, list[str]] = {}
+    is_new: dict[tuple[int, int], bool] = {}
     for job in jobs:
         reason = found.waits.get(job.name)
-        if not reason and job.reason is not None and job.name in found.waits:
+        if reason is None and job.reason is not None and job.name in found.waits:
             # A short wait for its turn is not worth a reason; but one that does not hold any more is replaced.
             reason = BEHIND_OTHERS
-        if reason and reason != job.reason:
+        if reason is None or reason is job.reason:
+            continue
+        pair = id(reason), id(job.reason)  # few pairs of thousands of jobs
+        if pair not in is_new:
+            is_new[pair] = reason != job.reason
+        if is_new[pair]:
             reasons.setdefault(reason, []).append(job.name)
     orders = {site: launched.orders(each.launches) for site, each in found.provisions.items() if each.launches}
     decision = Decision(tuple(changes), placed, orders=orders, provisions=found.provisions)

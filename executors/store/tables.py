@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from functools import lru_cache
 from typing import Any
 
 from airflow.models.base import StringID, _get_schema, naming_convention
@@ -18,6 +19,10 @@ metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
 Base: Any = registry(metadata=metadata).generate_base()
 
 
+# Thousands of jobs that wait are read in each tick, and have few reasons.
+_stored = lru_cache(4096)(Reason.of_json)
+
+
 class ReasonText(TypeDecorator[Reason]):
     """A reason as JSON. Words for which there is no code yet are a reason of their own, see :func:`free_text`."""
 
@@ -28,7 +33,7 @@ class ReasonText(TypeDecorator[Reason]):
         return None if value is None else as_reason(value).to_json()
 
     def process_result_value(self, value: str | None, dialect: Any) -> Reason | None:
-        return None if value is None else Reason.of_json(value)
+        return None if value is None else _stored(value)
 
 
 def as_reason(value: Reason | str) -> Reason:

@@ -64,7 +64,7 @@ def as_try(job: Job, sight: Sight, usd: float | None, boot: Boot | None, held: s
         usd=usd,
         reason=None if job.reason is None else str(job.reason),
         remedy=job.remedy,
-        cause_title=CAUSES[job.cause].title if job.cause in CAUSES else None,
+        cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
         phases=as_phases(job, boot),
         **{name: getattr(job, name) for name in AS_STORED},
     )

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import ast
 import json
+import pickle
 import string
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -179,3 +182,10 @@ def test_reasons_are_made_of_codes_of_the_table_with_all_their_parameters() -> N
     assert not [code for code in CODES if f'"{code}"' not in texts and code not in ("free_text", "new")], (
         "no module makes it"
     )
+
+
+def test_a_reason_is_the_same_in_another_process() -> None:
+    reason = because("paused", site="hpc", by="me").with_also(because("turn"))
+    code = f"import pickle, sys; sys.stdout.buffer.write(pickle.dumps({{pickle.loads({pickle.dumps(reason)!r}): 1}}))"
+    other = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    assert pickle.loads(other.stdout) == {reason: 1}
