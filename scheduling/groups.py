@@ -98,7 +98,7 @@ def task_name(dag_id: object, run_id: object, task_id: object) -> str:
     return f"{dag_id} {run_id} {task_id}"
 
 
-# A location of a site; of a batch job of its own, which lies in a queue, also its token and the number of the node.
+# A location of a site; of a batch job of its own, which lies in a queue, also its token.
 Used = tuple[str, ...]
 
 
@@ -107,11 +107,13 @@ class Machines:
     """The machines on which the jobs of limited groups are.
 
     :param most: of each group that has a limit and of which jobs wait: on how many its jobs may be at once
-    :param used: of each group: on which they are
+    :param used: of each group: on which they are, and as how many machines each of these counts, all nodes of a batch
+        job together: an author may ask for any number of them
     """
 
     most: dict[Label, int] = field(default_factory=dict)
-    used: dict[Label, set[Used]] = field(default_factory=dict)
+    used: dict[Label, dict[Used, int]] = field(default_factory=dict)
+    _number: Counter[Label] = field(default_factory=Counter, init=False, repr=False)
 
     @classmethod
     def of(cls, waiting: Iterable[Waiting]) -> Machines:
@@ -131,9 +133,11 @@ class Machines:
 
         :param is_queue: whether the job is a batch job of its own there
         """
+        where, number = ((site, location, job.name), job.nodes) if is_queue else ((site, location), 1)
         for label in labels(job):
-            own = [(job.name, str(number)) for number in range(job.nodes)] if is_queue else [()]
-            self.used.setdefault(label, set()).update((site, location, *each) for each in own)
+            there = self.used.setdefault(label, {})
+            self._number[label] += number - there.get(where, 0)
+            there[where] = number
 
     def full(self, job: Job) -> Label | None:
         """The group of a job that may use no further machine, or none as large as it is; None: there is none."""
@@ -143,7 +147,7 @@ class Machines:
 
     def _left(self, label: Label) -> float:
         most = self.most.get(label)
-        return float("inf") if most is None else most - len(self.used.get(label, ()))
+        return float("inf") if most is None else most - self._number[label]
 
     def are_at(self, label: Label, site: str) -> bool:
         """Whether jobs of a group are on a machine of a site that others can share."""
@@ -153,8 +157,9 @@ class Machines:
         """What is left of the limits for some locations of a site, those counted on which jobs of a group are."""
         found: dict[str, dict[str, int]] = {"task": {}, "run": {}}
         for label, most in self.most.items():
-            here = {(site, name) for name in on(label, locations)}
-            found[label.kind][label.name] = max(0, most - len(self.used.get(label, set()) - here))
+            used = self.used.get(label, {})
+            here = sum(used.get((site, name), 0) for name in on(label, locations))
+            found[label.kind][label.name] = max(0, most - self._number[label] + here)
         return Limits(tasks=found["task"], runs=found["run"])
 
     def reason(self, label: Label) -> str:
@@ -196,6 +201,7 @@ class Allowance:
         named = [("task", limits.tasks), ("run", limits.runs)]
         self.most = {Label(kind, name): most for kind, names in named for name, most in names.items()}
         self.used = {label: on(label, locations) for label in self.most}
+        self._number = {label: len(used) for label, used in self.used.items()}
 
     def full(self, job: Job) -> list[Label]:
         """The groups of a job that may use no further machine."""
@@ -204,14 +210,22 @@ class Allowance:
         return [label for label in labels(job) if label in self.most and not self._left(label) >= job.nodes]
 
     def _left(self, label: Label) -> int:
-        return self.most[label] - len(self.used[label])
+        return self.most[label] - self._number[label]
 
     def admits(self, job: Job, location: str) -> bool:
         """Whether a job may go to a location: jobs of its groups are there, or they may use another one."""
         return not self.most or all(location in self.used[label] for label in self.full(job))
 
-    def put(self, job: Job, *machines: str) -> None:
-        """Count the machines of a job."""
+    def put(self, job: Job, machine: str) -> None:
+        """Count the machine of a job."""
+        self._count(job, machine, 1)
+
+    def put_batch_job(self, job: Job, queue: str) -> None:
+        """Count all nodes of a batch job of its own, which no other job shares."""
+        self._count(job, f"{queue} {job.name}", job.nodes)
+
+    def _count(self, job: Job, where: str, number: int) -> None:
         for label in labels(job) if self.most else ():
-            if label in self.most:
-                self.used[label].update(machines)
+            if label in self.most and where not in self.used[label]:
+                self.used[label].add(where)
+                self._number[label] += number

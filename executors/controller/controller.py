@@ -87,7 +87,7 @@ class Controller:
         self.mint = mint
         self.notify = notify
         self.mark = Mark(settings.controller_mark)
-        self.placing = Placing(sites, extensions or Extensions(), self.mark.put)
+        self.placing = Placing(sites, extensions or Extensions(), self._mark)
         self.settings = settings
         self.managed = managed
         self.parent = os.getppid()
@@ -137,6 +137,15 @@ class Controller:
     def stop(self) -> None:
         """End after the current tick."""
         self.stopping = True
+
+    def _mark(self, token: str | None) -> None:
+        """Mark the job for which a plugin is asked from now on; None: it has answered.
+
+        Each answer is a step of the loop: thousands of quick ones are no hang, of which the job of that moment would be
+        taken for the cause.
+        """
+        self.mark.put(token)
+        self.leadership.clock.beat()
 
     def _note_hang(self, hangs: bool) -> None:
         """Note the job for which a plugin hangs that was asked, as two looks in a row have found it; or take it back.

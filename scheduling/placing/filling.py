@@ -83,5 +83,5 @@ def queue_up(jobs: Sequence[Job], queues: Sequence[Location], allowance: Allowan
         if name is not None:
             placed[job.name] = name
             left[name] -= 1
-            allowance.put(job, *(f"{name} {job.name} {number}" for number in range(job.nodes)))
+            allowance.put_batch_job(job, name)
     return placed

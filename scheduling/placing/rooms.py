@@ -104,7 +104,7 @@ class Rooms:
         if location.max_jobs is not None:
             self._queued[name] += 1
             self._changed.add(name)
-            self._allowance.put(job, *(f"{name} {job.name} {number}" for number in range(job.nodes)))
+            self._allowance.put_batch_job(job, name)
             return
         self._take(job.resources, (name, *self._beneath.get(name, ())))
         self._allowance.put(job, name)

@@ -271,6 +271,16 @@ def test_changes_of_a_thousand_jobs_are_a_few_statements_and_only_those_count_th
     ], "what has ended stays as it is"
 
 
+def test_a_job_that_has_begun_has_no_more_nodes_than_it_was_to_have(session: Session) -> None:
+    add(session, "range", nodes=8)
+    add(session, "few", nodes=2)
+    add(session, "one")
+    began = {"state": State.RUNNING, "started_at": 2.0, "nodes": 3}
+    store.apply(session, [store.Change(token, dict(began)) for token in ("range", "few", "one")])
+    rows = session.execute(select(Job.token, Job.nodes).where(Job.token.in_(["range", "few", "one"])))
+    assert dict(rows.tuples().all()) == {"range": 3, "few": 2, "one": None}
+
+
 def test_a_change_is_made_only_where_the_job_has_the_values_that_it_asks_for(session: Session) -> None:
     add(session, "here", state=State.PLACED, site="lab", location="m1")
     add(session, "moved", state=State.PLACED, site="lab", location="m2")

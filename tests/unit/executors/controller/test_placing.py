@@ -266,6 +266,20 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
         assert "2 controllers have died or hung while they looked for a place for it" in (job.reason or "")
 
 
+def test_each_answer_of_a_plugin_is_a_step_so_that_many_quick_ones_are_no_hang(
+    engine: Engine, tmp_path: Path, policy: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(engine, tmp_path, policy)
+    for token in "abc":
+        here.add(token)
+    beats: list[str | None] = []
+    monkeypatch.setattr(here.controller.leadership.clock, "beat", lambda: beats.append(here.controller.placing.at))
+    here.tick()
+    assert policy.calls == ["a", "b", "c"]
+    assert [at for at in beats if at is not None] == policy.calls
+    assert beats[-1] is None, "the last one has answered"
+
+
 def test_a_plugin_that_ends_the_process_ends_none(engine: Engine, tmp_path: Path) -> None:
     def leave(*_: Any, **__: Any) -> Any:
         sys.exit(3)

@@ -95,7 +95,7 @@ def test_who_dies_when_a_plugin_has_answered_has_died_over_nothing(session: Sess
     assert second.struck == []
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"a b c", b"x" * 5000])
+@pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"a b c", b"x" * 5000, b"a b\0", b"a \0" + b"\0" * 70])
 def test_a_mark_that_makes_no_sense_is_none(mark: Mark, content: bytes) -> None:
     mark.path.write_bytes(content)
     assert mark.found() is None
