@@ -26,6 +26,7 @@ from lading.scheduling.placing.policies import (
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import Limits
+from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.text.printable import shortened
 
 
@@ -37,6 +38,7 @@ class Choice:
     :param policies: those of third parties, by their names
     :param allocations: where jobs are; what is placed is added
     :param trouble: by site, of the jobs for which its policy has failed: what it did, in words
+    :param plans: by site, the plan by which its machines were filled last
     """
 
     now: float
@@ -44,6 +46,7 @@ class Choice:
     files: Files = field(default_factory=Files)
     allocations: Allocations = field(default_factory=Allocations)
     trouble: dict[str, dict[str, str]] = field(default_factory=dict)
+    plans: dict[str, MachinePlan] = field(default_factory=dict)
 
     def run(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
@@ -54,7 +57,10 @@ class Choice:
             return run_now(some, locations, limits, policy=by, now=self.now)
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
-            return hours.begin(site, jobs, filled, limits, self.now)
+            taken, made = hours.begin(site, jobs, filled, limits, self.now)
+            if made is not None:
+                self.plans[site.name] = made
+            return taken
         context, rooms = Context(site.name, self.now, self.files), Rooms(there, limits, self.now)
         if site.policy in self.policies:
             policy = self.policies[site.policy]

@@ -267,7 +267,7 @@ class Simulation:
         there = [machine.seen(self.queues) for machine in machines]
         on_sale = self.supply.available(now)
         market = MachineMarket(on_sale, limits, self.policy, boot_seconds=self.conditions.boot_seconds)
-        decision = planned(jobs, there, (), market, limits, now, self.objective, self.effort)
+        decision = planned(jobs, there, (), market, limits, now, self.objective, self.effort).plan
         filled = {each.location for each in decision.placements}
         self.tally.plans += 1
         decision = replace(decision, releases=releases(there, filled, scale_in, now))

@@ -78,6 +78,18 @@ def test_nothing_imports_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_decisions_keep_nothing_beside_what_they_return() -> None:
+    """What one of them leaves to the next is passed on."""
+    wrong = []
+    for path in (ROOT / "scheduling").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            if isinstance(node, ast.Global) or {"contextvars", "threading"} & {*names, module}:
+                wrong.append(f"{name(path)}:{node.lineno}")
+    assert wrong == []
+
+
 def rooms() -> dict[str, Path]:
     """The folders of the code, each with what says what it is for; migrations are a chain of steps and no room."""
     found = (init for room in ROOMS for init in (ROOT / room).rglob("__init__.py") if "migrations" not in init.parts)

@@ -114,7 +114,7 @@ def test_jobs_that_have_come_at_once_are_packed_one_by_one_when_no_more_come(mod
         )
         for i in range(150)
     ]
-    found = {now: planned(jobs, (), (), MachineMarket(modern), Limits(), now) for now in (1.0, 3.0, 31.0)}
+    found = {now: planned(jobs, (), (), MachineMarket(modern), Limits(), now).plan for now in (1.0, 3.0, 31.0)}
     assert ["windows" in plan.why for plan in found.values()] == [False, True, False]
     check(found[3.0], jobs, (), modern)
     assert not found[3.0].waits
