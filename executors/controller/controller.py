@@ -21,7 +21,6 @@ from lading.executors import rule_log, store
 from lading.executors.controller import dispatch, events, housekeeping, throughput
 from lading.executors.controller.absence import Absence
 from lading.executors.controller.comparison import Comparison
-from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
 from lading.executors.controller.life.mark import Mark
@@ -33,6 +32,7 @@ from lading.executors.controller.sites.lull import Lull
 from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
+from lading.executors.decisions import Decision
 from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.gangs.ahead import Ahead
@@ -353,7 +353,8 @@ class Controller:
             return
         with create_session(scoped=False) as session:
             session.add_all(rule_log.entries(session, store.apply(session, decision.changes)))
-            decision.store_more(session, started)
+            gangs.apply(session, decision.gangs, started)
+            session.add_all(decision.notes)
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:

@@ -19,7 +19,6 @@ from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementErro
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller.events import clean
 from lading.executors.estimation.file_sizes import FileSizes, addresses
 from lading.executors.estimation.inputs import Inputs, kept
 from lading.executors.estimation.matched_targets import matched
@@ -28,6 +27,7 @@ from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.locality import data
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, State, strikes, usage
+from lading.executors.store.tables import clean
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints
 from lading.scheduling.hints.levels import largest_of

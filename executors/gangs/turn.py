@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.executors.controller.events import clean
 from lading.executors.gangs.memory import Memory
 from lading.executors.gangs.tick import Tick
 from lading.executors.store import State
 from lading.executors.store.gangs.rows import Member
 from lading.executors.store.gangs.tables import HoldRow
+from lading.executors.store.tables import clean
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
 from lading.scheduling.gangs import gang as passes
 from lading.scheduling.gangs.attempts import Attempts

@@ -13,9 +13,8 @@ from sqlalchemy import BigInteger, Double, Index, String, Text, and_, delete, fu
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from lading.executors import store
-from lading.executors.controller.events import clean
 from lading.executors.store import LIVE, Job
-from lading.executors.store.tables import Base
+from lading.executors.store.tables import Base, clean
 from lading.hooks.staging.copying import key
 from lading.scheduling.placing.policies import Files
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.dispatch import Decision
+from lading.executors.decisions import Decision
 from lading.executors.gangs.roster import Roster, Wanted
 from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings

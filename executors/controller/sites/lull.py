@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.sites.site_threads import SiteThreads
 from lading.executors.controller.views import Answer
+from lading.executors.decisions import Decision
 
 # It begins when nothing has happened for so long, seconds.
 SECONDS_UNTIL_LULL = 5.0

@@ -28,8 +28,8 @@ from lading.executors import store
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import comparison
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.views import Answer
+from lading.executors.decisions import Decision
 from lading.executors.gangs.terms import Terms
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow

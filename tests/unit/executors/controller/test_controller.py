@@ -26,10 +26,10 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.controller import absence, comparison, controller, housekeeping, site_thread
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.life import process
 from lading.executors.controller.site_thread import MOST_EVENTS
 from lading.executors.controller.views import Answer
+from lading.executors.decisions import Decision
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, Location, State, queue

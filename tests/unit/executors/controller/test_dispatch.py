@@ -8,6 +8,7 @@ from lading.executors.controller import events
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided
 from lading.executors.store import State, queue
 from lading.executors.store.queue import Given
+from lading.executors.store.tables import clean
 from lading.scheduling.location import Location
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
@@ -49,7 +50,7 @@ def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
     bad = "its policy has failed: OSError: /data/\udcff\0" + "x" * 100_000
     names = ("waits", "goes", "fails", "told")
     jobs = [Waiting(name=each, resources=Resources(1, 100), reason=None) for each in names]
-    jobs[3] = replace(jobs[3], reason=events.clean(bad))
+    jobs[3] = replace(jobs[3], reason=clean(bad))
     found = Assignment({"goes": ("lab", "node1")}, {"goes": bad}, {"waits": bad, "told": bad}, refused={"fails": bad})
     decision = decided(jobs, found, NOW)
     said = [*decision.reasons, *(change.values["reason"] for change in decision.changes)]
