@@ -20,8 +20,8 @@ from sqlalchemy import insert
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller import dispatch
 from lading.executors.executor import LadingExecutor
+from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.store import Change, Job, State, apply
-from lading.executors.store.db_manager import ensure_tables
 from lading.scheduling import queueing
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView

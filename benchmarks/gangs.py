@@ -23,9 +23,9 @@ from lading.executors import store
 from lading.executors.gangs.keeper import Keeper
 from lading.executors.gangs.outcome import Outcome
 from lading.executors.gangs.roster import Roster, Wanted
-from lading.executors.gangs.terms import Terms
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.tables import HoldRow
+from lading.executors.store.gangs.terms import Terms
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources

@@ -24,14 +24,14 @@ from lading.executors.controller.comparison import Comparison
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
 from lading.executors.controller.life.mark import Mark
-from lading.executors.controller.life.process import another_scheduler_lives, was_stopped
+from lading.executors.controller.lull import Lull
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.site_thread import SiteThread
-from lading.executors.controller.sites.lull import Lull
-from lading.executors.controller.sites.site_threads import SiteThreads
+from lading.executors.controller.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
+from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.locality import data
 from lading.executors.locality.allocations import AllocationHistory
-from lading.executors.store import ENDED, Change
+from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site

@@ -24,9 +24,8 @@ from lading.executors.estimation.inputs import Inputs, kept
 from lading.executors.estimation.matched_targets import matched
 from lading.executors.estimation.staged_inputs import staged
 from lading.executors.estimation.xcom_json import Unknown
-from lading.executors.locality import data
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, State, strikes, usage
+from lading.executors.store import Change, Job, State, data, strikes, usage
 from lading.executors.store.tables import clean
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints
@@ -117,17 +116,6 @@ class Facts:
 
     def size(self, name: str) -> int:
         return self.sizes.of(self.value(name))
-
-
-def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any], try_number: int) -> dict[str, Any]:
-    """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
-
-    :param config: its hints as they were written
-    :param sources: where its inputs come from, if a hint, a policy or a plugin needs them
-    """
-    if not (hints.expressions or hints.auto or hints.matching or hints.stage or sources or try_number > 1):
-        return {}
-    return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
 
 def waiting_dags(session: Session) -> dict[str, bool]:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lading.executors.gangs.terms import Terms
 from lading.executors.store.gangs.tables import GangRow
+from lading.executors.store.gangs.terms import Terms
 from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gangs.gang import Gang, Partition, Stage, Try
 

@@ -10,7 +10,7 @@ from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.migrations.db_manager import LadingDBManager
 
 
 def read_connections() -> None:

@@ -15,11 +15,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
-from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Location, SiteRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
+from lading.executors.store.gangs.terms import Terms
 from lading.hooks.site import LocationState, Site
 from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules

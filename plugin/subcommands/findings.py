@@ -18,8 +18,8 @@ from airflow.executors.executor_loader import ExecutorLoader
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.controller.life.process import current_lease, lives
 from lading.executors.controller.sites_file import difference
+from lading.executors.controller_process import current_lease, lives
 from lading.executors.settings import SECTION, Settings
 from lading.executors.store import Lease
 from lading.hooks.files.host import existing

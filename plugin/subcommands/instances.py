@@ -18,7 +18,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller.life.process import current_lease, lives
+from lading.executors.controller_process import current_lease, lives
 from lading.executors.requests import note_end
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, requests

@@ -15,10 +15,10 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, inspect, select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller.life.process import lives
+from lading.executors.controller_process import lives
+from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, lease, metadata
-from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.scheduler_liveness import has_ended
 from lading.hooks.files.atomic import visible

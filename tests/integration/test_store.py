@@ -19,10 +19,9 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller import dispatch
 from lading.executors.estimation import appraisal
-from lading.executors.locality import data
 from lading.executors.locality.staging import Staging
-from lading.executors.store import Change, Job, Location, State, groups, instances, queue, strikes
-from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.migrations.db_manager import LadingDBManager
+from lading.executors.store import Change, Job, Location, State, data, groups, instances, queue, strikes
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.leases import DatabaseNow

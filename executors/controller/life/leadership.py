@@ -16,7 +16,7 @@ from sqlalchemy import select
 from lading.executors import store
 from lading.executors.controller.life.lease_clock import LeaseClock
 from lading.executors.controller.life.mark import Mark
-from lading.executors.controller.life.process import ask_to_make_way, is_dead
+from lading.executors.controller_process import ask_to_make_way, is_dead
 from lading.executors.store import Change, capacity, strikes
 from lading.executors.store.leases import DatabaseNow
 from lading.hooks.polling.outside_clock import seconds_ahead

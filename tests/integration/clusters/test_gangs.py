@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from lading.executors import controller_process as process
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import controller, housekeeping
-from lading.executors.controller.life import process
 from lading.executors.store import ENDED, Job, State
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site

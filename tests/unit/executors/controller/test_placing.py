@@ -14,10 +14,10 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, placing, site_thread
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import process
 from lading.executors.controller.placing import Attempts, Extensions, Placing
 from lading.executors.store import Job, State, strikes
 from lading.hooks.site import Seen, SiteConfig

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from lading.executors import controller_process as process
 from lading.executors.controller import comparison, controller, housekeeping, site_thread
-from lading.executors.controller.life import process
 from lading.executors.gangs import tick
 from lading.executors.store import ENDED, State
 from lading.scheduling.gangs.attempts import Attempts

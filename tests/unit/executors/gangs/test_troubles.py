@@ -9,8 +9,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller import events
-from lading.executors.controller.sites import site_threads
+from lading.executors.controller import events, site_threads
 from lading.executors.gangs import turn
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow

@@ -11,9 +11,9 @@ from sqlalchemy import create_engine, func, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.locality import data, outputs
-from lading.executors.locality.data import Data
-from lading.executors.store import Job, State
+from lading.executors.agent.tasks import outputs
+from lading.executors.store import Job, State, data
+from lading.executors.store.data import Data
 from lading.scheduling.placing.policies import Files
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from lading.executors.controller.sites.site_threads import SiteThreads
+from lading.executors.controller.site_threads import SiteThreads
 from lading.executors.controller.views import Answer
 from lading.executors.decisions import Decision
 

@@ -9,9 +9,8 @@ from airflow.utils.db_manager import BaseDBManager
 from airflow.utils.session import create_session
 from alembic import command
 
-from lading.executors.locality.data import Data
-from lading.executors.store import metadata
-from lading.executors.store.gangs import tables  # noqa: F401 - which belong to them
+from lading.executors.store import data, metadata  # noqa: F401 - each of these modules has tables of its own
+from lading.executors.store.gangs import tables  # noqa: F401
 
 HERE = Path(__file__).parents[1]
 
@@ -20,7 +19,6 @@ class LadingDBManager(BaseDBManager):
     """Manages the tables of ``lading.executors.store``."""
 
     metadata = metadata
-    tables_of_other_rooms = (Data,)
     version_table_name = "alembic_version_lading"
     migration_dir = str(HERE / "migrations")
     alembic_file = str(HERE / "alembic.ini")
