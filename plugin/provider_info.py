@@ -19,7 +19,7 @@ def get_provider_info() -> dict[str, Any]:
         "executors": ["lading.executors.LadingExecutor"],
         "db-managers": ["lading.executors.migrations.db_manager.LadingDBManager"],
         "plugins": [{"name": "lading", "plugin-class": "lading.plugin.ui.airflow_plugin.LadingPlugin"}],
-        "cli": ["lading.plugin.cli.get_commands"],
+        "cli": ["lading.plugin.subcommands.cli.get_commands"],
         "config": {SECTION: {"description": "Options of the executor ``LadingExecutor``.", "options": options()}},
     }
 

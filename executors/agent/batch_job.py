@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent import process_tree, watchdog
+from lading.executors.agent.container import MayBeContained
 from lading.executors.agent.inbox import Entry, Inbox
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import Limits
-from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
+from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Assignment
 from lading.hooks.cluster.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.log_lines import log_to_stderr

@@ -29,10 +29,10 @@ from lading.hooks.site import ElasticSite, Site
 from lading.operators.scattering import input_sources
 from lading.operators.scattering.shape import Shape
 from lading.plugin import policies
+from lading.plugin.database import read_connections, reading_store
 from lading.plugin.offline import frontier, task_script
 from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import SitesError, load_sites
-from lading.plugin.subcommands.database import read_connections, reading_store
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import Job as Planned

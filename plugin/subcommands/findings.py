@@ -24,10 +24,10 @@ from lading.executors.settings import SECTION, Settings
 from lading.executors.store import Lease
 from lading.hooks.files.host import existing
 from lading.hooks.site import Check, Site
+from lading.plugin.database import store_fault
 from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
-from lading.plugin.subcommands.database import store_fault
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.job import Job
 from lading.scheduling.text.units import format_resources

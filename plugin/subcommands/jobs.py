@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import Terms
+from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.database import reading_store
 from lading.scheduling.text.units import format_resources
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lading.executors.agent import container
 from lading.executors.agent.supervisor import Job, JobFailed
-from lading.executors.agent.tasks import container
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.excluded_nodes import ExcludedNodes

@@ -8,7 +8,7 @@ import pytest
 from airflow.cli.cli_config import ActionCommand
 
 from lading.executors.store import State
-from lading.plugin.cli import STATES, get_commands
+from lading.plugin.subcommands.cli import STATES, get_commands
 
 
 def test_the_states_of_the_command_line_are_those_of_the_store() -> None:

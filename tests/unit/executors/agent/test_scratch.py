@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lading.executors.agent.room.scratch import MIB, JobScratch, Scratch, remove, root, sweep
+from lading.executors.agent.scratch import MIB, JobScratch, Scratch, remove, root, sweep
 from tests.services.outside_clocks import off, set_clock
 
 

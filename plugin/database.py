@@ -1,4 +1,4 @@
-"""The way of the subcommands to Airflow's database."""
+"""The way of commands to Airflow's database."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from lading.executors.agent.departure import spot_notice
-from lading.executors.agent.departure.ending import Ending
-from lading.executors.agent.departure.spot_notice import SpotNotice, ending
+from lading.executors.agent import spot_notice
+from lading.executors.agent.ending import Ending
+from lading.executors.agent.spot_notice import SpotNotice, ending
 from lading.hooks.spool.spool import Spool
 from tests.services.ec2_imds import Metadata, serving
 from tests.services.outside_clocks import off

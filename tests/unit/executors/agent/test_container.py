@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.executors.agent.tasks import container
+from lading.executors.agent import container
 
 # It is killed twice before it does anything.
 KILLED_TWICE = """#!/bin/sh

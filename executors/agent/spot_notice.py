@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from lading.executors.agent.departure.ending import Ending
+from lading.executors.agent.ending import Ending
 from lading.executors.agent.job_folder import Cause
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.files.written import Text, Written, checked, parsed
