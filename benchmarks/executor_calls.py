@@ -26,7 +26,7 @@ from lading.scheduling import queueing
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 
 

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lading.scheduling import gpus
-from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import Resources, format_resources
 
 # For so many times longer than by others a job may be overtaken by more urgent ones.
 MORE_URGENT = 5

@@ -51,7 +51,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import AtWork
+from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 
 log = logging.getLogger(__name__)

@@ -15,16 +15,16 @@ from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
-from lading.scheduling import placement
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank
 from lading.scheduling.matching.rules import RULES, Relax, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import AtWork
+from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
+from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.policies import DATA_LOCALITY, Context, Policy
 from lading.scheduling.placing.rooms import stacks
 from lading.scheduling.text.printable import shortened

@@ -38,11 +38,12 @@ from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits
+from lading.scheduling.resources import format_resources
 from lading.scheduling.simulation.run_cost import Step, as_workflow, begins, on_machines
 from lading.scheduling.simulation.simulator import NoEnd
 from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
-from lading.scheduling.text.units import format_resources, format_time
+from lading.scheduling.text.units import format_time
 
 # Of so many runs it is known how many jobs a task had in each.
 MOST_RUNS = 100

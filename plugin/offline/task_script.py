@@ -40,7 +40,8 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import default_arch
-from lading.scheduling.text.units import format_memory, format_resources, format_time
+from lading.scheduling.resources import format_resources
+from lading.scheduling.text.units import format_memory, format_time
 
 Task: TypeAlias = BaseOperator | MappedOperator
 

@@ -30,7 +30,7 @@ from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.job import Job
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import format_resources
 
 EXECUTOR = "lading.executors.LadingExecutor"
 # How many jobs Airflow may hand over in one of its rounds, and have at work in one run.

@@ -17,7 +17,7 @@ from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import Terms
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import format_resources
 
 
 @airflow_cli.suppress_logs_and_warning

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from lading.scheduling.backlog import fill
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing import hours
+from lading.scheduling.placing.backlog import fill
 from lading.scheduling.placing.filling import machines, run_now
 from lading.scheduling.placing.locality import DataLocality
 from lading.scheduling.placing.policies import (

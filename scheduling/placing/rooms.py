@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from lading.scheduling.groups import Allowance, labels
 from lading.scheduling.job import Job, Wish
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Allowance, labels
 from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.groups import Label, Machines, labels
 from lading.scheduling.job import Job
+from lading.scheduling.matching.groups import Label, Machines, labels
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order

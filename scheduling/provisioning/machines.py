@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling import groups
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
+from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
 from lading.scheduling.plan import Limits, Objective, Placement, Plan
-from lading.scheduling.planner import POLICIES, Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
+from lading.scheduling.provisioning.planner import POLICIES, Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.scale_in import ScaleIn, releases
 
@@ -228,7 +228,7 @@ def planned(
     :param closed: those that take no more
     :param limits: on how many of them jobs of a task or a run may be
     :param objective: what a launch costs once; of the rest the market knows
-    :param effort: see :func:`lading.scheduling.planner.plan`; with ``best`` many jobs are packed like few
+    :param effort: see :func:`lading.scheduling.provisioning.planner.plan`; with ``best`` many jobs are packed like few
     :param made: the plan that was made before in this tick: it holds where the same is asked
     """
     asked = (now, {job.name: job for job in jobs}, list(there), list(closed), limits, objective, effort, market)

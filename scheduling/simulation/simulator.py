@@ -20,9 +20,9 @@ from itertools import count
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast, Step
 from lading.scheduling.forecast.policy import Planner
-from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
+from lading.scheduling.machine_words import SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from lading.scheduling.forecast.forecast import CycleError, Forecast, Step
-from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.job import Job
+from lading.scheduling.machine_words import DEFAULT_ARCH
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import shortened

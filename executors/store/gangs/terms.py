@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 
 
 @dataclass(frozen=True, slots=True)

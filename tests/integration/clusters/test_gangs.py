@@ -29,7 +29,7 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.hooks.site_conformance import close
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
 from tests.clusters.sites import make_settings, make_store

@@ -16,12 +16,12 @@ from lading.executors.controller import dispatch, events
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, queue, shapes
 from lading.operators import resources
-from lading.scheduling.groups import Machines
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Machines
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.placement import assign
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Layout, Resources
 
 HALF = Location("m", Resources(16, 16384), used=Resources(8, 8192))

@@ -21,10 +21,10 @@ from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Attempts, Extensions, Placing
 from lading.executors.store import Job, State, strikes
 from lading.hooks.site import Seen, SiteConfig
-from lading.scheduling import placement
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
+from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.policies import JobAllocation
 from lading.scheduling.resources import Resources

@@ -16,7 +16,7 @@ from lading.executors.store import Job, State, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.requests import Kind
 from lading.hooks.site import SiteConfig
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources

@@ -14,7 +14,7 @@ from lading.executors.controller import controller, housekeeping, site_thread
 from lading.executors.store import State
 from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from tests.clusters.gangs import House
 from tests.clusters.sites import FakeElasticSite, make_settings, make_store
 

@@ -13,8 +13,8 @@ from lading.executors.controller import events, site_threads
 from lading.executors.gangs import turn
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
-from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gangs.room import Ways
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.waiting import Waiting
 from tests.unit.executors.gangs.test_keeper import ATTEMPTED, QUEUED, RUNNING, HoldingSite, House, house, lab

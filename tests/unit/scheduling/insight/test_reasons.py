@@ -7,9 +7,9 @@ from lading.executors.controller.dispatch import BEHIND_OTHERS
 from lading.executors.controller.views import NOT_BEGUN
 from lading.executors.estimation.appraisal import UNKNOWN
 from lading.scheduling.catalogue import InstanceType, Offering
-from lading.scheduling.groups import Group
 from lading.scheduling.insight.reasons import OTHER, REASONS, reason_class
 from lading.scheduling.job import Budget
+from lading.scheduling.matching.groups import Group
 from lading.scheduling.packing.limits import Instances, busy
 from lading.scheduling.packing.problem import Bin, vector
 from lading.scheduling.plan import Limits

@@ -15,9 +15,9 @@ from lading.scheduling.location import Location, Running
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits, Objective, Plan
-from lading.scheduling.planner import Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.machines import planned
+from lading.scheduling.provisioning.planner import Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate

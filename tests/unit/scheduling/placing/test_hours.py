@@ -12,9 +12,9 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.hours import BOOTS, PATIENCE
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.plan import Limits, Plan
 from lading.scheduling.provisioning import machines
 from lading.scheduling.resources import Resources

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import SPOT
 from lading.scheduling.plan import Limits, Placement
-from lading.scheduling.planner import placements, plan
+from lading.scheduling.provisioning.planner import placements, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from tests.services.packing import AMOUNTS, catalogue, check, contents
@@ -238,7 +238,8 @@ def test_an_unknown_policy_or_effort_is_an_error() -> None:
 
 def test_importing_the_planner_does_not_import_numpy() -> None:
     code = (
-        "import sys; import lading.scheduling, lading.scheduling.planner, lading.scheduling.simulation.simulator;"
+        "import sys; import lading.scheduling, lading.scheduling.provisioning.planner;"
+        "import lading.scheduling.simulation.simulator;"
         "import lading.plugin.offline.command;"
         "print([m for m in ('numpy', 'highspy', 'airflow', 'rich') if m in sys.modules])"
     )

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lading.scheduling import placement
 from lading.scheduling.job import LAYOUT, NATIVE, Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.resources import Resources
 

@@ -12,9 +12,9 @@ import heapq
 from collections.abc import Sequence
 from operator import attrgetter
 
-from lading.scheduling.groups import Allowance
 from lading.scheduling.job import ASKED, Job, Wish
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.plan import Limits
 
 # A location is given at most its own capacity once more, in at most so many jobs.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
@@ -23,6 +24,10 @@ PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
 # Between the name of a property and its value; no feature has it.
 IS = "="
 MOST_FEATURES = 32
+# So many instance types are named in a message, of more the closest; longer names than this are compared by their
+# beginning.
+MOST_TYPES_NAMED = 24
+LONGEST_TYPE = 64
 
 
 def parse_arch(value: object) -> str:
@@ -100,6 +105,21 @@ def parse_properties(value: object) -> frozenset[str]:
     if len(found) > MOST_FEATURES:
         raise UnitError(f"there are {len(found)} properties; valid: at most {MOST_FEATURES}")
     return frozenset(found)
+
+
+def no_such_type(instance_type: str, valid: Collection[str]) -> str:
+    """Return in words why a task cannot have an instance type, given those that it could have."""
+    return f"hint instance_type: {shortened(instance_type)} cannot be had, {valid_types(instance_type, valid)}"
+
+
+def valid_types(asked: str, valid: Collection[str]) -> str:
+    """The instance types that could be had in place of one that cannot, in words; of very many the closest."""
+    if not valid:
+        return "because no machine has been given an instance_type"
+    if len(valid) <= MOST_TYPES_NAMED:
+        return f"valid: {', '.join(sorted(valid))}"
+    close = difflib.get_close_matches(asked[:LONGEST_TYPE], valid, n=5, cutoff=0.0)
+    return f"valid: {', '.join(close)} and {len(valid) - len(close)} more"
 
 
 def _word(value: object, what: str, valid: str) -> str:

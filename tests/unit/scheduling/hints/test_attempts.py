@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.text.units import UnitError
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from lading.scheduling.groups import Machines
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.groups import Machines
 from lading.scheduling.matching.ranking import Rank
 from lading.scheduling.matching.routes import matches, nowhere, rankable, route, through_filters, through_rank
 from lading.scheduling.matching.rules import RULES, Rule

@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling import backlog
-from lading.scheduling.backlog import MOST_AHEAD, MOST_JOBS_IN_STORE
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.placing import backlog
+from lading.scheduling.placing.backlog import MOST_AHEAD, MOST_JOBS_IN_STORE
 from lading.scheduling.resources import Resources
 
 MACHINE = Resources(cpus=4, memory=8192)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from lading.scheduling.groups import Allowance, Group, Label, Machines, admitted
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Allowance, Group, Label, Machines, admitted
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.filling import queue_up
 from lading.scheduling.placing.rooms import Rooms
