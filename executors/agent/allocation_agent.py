@@ -36,7 +36,7 @@ from lading.hooks.cluster.allocations.layout import (
     Claim,
     Terms,
 )
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.log_lines import log_to_stderr

@@ -31,7 +31,7 @@ from lading.executors.agent.running import Running
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import Assignment
-from lading.hooks.cluster.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
+from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.spool import Envelope, Spool

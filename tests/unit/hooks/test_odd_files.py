@@ -18,7 +18,7 @@ from lading.executors.agent import container
 from lading.executors.agent.supervisor import Job, JobFailed
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cluster.allocations import remote_steps
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.ec2 import boot, market
 from lading.hooks.ec2.boot import PRICE
 from lading.hooks.ec2.config import EC2Config

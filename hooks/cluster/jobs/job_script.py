@@ -12,9 +12,9 @@ from lading.hooks.batch import environment
 from lading.hooks.batch.native import SHELL, over, own, refuse
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchSystem, Request
-from lading.hooks.cluster.checks import trial
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.jobs import trial
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import NODES_VARIABLE, Layout
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.status_query import StatusQuery
-from lading.hooks.cluster.tracker import Errands, Tracked
+from lading.hooks.cluster.jobs.tracker import Errands, Tracked
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.steps import Step
 from lading.hooks.ssh.tails import Parts

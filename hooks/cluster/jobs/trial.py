@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from lading.hooks.api_tunnel.address import OPTION
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 
 # A file server may show to one machine a moment later what another one has written, seconds.
 SECONDS_UNTIL_SEEN = 5

@@ -14,11 +14,11 @@ from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.request import new_name
 from lading.hooks.batch.submit_limits import BackPressure, Barred
 from lading.hooks.batch.system import SubmitError
-from lading.hooks.cluster import end_event, job_script, remote_steps
-from lading.hooks.cluster.context import ClusterPart, Context
-from lading.hooks.cluster.job_script import ScriptWriter, Shape
-from lading.hooks.cluster.layout import Task, write_tokens
-from lading.hooks.cluster.tracker import Submission, Tracked
+from lading.hooks.cluster.jobs import end_event, job_script, remote_steps
+from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.job_script import ScriptWriter, Shape
+from lading.hooks.cluster.jobs.layout import Task, write_tokens
+from lading.hooks.cluster.jobs.tracker import Submission, Tracked
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync

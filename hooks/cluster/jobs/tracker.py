@@ -15,8 +15,8 @@ from lading.hooks.batch.canceller import Canceller
 from lading.hooks.batch.outcome import has_ended
 from lading.hooks.batch.status_query import Key, Statuses, plain_name
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
-from lading.hooks.cluster.job_script import Shape
-from lading.hooks.cluster.layout import Task
+from lading.hooks.cluster.jobs.job_script import Shape
+from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.polling.outside_clock import between
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import Answer

@@ -10,9 +10,9 @@ from typing import Any
 from lading.hooks.batch.outcome import Evidence
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.cluster import end_event
-from lading.hooks.cluster.context import ClusterPart, Context
-from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.cluster.jobs import end_event
+from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.tracker import Tracked
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
+from lading.hooks.cluster.jobs.layout import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool.server import FOREIGN, OWNER
 from lading.hooks.spool.tokens import checked

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lading.hooks.batch.system import BatchSystem
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.tracker import Tracker
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.cluster.jobs.tracker import Tracker
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.poll_interval import PollInterval
 

@@ -19,13 +19,13 @@ from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.outcome import is_unclear
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
-from lading.hooks.cluster import remote_steps
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.context import ClusterPart, Context
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.look import Look
-from lading.hooks.cluster.submitter import Submitter
-from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.cluster.jobs import remote_steps
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.look import Look
+from lading.hooks.cluster.jobs.submitter import Submitter
+from lading.hooks.cluster.jobs.tracker import Tracked
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment

@@ -14,12 +14,12 @@ from typing import Any
 from lading.hooks.batch import outcome
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.cluster import end_event, remote_steps
-from lading.hooks.cluster.look import Look
-from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Poller
-from lading.hooks.cluster.post_mortem import MOST_VERDICTS, PostMortem
-from lading.hooks.cluster.submitter import Submitter
-from lading.hooks.cluster.tracker import Submission, Tracked
+from lading.hooks.cluster.jobs import end_event, remote_steps
+from lading.hooks.cluster.jobs.look import Look
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Poller
+from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
+from lading.hooks.cluster.jobs.submitter import Submitter
+from lading.hooks.cluster.jobs.tracker import Submission, Tracked
 from lading.hooks.spool import events, remote
 from lading.hooks.ssh.steps import GetAll, Put
 
