@@ -74,7 +74,10 @@ class Decision:
 
 
 def refused(token: str, reason: str, now: float) -> Change:
-    """The end of a job that can never run."""
+    """The end of a job that can never run, or of which it cannot be found out what it asks for.
+
+    :param now: epoch seconds
+    """
     values = {"state": State.FAILED, "cause": "error", "reason": clean(reason), "ended_at": now}
     return Change(token, values, report=True)
 
