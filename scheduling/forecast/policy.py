@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lading.scheduling.forecast.choice import Way, choose, nearby
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.schedule import Machine, Schedule
+from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Launch, Placement, Release, Wait
@@ -129,7 +129,7 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], now: float)
     return not there
 
 
-class Free:
+class FreeRoom:
     """What is free on a machine while jobs get places."""
 
     def __init__(self, location: Location) -> None:
@@ -152,7 +152,7 @@ def act(
     placements, waits = [], []
     looks = [schedule.until[name] + SLACK for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
-    free = {each.location.name: Free(each.location) for each in schedule.machines if each.location is not None}
+    free = {each.location.name: FreeRoom(each.location) for each in schedule.machines if each.location is not None}
     for name in waiting:
         home = schedule.homes.get(name)
         if home is None:
@@ -195,7 +195,7 @@ def act(
     return Actions(tuple(placements), tuple(launches), tuple(releases), tuple(waits), refused, look)
 
 
-def why(home: Machine, begin: float, now: float) -> str:
+def why(home: PlannedMachine, begin: float, now: float) -> str:
     """Why a step does not begin now."""
     soon = f"in about {max(1, round(begin - now))} s"
     if home.location is None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from lading.scheduling.forecast.forecast import CycleError, Forecast, Step
+from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
 from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.job import Job
 from lading.scheduling.resources import Resources
@@ -122,7 +122,7 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
 
 def as_forecast(trace: Sequence[Arrival]) -> Forecast:
     """All that a trace has to do, before it begins."""
-    return Forecast({each.job.name: Step(each.job, each.duration, each.parents) for each in trace})
+    return Forecast({each.job.name: WorkflowStep(each.job, each.duration, each.parents) for each in trace})
 
 
 def _loaded(text: str) -> Any:
