@@ -17,7 +17,7 @@ from lading.scheduling.plan import Launch, Placement, Release, Wait
 SOON = 0.5
 # A plan holds as long as nothing begins or ends so much sooner or later, seconds.
 SLACK = 2.0
-# After so many plans by the last way all ways are tried again: what is still to come is another shape by then.
+# After so many plans by the last way all ways are tried again, as when a run begins: what is to come is another shape.
 PLANS_BY_ONE_WAY = 25
 
 
@@ -76,7 +76,8 @@ class Planner:
         """
         schedule = self.schedule
         if schedule is None or not self._holds(schedule, forecast, locations, now):
-            ways = () if self.way is None or self.plans % PLANS_BY_ONE_WAY == 0 else nearby(self.way)
+            is_alike = self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY
+            ways = nearby(self.way) if self.way is not None and is_alike else ()
             choice = choose(
                 forecast, locations, problem, boot=self.boot, hurry=self.hurry, spent=spent, ways=ways, now=now
             )
