@@ -6,6 +6,7 @@ workflow research and development", Future Generation Computer Systems 128, 2022
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -126,8 +127,6 @@ def as_forecast(trace: Sequence[Arrival]) -> Forecast:
 
 
 def _loaded(text: str) -> Any:
-    import json
-
     try:
         return json.loads(text)
     except RecursionError:
