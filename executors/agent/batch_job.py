@@ -35,6 +35,7 @@ from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, r
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.ssh.answer import whole_number
 from lading.scheduling.queueing import Waiting
 from lading.scheduling.resources import NODES_VARIABLE
 
@@ -89,7 +90,7 @@ class BatchJob:
         # What jobs have left that were killed here.
         Scratch(self.assignment.scratch, self.assignment.keep_failed).tend()
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
-            self.journal.nodes = int(os.environ[NODES_VARIABLE])
+            self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
         waiting = Waiting(self.token, envelope.resources, envelope.priority, envelope.queued_at)
         entry = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
         self.running.start(entry, self.assignment)

@@ -202,7 +202,7 @@ def remove(folder: Path) -> None:
     for path, names, _ in os.walk(folder):
         for name in names:
             if not os.path.islink(each := os.path.join(path, name)):
-                with contextlib.suppress(OSError):  # it is somebody else's
+                with contextlib.suppress(OSError):  # it belongs to another user
                     os.chmod(each, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
 

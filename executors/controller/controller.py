@@ -157,7 +157,9 @@ class Controller:
             with create_session(scoped=False) as session:
                 strikes.take_all_back(session, self.leadership.holder)
                 strikes.note(session, self.leadership.holder, [at])
-            self.mark.put(None)  # it is noted, and counts once
+                is_noted = store.knows(session, at)
+            if is_noted:
+                self.mark.put(None)  # it counts once
             self.has_noted = True
         elif at is None and self.has_noted and self.hangs_at is not None:
             with create_session(scoped=False) as session:
@@ -309,6 +311,8 @@ class Controller:
 
     def _together(self, sites: Sequence[SiteView], now: float) -> Outcome:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
+        if not self.leadership.may_look_ahead:
+            self.gangs.ahead = None
         with create_session(scoped=False) as session:
             return self.gangs.decide(
                 session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead

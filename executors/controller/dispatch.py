@@ -61,8 +61,8 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
 
 
 def explain(session: Session, decision: Decision, before: float) -> None:
-    """Say why jobs wait; of those that nobody looked at, to the ones queued before this (epoch seconds,
-    by the database's clock)."""
+    """Store why jobs wait; of those that were not looked at, for the ones queued before this (epoch seconds, by the
+    database's clock)."""
     for reason, tokens in decision.reasons.items():
         store.explain(session, reason, tokens)
     groups.explain(session, before)

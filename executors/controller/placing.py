@@ -218,7 +218,7 @@ class Placing:
         return found
 
     def _choice(self, session: Session, jobs: Sequence[Waiting], sites: Sequence[SiteView], now: float) -> Choice:
-        """By which locations are chosen, with what policies are told of the store."""
+        """The choice of locations, with what policies see of the store."""
         choice = Choice(now, self.extensions.policies)
         if self.needs_files:
             choice.files = data.read(session, [job.name for job in jobs])

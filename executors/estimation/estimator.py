@@ -271,7 +271,7 @@ class Estimator:
 
     def _taken(self) -> Counter[str]:
         """How many threads each Dag has, also those that hang."""
-        # A place that nobody looks at any more keeps no Dag from looking elsewhere.
+        # A place that is not looked at any more keeps no Dag from looking elsewhere.
         hung = Counter(work.dag_id for work in self.hanging if work.place not in self.known.hanging)
         return Counter(work.dag_id for work in self.under_way) + hung
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.forecast.forecast import Forecast, Step
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
@@ -305,7 +305,7 @@ class Simulation:
     def forecast(self, now: float) -> Forecast:
         """What all runs that have begun still have to do."""
         at = {job: (each.name, its.begun) for each in self.machines.values() for job, its in each.running.items()}
-        steps: dict[str, Step] = {}
+        steps: dict[str, WorkflowStep] = {}
         began: dict[str, float] = {}
         for job, queue in enumerate(self.queues):
             run = queue.job.run or ""
@@ -316,7 +316,7 @@ class Simulation:
             parents = tuple(str(each) for each in self.dependencies.parents[job])
             expected = self.predicted(queue)
             seconds = max(0.1, expected.seconds)
-            steps[str(job)] = Step(queue.job, seconds, parents, begun, location, expected.spread)
+            steps[str(job)] = WorkflowStep(queue.job, seconds, parents, begun, location, expected.spread)
         return Forecast(steps, began)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:
