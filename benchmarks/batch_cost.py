@@ -18,7 +18,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder, Task, write_tokens
+from lading.hooks.cluster.jobs.layout import SPOOL_FOLDERS, ClusterFolder, Task, write_tokens
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.services.execution_api import ExecutionApi, task_workload

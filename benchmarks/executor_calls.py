@@ -20,13 +20,13 @@ from sqlalchemy import insert
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller import dispatch
 from lading.executors.executor import LadingExecutor
+from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.store import Change, Job, State, apply
-from lading.executors.store.db_manager import ensure_tables
 from lading.scheduling import queueing
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 
 

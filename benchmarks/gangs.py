@@ -20,12 +20,14 @@ from sqlalchemy.orm import Session
 
 from benchmarks.executor import machine
 from lading.executors import store
+from lading.executors.decisions import Decision
 from lading.executors.gangs.keeper import Keeper
 from lading.executors.gangs.outcome import Outcome
 from lading.executors.gangs.roster import Roster, Wanted
-from lading.executors.gangs.terms import Terms
 from lading.executors.store import Job, State
+from lading.executors.store.gangs import rows as gang_rows
 from lading.executors.store.gangs.tables import HoldRow
+from lading.executors.store.gangs.terms import Terms
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
@@ -91,9 +93,10 @@ def main() -> None:
 
         def tick() -> None:
             with Session(engine) as session:
-                found = keeper.decide(session, sites, time.time(), by_dag=False)
-                store.apply(session, found.changes)
-                found.record(session, time.time())
+                decision = keeper.decide(session, sites, time.time(), by_dag=False).added_to(Decision())
+                store.apply(session, decision.changes)
+                gang_rows.apply(session, decision.gangs, time.time())
+                session.add_all(decision.notes)
                 session.commit()
 
         what = f"{options.gangs} gangs of {options.size} on {options.locations} locations"

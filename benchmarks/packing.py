@@ -30,7 +30,7 @@ from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue, InstanceType,
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.plan import Limits, Plan
-from lading.scheduling.planner import plan
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival

@@ -16,8 +16,8 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
 from lading.scheduling.placing.choosing import Choice
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.placing.policies import Context, Files
 from lading.scheduling.resources import Resources
 

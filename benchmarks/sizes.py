@@ -17,7 +17,7 @@ from benchmarks.machine_hours import modern
 from benchmarks.packing import machine
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
 from lading.scheduling.job import Job
-from lading.scheduling.planner import plan
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 
 GIB = 1024

@@ -12,7 +12,7 @@ from pathlib import Path
 from lading.scheduling.catalogue import BUNDLED_DATE, bundled
 from lading.scheduling.job import Job
 from lading.scheduling.plan import Plan
-from lading.scheduling.planner import plan
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 
 GIB = 1024

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.executors import workloads
 from airflow.executors.workloads.connection_test import TestConnection
 
-from lading.executors.estimation import appraisal
-from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings
 from lading.executors.store import State
+from lading.executors.store.gangs.terms import Terms
 from lading.hooks.files.file_names import fitting_path
 from lading.scheduling.hints.hints import INPUTS_KEY, LAYOUT_HINTS, Hints, given
 from lading.scheduling.matching.rules import Soft
@@ -118,4 +118,17 @@ def to_appraise(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
         return {}
     config = workload.ti.executor_config
     sources = config.get(INPUTS_KEY, {}) if isinstance(config, dict) else {}
-    return appraisal.columns(hints, given(config), sources, workload.ti.try_number)
+    return appraisal_columns(hints, given(config), sources, workload.ti.try_number)
+
+
+def appraisal_columns(
+    hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any], try_number: int
+) -> dict[str, Any]:
+    """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
+
+    :param config: its hints as they were written
+    :param sources: where its inputs come from, if a hint, a policy or a plugin needs them
+    """
+    if not (hints.expressions or hints.auto or hints.matching or hints.stage or sources or try_number > 1):
+        return {}
+    return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}

@@ -28,10 +28,10 @@ from sqlalchemy.orm import object_session
 
 from lading.executors import free_tries, spans, store
 from lading.executors.columns import job_columns, resource_columns
-from lading.executors.controller.life.process import ControllerProcess
+from lading.executors.controller_process import ControllerProcess
+from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.settings import Settings
 from lading.executors.store import State, scheduler_liveness
-from lading.executors.store.db_manager import ensure_tables
 from lading.executors.store.scheduler_liveness import Presence
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.files.permissions import make_private

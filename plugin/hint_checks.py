@@ -22,8 +22,8 @@ from lading.scheduling.job import Job
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.bindings import FILTERS, Binding
 from lading.scheduling.matching.wishes import Machine, lacking, resolved, too_many_nodes
-from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_count, format_memory, format_resources
+from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.text.units import format_count, format_memory
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator

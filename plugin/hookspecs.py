@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lading.scheduling.matching.rules import Relax
     from lading.scheduling.matching.sites import SiteView
     from lading.scheduling.matching.waiting import Waiting
-    from lading.scheduling.placement import AtWork
     from lading.scheduling.placing.assignment import Assignment
+    from lading.scheduling.placing.placement import AtWork
     from lading.scheduling.placing.policies import Policy
 
 hookspec = pluggy.HookspecMarker(GROUP)

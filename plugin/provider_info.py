@@ -17,9 +17,9 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Lading",
         "description": "Packs tasks onto machines by what they need: this one, others behind SSH, batch clusters, EC2.",
         "executors": ["lading.executors.LadingExecutor"],
-        "db-managers": ["lading.executors.store.db_manager.LadingDBManager"],
+        "db-managers": ["lading.executors.migrations.db_manager.LadingDBManager"],
         "plugins": [{"name": "lading", "plugin-class": "lading.plugin.ui.airflow_plugin.LadingPlugin"}],
-        "cli": ["lading.plugin.cli.get_commands"],
+        "cli": ["lading.plugin.subcommands.cli.get_commands"],
         "config": {SECTION: {"description": "Options of the executor ``LadingExecutor``.", "options": options()}},
     }
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from lading.executors.settings import Settings
 from lading.hooks.files import sites_file
-from lading.scheduling.hints.hints import HintError, valid_types
+from lading.scheduling.hints.hints import HintError
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import valid_types
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
 from lading.scheduling.resources import Resources

@@ -22,9 +22,9 @@ from airflow.executors.base_executor import get_execution_api_server_url
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions
 from lading.executors.controller.sites_file import rules_of
+from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.settings import Settings
 from lading.executors.store import Change
-from lading.executors.store.db_manager import ensure_tables
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.hooks.files.open_files import raise_limit
 from lading.hooks.files.permissions import make_private, opener

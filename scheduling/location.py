@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from lading.scheduling.hints.machine_words import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.job import NOTHING, Job, Wish
+from lading.scheduling.machine_words import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.resources import Resources
 

@@ -1,6 +1,7 @@
 """The words of planning: what bounds it (limits, what is paid) and what is answered (a plan).
 
-Only frozen data; :mod:`lading.scheduling.planner` decides. Money is USD, time seconds, memory and disk MiB.
+Only frozen data; :mod:`lading.scheduling.provisioning.planner` decides. Money is USD, time seconds, memory and disk
+MiB.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_moment, format_resources, format_time
+from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.text.units import format_moment, format_time
 
 # What a parameter may be; a sequence of names, or the amounts of resources in the order of their fields.
 Value = str | int | float | bool | None | tuple[str | float, ...]

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from lading.scheduling.text.units import format_count, format_memory
+
 # Sums of fractions like 0.1 drift by some 1e-16 each; a machine must not look full because of that.
 TOLERANCE = 1e-6
 # The environment variable that tells a job's processes by how many cpus it is packed.
@@ -128,3 +130,19 @@ def cpus_of_one(cpus: float, parallelism: int, most: float) -> float:
         return most
     # Rounded down, or the last one would not fit.
     return max(min(most, math.floor(cpus / parallelism * 10_000) / 10_000), 0.0001)
+
+
+def format_resources(resources: Resources) -> str:
+    """Return an amount of each resource in words: ``"4 cpus, 16 GiB memory"``; what is 0 or not known is left out."""
+    if resources == NOT_KNOWN:
+        return "what is not known"
+    parts = []
+    if 0 != resources.cpus != NOT_KNOWN.cpus:
+        parts.append(f"{format_count(resources.cpus)} {'cpu' if resources.cpus == 1 else 'cpus'}")
+    if 0 != resources.memory != NOT_KNOWN.memory:
+        parts.append(f"{format_memory(resources.memory)} memory")
+    if 0 != resources.disk != NOT_KNOWN.disk:
+        parts.append(f"{format_memory(resources.disk)} disk")
+    if 0 != resources.gpus != NOT_KNOWN.gpus:
+        parts.append(f"{format_count(resources.gpus)} {'gpu' if resources.gpus == 1 else 'gpus'}")
+    return ", ".join(parts) or "nothing"

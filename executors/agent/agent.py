@@ -24,18 +24,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.departure.ending import Ending
-from lading.executors.agent.departure.spot_notice import SpotNotice
+from lading.executors.agent.container import MayBeContained
+from lading.executors.agent.ending import Ending
+from lading.executors.agent.holds import Holds
 from lading.executors.agent.inbox import Inbox
 from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import Cause
 from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import Limits
-from lading.executors.agent.room.holds import Holds
-from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
+from lading.executors.agent.scratch import Scratch
+from lading.executors.agent.spot_notice import SpotNotice
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Assignment
 from lading.hooks.files import open_files
 from lading.hooks.files.atomic import visible

@@ -23,12 +23,12 @@ from typing import Any
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.agent import Agent
 from lading.executors.agent.batch_job import ANNOUNCEMENTS
-from lading.executors.agent.departure.ending import Ending
+from lading.executors.agent.container import MayBeContained
+from lading.executors.agent.ending import Ending
 from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.tasks.container import MayBeContained
 from lading.hooks.cluster.allocations.layout import (
     MOST_TERMS_BYTES,
     SECONDS_BETWEEN_WORDS,
@@ -36,7 +36,7 @@ from lading.hooks.cluster.allocations.layout import (
     Claim,
     Terms,
 )
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.log_lines import log_to_stderr

@@ -22,19 +22,20 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent import process_tree, watchdog
+from lading.executors.agent.container import MayBeContained
 from lading.executors.agent.inbox import Entry, Inbox
 from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import Limits
-from lading.executors.agent.room.scratch import Scratch
 from lading.executors.agent.running import Running
+from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.tasks.container import MayBeContained
 from lading.executors.agent.warm_pool import Assignment
-from lading.hooks.cluster.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
+from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.ssh.answer import whole_number
 from lading.scheduling.queueing import Waiting
 from lading.scheduling.resources import NODES_VARIABLE
 
@@ -89,7 +90,7 @@ class BatchJob:
         # What jobs have left that were killed here.
         Scratch(self.assignment.scratch, self.assignment.keep_failed).tend()
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
-            self.journal.nodes = int(os.environ[NODES_VARIABLE])
+            self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
         waiting = Waiting(self.token, envelope.resources, envelope.priority, envelope.queued_at)
         entry = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
         self.running.start(entry, self.assignment)

@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from lading.executors.agent.departure.ending import VARIABLE
+from lading.executors.agent.ending import VARIABLE
 from lading.executors.agent.supervisor import Job, Runner
 from lading.scheduling.resources import CPUS_VARIABLE
 

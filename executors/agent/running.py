@@ -10,13 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lading.executors.agent import job_end, job_folder, process_tree, supervisor
+from lading.executors.agent import container, job_end, job_folder, process_tree, supervisor
 from lading.executors.agent.inbox import Entry, Inbox
 from lading.executors.agent.job_folder import Cause, ExitFile, Supervisor
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.tasks import container
 from lading.executors.agent.warm_pool import Assignment, Spares, make_line
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible

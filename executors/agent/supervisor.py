@@ -23,8 +23,8 @@ from typing import Any, NoReturn, Protocol
 
 from lading.executors.agent import job_folder, process_tree
 from lading.executors.agent.job_folder import Cause, ExitFile, Supervisor
-from lading.executors.agent.room.scratch import VARIABLE, JobScratch
-from lading.executors.agent.tasks.usage import Usage
+from lading.executors.agent.scratch import VARIABLE, JobScratch
+from lading.executors.agent.usage import Usage
 from lading.executors.agent.warm_pool import MOST_JOBS, Assignment, Line
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lading.executors.controller.absence import Absence
-from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.views import Answer
+from lading.executors.decisions import Decision
 from lading.executors.store import Change, State, queue
 from lading.executors.store.queue import Given
 

@@ -21,18 +21,18 @@ from lading.executors import rule_log, store
 from lading.executors.controller import dispatch, events, housekeeping, throughput
 from lading.executors.controller.absence import Absence
 from lading.executors.controller.comparison import Comparison
-from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
 from lading.executors.controller.life.mark import Mark
-from lading.executors.controller.life.process import another_scheduler_lives, was_stopped
+from lading.executors.controller.lull import Lull
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.site_thread import SiteThread
-from lading.executors.controller.sites.lull import Lull
-from lading.executors.controller.sites.site_threads import SiteThreads
+from lading.executors.controller.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
 from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
+from lading.executors.controller_process import another_scheduler_lives, was_stopped
+from lading.executors.decisions import Decision
 from lading.executors.estimation import appraisal
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.gangs.ahead import Ahead
@@ -51,7 +51,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import AtWork
+from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Controller:
         self.mint = mint
         self.notify = notify
         self.mark = Mark(settings.controller_mark)
-        self.placing = Placing(sites, extensions or Extensions(), self.mark.put)
+        self.placing = Placing(sites, extensions or Extensions(), self._mark)
         self.settings = settings
         self.managed = managed
         self.parent = os.getppid()
@@ -138,6 +138,15 @@ class Controller:
         """End after the current tick."""
         self.stopping = True
 
+    def _mark(self, token: str | None) -> None:
+        """Mark the job for which a plugin is asked from now on; None: it has answered.
+
+        Each answer is a step of the loop: thousands of quick ones are no hang, of which the job of that moment would be
+        taken for the cause.
+        """
+        self.mark.put(token)
+        self.leadership.clock.beat()
+
     def _note_hang(self, hangs: bool) -> None:
         """Note the job for which a plugin hangs that was asked, as two looks in a row have found it; or take it back.
 
@@ -148,7 +157,9 @@ class Controller:
             with create_session(scoped=False) as session:
                 strikes.take_all_back(session, self.leadership.holder)
                 strikes.note(session, self.leadership.holder, [at])
-            self.mark.put(None)  # it is noted, and counts once
+                is_noted = store.knows(session, at)
+            if is_noted:
+                self.mark.put(None)  # it counts once
             self.has_noted = True
         elif at is None and self.has_noted and self.hangs_at is not None:
             with create_session(scoped=False) as session:
@@ -300,6 +311,8 @@ class Controller:
 
     def _together(self, sites: Sequence[SiteView], now: float) -> Outcome:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
+        if not self.leadership.may_look_ahead:
+            self.gangs.ahead = None
         with create_session(scoped=False) as session:
             return self.gangs.decide(
                 session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead
@@ -344,7 +357,8 @@ class Controller:
             return
         with create_session(scoped=False) as session:
             session.add_all(rule_log.entries(session, store.apply(session, decision.changes)))
-            decision.store_more(session, started)
+            gangs.apply(session, decision.gangs, started)
+            session.add_all(decision.notes)
             for site, provision in decision.provisions.items():
                 self.launched[site].record(session, decision.orders.get(site, ()), provision, started)
             if any_wait:

@@ -8,24 +8,19 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lading.executors import store
 from lading.executors.controller import launched
-from lading.executors.controller.events import clean
+from lading.executors.decisions import Decision, is_relaxed, placement, refused, relaxed
 from lading.executors.estimation import appraisal
-from lading.executors.store import Change, Job, State, groups, queue
-from lading.hooks.site import Order
-from lading.hooks.spool.hold import Hold
+from lading.executors.store import Change, Job, groups, queue
+from lading.executors.store.tables import clean
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.job import LAYOUT
-from lading.scheduling.matching.rules import NODES, in_words
-from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.placing.assignment import Assignment
-from lading.scheduling.provisioning import Provision
 from lading.scheduling.reasons import Reason, because
 
 if TYPE_CHECKING:
@@ -34,56 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BEHIND_OTHERS = because("turn")
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What is to be done in this tick.
-
-    :param changes: what is recorded before anything is done
-    :param placed: by site and location, the tokens of the jobs that it is given (again)
-    :param cancels: by site and location, the tokens of jobs to end, each with the reason in words
-    :param recalls: by site and location, the tokens of jobs that are to come back unless they have begun
-    :param orders: by site, what is launched
-    :param provisions: by site, all that was decided about what is launched and released
-    :param reasons: by reason, the tokens of the jobs that wait for it and have been told another one, or none
-    :param holds: by site and location, the room that is to be held; ``drops``: the tokens of what is given back
-    :param store_more: stores what else was decided, with the time
-    :param more_waiting: whether there may be waiting jobs that nobody looked at
-    """
-
-    changes: tuple[Change, ...] = ()
-    placed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
-    cancels: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
-    recalls: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
-    orders: Mapping[str, Sequence[Order]] = field(default_factory=dict)
-    provisions: Mapping[str, Provision] = field(default_factory=dict)
-    reasons: Mapping[Reason, Sequence[str]] = field(default_factory=dict)
-    holds: Mapping[str, Mapping[str, Sequence[Hold]]] = field(default_factory=dict)
-    drops: Mapping[str, Mapping[str, Collection[str]]] = field(default_factory=dict)
-    store_more: Callable[[Session, float], None] = lambda session, now: None
-    more_waiting: bool = False
-
-    def with_changes(self, changes: Iterable[Change]) -> Decision:
-        return replace(self, changes=(*self.changes, *changes))
-
-    def with_repeats(self, site: str, location: str, tokens: Iterable[str]) -> Decision:
-        if not (tokens := list(tokens)):
-            return self
-        its_own = self.placed.get(site, {})
-        repeated = {**its_own, location: [*its_own.get(location, ()), *tokens]}
-        return replace(self, placed={**self.placed, site: repeated})
-
-    def with_cancels(self, site: str, location: str, messages: Mapping[str, str]) -> Decision:
-        if not messages:
-            return self
-        return replace(self, cancels={**self.cancels, site: {**self.cancels.get(site, {}), location: messages}})
-
-    def with_reasons(self, reasons: Mapping[Reason, Sequence[str]]) -> Decision:
-        return replace(self, reasons={**self.reasons, **reasons}) if reasons else self
-
-    def with_recalls(self, site: str, tokens: Mapping[str, Sequence[str]]) -> Decision:
-        return replace(self, recalls={**self.recalls, site: tokens}) if tokens else self
 
 
 def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
@@ -121,53 +66,9 @@ def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
     return replace(decision, reasons=reasons, more_waiting=bool(jobs))
 
 
-def refused(token: str, reason: Reason | str, now: float) -> Change:
-    """The end of a job that can never run."""
-    values = {"state": State.FAILED, "cause": "error", "reason": store.as_reason(reason), "ended_at": now}
-    return Change(token, values, report=True)
-
-
-def placement(token: str, site: str, location: str, reason: str | None, now: float, stop: Stop | None = None) -> Change:
-    """The intent to run a job at a location.
-
-    :param stop: where it asks for something else than its hints say; None: it does not
-    """
-    its_queue = None if stop is None else dict(stop.relaxed + stop.changes).get("queue")
-    values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "queue": its_queue}
-    values["reason"] = values["placed_because"] = reason
-    return Change(token, values)
-
-
-def relaxed(change: Change, job: Waiting, stop: Stop) -> Change:
-    """A placement by a rule, or where there are fewer nodes than a job wishes: it has what it asks for there, and what
-    it wished is kept for when it comes back."""
-    words = in_words(job, tuple((dict(stop.relaxed) | _nodes(stop)).items()))
-    most = f"asks for {words}, the most that a job can have there"
-    words = most if stop.rule is None else f"by rule {stop.rule!r}: {words}"
-    reason = "; ".join(filter(None, (change.values["reason"], words)))
-    values = {"rule": stop.rule, "asked": json.dumps(columns(job)), "reason": reason, "placed_because": reason}
-    return replace(change, values=change.values | columns(stop.asked(job)) | values)
-
-
-def is_relaxed(stop: Stop) -> bool:
-    """Whether a job has less at a stop than it wishes."""
-    return stop.rule is not None or bool(_nodes(stop))
-
-
-def _nodes(stop: Stop) -> dict[str, Any]:
-    return {name: value for name, value in stop.changes if name == NODES}
-
-
-def columns(job: Waiting) -> dict[str, Any]:
-    """What a rule may change of a job, as its row has it; its queue has a column of its own for that."""
-    features = ",".join(sorted(job.features)) or None
-    limit = {"memory_limit": job.memory_limit, "features": features, "capacity_type": job.capacity_type}
-    return {**asdict(job.resources), **limit, NODES: job.nodes if LAYOUT in job.hints else None}
-
-
 def explain(session: Session, decision: Decision, before: float) -> None:
-    """Say why jobs wait; of those that nobody looked at, to the ones queued before this (epoch seconds,
-    by the database's clock)."""
+    """Store why jobs wait; of those that were not looked at, for the ones queued before this (epoch seconds, by the
+    database's clock)."""
     for reason, tokens in decision.reasons.items():
         store.explain(session, reason, tokens)
     groups.explain(session, before)

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lading.executors.store import ENDED, Change, State
+from lading.executors.store.tables import as_name, clean
 from lading.hooks.spool import hold
 from lading.scheduling.reasons import Reason, free_text
 
-# MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
-LONGEST_TEXT = 4000
-LONGEST_NAME = 250
 # Two causes are nobody's failure of the job itself.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
 
@@ -95,13 +93,3 @@ def reason_of(told: Reason | Mapping[str, Any] | str) -> Reason | None:
 def batch_job(event: dict[str, Any]) -> dict[str, Any]:
     """Which batch job it is and on which node, as far as the event says so; what is known stays."""
     return {key: as_name(event[key]) for key in ("native_id", "node") if event.get(key)}
-
-
-def as_name(text: str | None) -> str | None:
-    """A name as others have it, as the columns for it take it."""
-    return None if text is None else clean(text)[:LONGEST_NAME]
-
-
-def clean(text: str) -> str:
-    """Words that every database takes: no NUL, nothing that is no Unicode, and not too long."""
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]

@@ -18,12 +18,11 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from lading.executors import store
 from lading.executors.controller import location_rows
-from lading.executors.controller.life.process import another_scheduler_lives
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
-from lading.executors.locality import data
+from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, Job, State, capacity, instances, requests, site_rows
+from lading.executors.store import CHUNK, Job, State, capacity, data, instances, requests, site_rows
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.atomic import write_atomically

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lading.executors.controller.absence import Absence
-from lading.executors.controller.events import as_name, clean
 from lading.executors.controller.sizes import Sizes
 from lading.executors.store import Change, State, capacity, instances, queue
 from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.tables import as_name, clean
 from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
-from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import ON_DEMAND
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning import Launch, Provision

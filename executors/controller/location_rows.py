@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from lading.executors import store
-from lading.executors.controller.events import as_name, clean
+from lading.executors.store.tables import as_name, clean
 from lading.hooks.site import LocationState, Observation, Seen, Site, join
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import kind_in_words

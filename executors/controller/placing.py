@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.locality import data
 from lading.executors.locality.allocations import AllocationHistory
-from lading.executors.store import ENDED, Change, as_reason
+from lading.executors.store import ENDED, Change, as_reason, data
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
-from lading.scheduling import placement
 from lading.scheduling.job import Job
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank
 from lading.scheduling.matching.rules import RULES, Relax, Rule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import AtWork
+from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
+from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.policies import DATA_LOCALITY, Context, Policy
 from lading.scheduling.placing.rooms import stacks
 from lading.scheduling.reasons import Reason, free_text
@@ -220,7 +219,7 @@ class Placing:
         return found
 
     def _choice(self, session: Session, jobs: Sequence[Waiting], sites: Sequence[SiteView], now: float) -> Choice:
-        """By which locations are chosen, with what policies are told of the store."""
+        """The choice of locations, with what policies see of the store."""
         choice = Choice(now, self.extensions.policies)
         if self.needs_files:
             choice.files = data.read(session, [job.name for job in jobs])

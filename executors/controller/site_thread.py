@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from lading.executors.controller import events as news
+from lading.executors.store.tables import clean
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
@@ -247,7 +247,7 @@ class SiteThread:
     def _said(self, error: Exception) -> str:
         """Why the site could not be asked, in words, once that is logged."""
         self._log(self.failure, error)
-        return news.clean(str(error)) or type(error).__name__
+        return clean(str(error)) or type(error).__name__
 
     def _log(self, what: str, error: Exception) -> None:
         """Log what has failed: what is no OSError may be a fault of ours, or of who wrote the site."""

@@ -22,8 +22,8 @@ from lading.executors.store.queue import Given
 from lading.hooks.site import ElasticSite, Seen, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
 from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.provisioning import Provision
 
 

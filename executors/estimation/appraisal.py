@@ -19,15 +19,14 @@ from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementErro
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller.events import clean
+from lading.executors.decisions import refused
 from lading.executors.estimation.file_sizes import FileSizes, addresses
 from lading.executors.estimation.inputs import Inputs, kept
 from lading.executors.estimation.matched_targets import matched
 from lading.executors.estimation.staged_inputs import staged
 from lading.executors.estimation.xcom_json import Unknown
-from lading.executors.locality import data
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, State, strikes, usage
+from lading.executors.store import Change, Job, State, data, strikes, usage
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints
 from lading.scheduling.hints.levels import largest_of
@@ -118,17 +117,6 @@ class Facts:
 
     def size(self, name: str) -> int:
         return self.sizes.of(self.value(name))
-
-
-def columns(hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any], try_number: int) -> dict[str, Any]:
-    """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
-
-    :param config: its hints as they were written
-    :param sources: where its inputs come from, if a hint, a policy or a plugin needs them
-    """
-    if not (hints.expressions or hints.auto or hints.matching or hints.stage or sources or try_number > 1):
-        return {}
-    return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
 
 
 def waiting_dags(session: Session) -> dict[str, bool]:
@@ -274,10 +262,10 @@ def answer(
             job, question.tries, question.inputs, sizes, settings, largest, question.usage
         )
     except (HintError, ExpressionError) as error:
-        return failed(job.token, str(error)), []
+        return refused(job.token, str(error), time.time()), []
     except Exception as error:  # the data is whatever tasks have written
         why = f"what it asks for cannot be found out from its inputs: {type(error).__name__}: {error}"
-        return failed(job.token, why), []
+        return refused(job.token, why, time.time()), []
     seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
     change = Change(job.token, {**values, **seen, "appraisal": None, "reason": None})
     said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
@@ -301,7 +289,8 @@ def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
         if len(changes) > 1:
             return [done for change in changes for done in stored(session, [change])]
         cause = (error.orig if isinstance(error, StatementError) else None) or error  # without the whole statement
-        end = failed(changes[0].token, f"what it asks for cannot be stored: {type(cause).__name__}: {cause}")
+        words = f"what it asks for cannot be stored: {type(cause).__name__}: {cause}"
+        end = refused(changes[0].token, words, time.time())
         store.apply(session, [end])
         return [end]
     return list(changes)
@@ -313,12 +302,6 @@ def is_of_database(error: Exception) -> bool:
         isinstance(error, StatementError) and not isinstance(error, DBAPIError)
     )
     return isinstance(error, SQLAlchemyError) and not is_of_data
-
-
-def failed(token: str, why: str) -> Change:
-    """The end of a job of which it cannot be found out what it asks for."""
-    values = {"state": State.FAILED, "cause": "error", "reason": clean(why), "ended_at": time.time()}
-    return Change(token, values, report=True)
 
 
 def appraised(

@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.decisions import refused
 from lading.executors.estimation import appraisal, preemptions
 from lading.executors.estimation.appraisal import Lesson, Question, Unappraised
 from lading.executors.estimation.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
@@ -90,7 +91,7 @@ class Work:
         """The end of the job whose inputs have been looked at for far too long; None: there is none."""
         if (at := self._at) is None or time.monotonic() - at[2] <= MOST_SECONDS + SECONDS_OF_GRACE:
             return None
-        return appraisal.failed(at[0].token, str(too_slow(at[1].address)))
+        return refused(at[0].token, str(too_slow(at[1].address)), time.time())
 
     def give_up(self) -> None:
         """Expect nothing more of it."""
@@ -150,7 +151,7 @@ class Work:
     def _failed(self, job: Unappraised, error: Exception) -> Change:
         log.error("Job %s of %s could not be appraised", job.token, "/".join(job.task), exc_info=error)
         why = f"what it asks for could not be found out: {type(error).__name__}: {error}"
-        return appraisal.failed(job.token, why)
+        return refused(job.token, why, time.time())
 
 
 class Estimator:
@@ -270,7 +271,7 @@ class Estimator:
 
     def _taken(self) -> Counter[str]:
         """How many threads each Dag has, also those that hang."""
-        # A place that nobody looks at any more keeps no Dag from looking elsewhere.
+        # A place that is not looked at any more keeps no Dag from looking elsewhere.
         hung = Counter(work.dag_id for work in self.hanging if work.place not in self.known.hanging)
         return Counter(work.dag_id for work in self.under_way) + hung
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from lading.executors.estimation.xcom_json import Unknown, plain
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.scatter import ScatterError, elements, expand
+from lading.scheduling.text.printable import json_beginning
 
 # The back ends that keep what tasks return as JSON in the database.
 PLAIN_BACKENDS = ("airflow.sdk.execution_time.xcom.BaseXCom", "airflow.sdk.bases.xcom.BaseXCom")
@@ -45,7 +46,7 @@ def kept(inputs: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _short_json(value: object) -> str | None:
     try:
-        text = json.dumps(value)
+        text = json_beginning(value, LONGEST_VALUE + 1)
     except (TypeError, ValueError, RecursionError):  # what is not known is none of JSON's types
         return None
     return text if len(text) <= LONGEST_VALUE else None

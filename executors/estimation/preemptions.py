@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lading.executors.estimation.appraisal import Lesson, Question
 from lading.executors.store import Change, State
-from lading.scheduling.hints.machine_words import ON_DEMAND
+from lading.scheduling.machine_words import ON_DEMAND
 
 EVENT = "lading leaves spot machines"
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lading.executors.gangs.terms import Terms
 from lading.executors.store.gangs.tables import GangRow
-from lading.scheduling.gangs.attempts import Attempts
+from lading.executors.store.gangs.terms import Terms
 from lading.scheduling.gangs.gang import Gang, Partition, Stage, Try
+from lading.scheduling.hints.attempts import Attempts
 
 Members = Mapping[str, tuple[str, ...]]
 

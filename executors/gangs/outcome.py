@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from airflow.models.log import Log
-from sqlalchemy.orm import Session
 
-from lading.executors.controller.dispatch import Decision, placement, refused, relaxed
+from lading.executors.decisions import Decision, placement, refused, relaxed
 from lading.executors.store import Change, State
-from lading.executors.store.gangs import rows
-from lading.executors.store.gangs.rows import Member
+from lading.executors.store.gangs.rows import GangChanges, Member
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.gangs.room import Place
@@ -55,14 +53,6 @@ class Outcome:
     notes: list[Log] = field(default_factory=list)
     active: frozenset[str] = frozenset()
 
-    def record(self, session: Session, now: float) -> None:
-        """Store what was decided, before any site hears of it; jobs are changed with those of the decision."""
-        rows.save(session, self.saved)
-        rows.forget(session, self.gone, self.gone_holds)
-        rows.add_holds(session, self.new_holds)
-        rows.asked_again(session, self.again, now)
-        session.add_all(self.notes)
-
     def added_to(self, decision: Decision) -> Decision:
         """The decision about the other jobs with that about members."""
         decision = decision.with_changes(self.changes)
@@ -73,7 +63,11 @@ class Outcome:
             for location, messages in asked.items():
                 decision = decision.with_cancels(site, location, messages)
         return replace(
-            decision.with_reasons(self.reasons), holds=self.asked, drops=self.dropped, store_more=self.record
+            decision.with_reasons(self.reasons),
+            holds=self.asked,
+            drops=self.dropped,
+            gangs=GangChanges(self.saved, self.gone, self.new_holds, self.gone_holds, self.again),
+            notes=self.notes,
         )
 
     def forget(self, gang: str, members: Iterable[Member], holds: Iterable[HoldRow]) -> None:

@@ -44,7 +44,7 @@ def step(run: Run, task_id: str, config: object, settings: Settings) -> Step:
     if hints.ahead_after is None:
         return Step(task_id)
     limits = (hints.max_jobs, hints.run_max_jobs, hints.max_instances, hints.run_max_instances)
-    named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id}
+    named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
     return Step(
         task_id if hints.gang is None else f"gang {hints.gang}",
         hints.ahead_after,

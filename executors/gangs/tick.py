@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from lading.executors.gangs.memory import Memory
 from lading.executors.gangs.outcome import Outcome
 from lading.executors.gangs.roster import Roster, Wanted
-from lading.executors.gangs.terms import Terms
 from lading.executors.store.gangs.rows import Everything, Member
 from lading.executors.store.gangs.tables import HoldRow
+from lading.executors.store.gangs.terms import Terms
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import Room, Ways, Where
 from lading.scheduling.matching.sites import SiteView

@@ -7,18 +7,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.executors.controller.events import clean
 from lading.executors.gangs.memory import Memory
 from lading.executors.gangs.tick import Tick
 from lading.executors.store import State
 from lading.executors.store.gangs.rows import Member
 from lading.executors.store.gangs.tables import HoldRow
+from lading.executors.store.tables import clean
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
 from lading.scheduling.gangs import gang as passes
-from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gangs.gang import Alone, Choices, Effect, Event, Fail, Gang, Partition, Sleep, Stage, Start, Try
 from lading.scheduling.gangs.room import Options, Where, options
 from lading.scheduling.gangs.supply import demand, shortage
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import asked

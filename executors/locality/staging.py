@@ -25,10 +25,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller.dispatch import refused
-from lading.executors.controller.events import clean
-from lading.executors.locality.data import Data
+from lading.executors.decisions import refused
 from lading.executors.store import LIVE, Change, Job, State
+from lading.executors.store.data import Data
+from lading.executors.store.tables import clean
 from lading.executors.turns import THREADS, THREADS_PER_DAG, Turns
 from lading.hooks.files.file_names import normal
 from lading.hooks.files.stage_addresses import refusal

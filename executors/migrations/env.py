@@ -7,7 +7,7 @@ from typing import Any
 from airflow import settings
 from alembic import context
 
-from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.migrations.db_manager import LadingDBManager
 
 metadata = LadingDBManager.metadata
 

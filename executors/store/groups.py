@@ -1,7 +1,7 @@
 """Groups in the store: which jobs of those with ``max_jobs`` may start, and why the others wait.
 
 Those with ``max_instances`` are looked at apart from the others as well: where they may go, and why they wait, is
-decided with all that is placed (:mod:`lading.scheduling.placement`).
+decided with all that is placed (:mod:`lading.scheduling.placing.placement`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import and_, case, func, or_, select, update
 
 from lading.executors import store
 from lading.executors.store import Job, State, explained
-from lading.scheduling.groups import Group, admitted
+from lading.scheduling.matching.groups import Group, admitted
 
 if TYPE_CHECKING:
     from sqlalchemy import Row

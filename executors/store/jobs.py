@@ -292,6 +292,16 @@ class Kind(NamedTuple):
 
     def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The columns that follow from others which are set."""
+        return {**self._granted(values), **self._billed(values)}
+
+    def _granted(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """How many nodes a job has that has begun: a batch system grants none more than it was asked for."""
+        if not {"nodes", "started_at"} <= {*self.columns}:
+            return {}
+        return {"nodes": case((Job.nodes > values["nodes"], values["nodes"]), else_=Job.nodes)}
+
+    def _billed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What an end has cost, and since when a batch job is submitted."""
         if "ended_at" in self.columns:
             started = values.get("started_at", Job.started_at)
             hours = None if started is None else (values["ended_at"] - started) / 3600

@@ -14,10 +14,10 @@ from sqlalchemy import select
 from lading.executors import store
 from lading.executors.store import Job, State, groups, shapes
 from lading.executors.store.durations import Durations
-from lading.scheduling.groups import run_name, task_name
 from lading.scheduling.job import Budget
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location, Running
+from lading.scheduling.matching.groups import run_name, task_name
 from lading.scheduling.matching.waiting import HINTS, Waiting
 from lading.scheduling.resources import Resources
 

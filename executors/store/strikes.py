@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, func, select, update
 
-from lading.executors.store.jobs import Change, apply, chunks
+from lading.executors.store.jobs import Change, apply, chunks, knows
 from lading.executors.store.tables import Job, State
 
 if TYPE_CHECKING:
@@ -75,8 +75,11 @@ def take_all_back(session: Session, holder: str) -> None:
     )
 
 
-def blame(session: Session, holder: str, token: str) -> None:
-    """Note for a controller that has died over which job that was: what else it has noted has not brought it down."""
+def blame(session: Session, holder: str, token: str) -> bool:
+    """Note for a controller that has died over which job that was: what else it has noted has not brought it down.
+
+    :returns: whether there is such a job; where there is none, it was one that is still to come
+    """
     take_all_back(session, holder)
     session.execute(
         update(Job)
@@ -84,6 +87,7 @@ def blame(session: Session, holder: str, token: str) -> None:
         .values(examined_by=holder, changed_at=Job.changed_at),
         execution_options=WITHOUT_SYNC,
     )
+    return knows(session, token)
 
 
 def _write(session: Session, tokens: Iterable[str], **values: str | None) -> None:

@@ -15,6 +15,10 @@ from lading.scheduling.matching.rules import NODES, soft
 from lading.scheduling.reasons import CAUSES, LONGEST_CODE, LONGEST_LIMIT, Reason, free_text
 from lading.scheduling.resources import Layout, Resources
 
+# MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
+LONGEST_TEXT = 4000
+LONGEST_NAME = 250
+
 metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
 Base: Any = registry(metadata=metadata).generate_base()
 
@@ -46,6 +50,16 @@ def reason_values(value: Reason | str | None) -> dict[str, Any]:
     reason = None if value is None else as_reason(value)
     code, limit = (None, None) if reason is None else (reason.code, reason.limit)
     return {"reason": reason, "reason_code": code, "reason_limit": limit}
+
+
+def as_name(text: str | None) -> str | None:
+    """A name as others have it, as the columns for it take it."""
+    return None if text is None else clean(text)[:LONGEST_NAME]
+
+
+def clean(text: str) -> str:
+    """Words that every database takes: no NUL, nothing that is no Unicode, and not too long."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]
 
 
 class State(str, enum.Enum):

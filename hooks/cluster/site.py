@@ -23,12 +23,12 @@ from lading.hooks.cluster.allocations.script import AllocationWriter
 from lading.hooks.cluster.checks import checks as cluster_checks
 from lading.hooks.cluster.checks import memory_unit, nodes
 from lading.hooks.cluster.checks.diagnosis import Sighting, explain
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.job_mode import JobMode
-from lading.hooks.cluster.job_script import ScriptWriter
-from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.poller import Poller
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.job_mode import JobMode
+from lading.hooks.cluster.jobs.job_script import ScriptWriter
+from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.cluster.jobs.poller import Poller
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.owner import Owner
 from lading.hooks.polling.rounds import Rounds

@@ -19,8 +19,8 @@ from lading.hooks.batch.outcome import Evidence, Outcome, Sentinel, decide
 from lading.hooks.batch.refusals import CouldNotAsk
 from lading.hooks.batch.status_query import Key, Statuses, StatusQuery, accounted, plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, CancelError, NativeJob, Request, SubmitError
-from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.remote_steps import load
+from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.cluster.jobs.remote_steps import load
 from lading.hooks.files.owner import Owner
 from lading.hooks.job_scripts.layout import SUBMIT_LIMIT
 from lading.hooks.job_scripts.profile import SiteProfile

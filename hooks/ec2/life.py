@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lading.hooks.ec2.client import EC2Error, Instance
-from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.machine_words import SPOT
 from lading.scheduling.text.units import format_time
 
 

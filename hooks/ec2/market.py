@@ -23,8 +23,8 @@ from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.files.written import parsed
 from lading.hooks.site import join
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
-from lading.scheduling.hints.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits
 

@@ -9,14 +9,14 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from lading.scheduling.hints.machine_words import (
+from lading.scheduling.hints.native import is_one_line
+from lading.scheduling.machine_words import (
     parse_arch,
     parse_capacity_type,
     parse_features,
     parse_os,
     parse_properties,
 )
-from lading.scheduling.hints.native import is_one_line
 from lading.scheduling.text.printable import cut, printable, shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 

@@ -11,8 +11,8 @@ from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Depot, LocationState, Seen, join
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import DEFAULT_OS
 from lading.scheduling.resources import NOT_KNOWN, Resources
 from lading.scheduling.text.units import format_moment
 

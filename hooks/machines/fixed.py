@@ -28,7 +28,8 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.location import Location
-from lading.scheduling.text.units import format_resources, format_time
+from lading.scheduling.resources import format_resources
+from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
 

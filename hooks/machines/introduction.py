@@ -23,7 +23,7 @@ from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.events import Amounts, Date, Name
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import Ended
-from lading.scheduling.hints.machine_words import SPOT
+from lading.scheduling.machine_words import SPOT
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pydantic import Field, PlainValidator, StrictBool, field_validator, model_v
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.stage_addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY
 from lading.scheduling.resources import Resources

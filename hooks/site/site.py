@@ -21,8 +21,8 @@ from lading.hooks.site.depot import Depot
 from lading.hooks.site.observation import Observation
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import DEFAULT_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
 

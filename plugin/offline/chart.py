@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from lading.plugin.offline.options import UsageError
-from lading.scheduling.simulation.frontier import Point
+from lading.scheduling.simulation.frontier import FrontierPoint
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.text.printable import shortened
 
@@ -56,7 +56,7 @@ def svg(reports: Sequence[Report]) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def frontier_svg(points: Sequence[Point], equal: Sequence[Point]) -> str:
+def frontier_svg(points: Sequence[FrontierPoint], equal: Sequence[FrontierPoint]) -> str:
     """USD against the time of the end, for each hurry and for fleets of equal machines; both axes are logarithmic."""
     all_points = [*points, *equal]
     across = Scale([each.seconds / 3600 for each in all_points], LEFT, LEFT + WIDTH)

@@ -29,20 +29,21 @@ from lading.hooks.site import ElasticSite, Site
 from lading.operators.scattering import input_sources
 from lading.operators.scattering.shape import Shape
 from lading.plugin import policies
+from lading.plugin.database import read_connections, reading_store
 from lading.plugin.offline import frontier, task_script
 from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import SitesError, load_sites
-from lading.plugin.subcommands.database import read_connections, reading_store
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits
+from lading.scheduling.resources import format_resources
 from lading.scheduling.simulation.run_cost import Step, as_workflow, begins, on_machines
 from lading.scheduling.simulation.simulator import NoEnd
 from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
-from lading.scheduling.text.units import format_resources, format_time
+from lading.scheduling.text.units import format_time
 
 # Of so many runs it is known how many jobs a task had in each.
 MOST_RUNS = 100
@@ -88,7 +89,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SiteWork:
     """What a run has to do at a site that buys machines.
 
     :param steps: its tasks there; ``upstream``: the tasks that come before each task of the Dag
@@ -142,7 +143,7 @@ def parsed_conf(text: str | None) -> dict[str, Any] | None:
     return found
 
 
-def show_frontiers(args: argparse.Namespace, work: Mapping[str, Work], out: IO[str]) -> None:
+def show_frontiers(args: argparse.Namespace, work: Mapping[str, SiteWork], out: IO[str]) -> None:
     """What the run costs for each time that it may take, at each site that buys machines.
 
     :raises UsageError: none does for it, or its jobs wait for each other in too many ways
@@ -164,7 +165,7 @@ def show_frontiers(args: argparse.Namespace, work: Mapping[str, Work], out: IO[s
 
 def forecast(
     session: Session, dag: DAG, conf: Mapping[str, Any] | None, sites: Mapping[str, Site[Any]]
-) -> tuple[Forecast, dict[str, Work]]:
+) -> tuple[Forecast, dict[str, SiteWork]]:
     """What a run of a Dag with this conf will cost, and what it has to do at each site that buys machines."""
     past, views = Past(session, dag.dag_id, conf), task_script.views(sites)
     found = Forecast(dag.dag_id, [])
@@ -200,7 +201,7 @@ def forecast(
     markets = charge(session, found, steps, stops, begin, sites)
     sites_of = {line.task: line.site for line in found.lines}
     work = {
-        name: Work([step for step in steps.values() if sites_of[step.name] == name], upstream, market)
+        name: SiteWork([step for step in steps.values() if sites_of[step.name] == name], upstream, market)
         for name, market in markets.items()
     }
     return found, {name: its for name, its in work.items() if its.steps}

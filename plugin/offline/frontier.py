@@ -14,7 +14,7 @@ from lading.plugin.offline.inputs import read_workflow
 from lading.plugin.offline.watch import Watch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.plan import Limits
-from lading.scheduling.simulation.frontier import HURRIES, Point, by_hurry, on_equal_machines
+from lading.scheduling.simulation.frontier import HURRIES, FrontierPoint, by_hurry, on_equal_machines
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time
@@ -39,7 +39,7 @@ def show(
 ) -> None:
     """Print the frontier of a workflow, and draw it where that is asked for."""
     form = None if args.plot is None else chart.form(args.plot, chart.frontier_svg)
-    points: list[Point] = []
+    points: list[FrontierPoint] = []
     with Watch(shown=args.progress) as watch:
         for point in by_hurry(workflow, catalogue, boot, limits):
             points.append(point)

@@ -15,7 +15,7 @@ from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.plan_output import print_json, print_plan
 from lading.plugin.offline.watch import INTERRUPTED, Watch
 from lading.scheduling.plan import Objective
-from lading.scheduling.planner import plan
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.simulation import trace
 
 

@@ -21,7 +21,7 @@ from lading.scheduling.plan import FORECAST, Limits, Objective
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace, wfformat
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.fixed_fleet import SLACK, Fleet, Reference, reference
+from lading.scheduling.simulation.fixed_fleet import SLACK, EqualMachines, Reference, reference
 from lading.scheduling.simulation.frontier import TICK
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import NoEnd, simulate
@@ -224,7 +224,7 @@ def print_reports(
     console.print(printable(f"Prices: {'; '.join(offered.sources)}"), soft_wrap=True)
 
 
-def in_words(fleet: Fleet | None) -> str:
+def in_words(fleet: EqualMachines | None) -> str:
     if fleet is None:
         return "none ends"
     return f"{fleet.usd:,.4f} USD ({fleet.machines} × {fleet.instance_type}, {fleet.seconds:,.0f} s)"
@@ -233,7 +233,7 @@ def in_words(fleet: Fleet | None) -> str:
 def as_json(found: Reference) -> dict[str, Any]:
     """What a workflow is compared with, as JSON names it."""
 
-    def named(fleet: Fleet | None) -> dict[str, Any] | None:
+    def named(fleet: EqualMachines | None) -> dict[str, Any] | None:
         return (
             None
             if fleet is None

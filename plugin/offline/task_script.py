@@ -19,6 +19,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.utils.cli import suppress_logs_and_warning
 
+from lading.executors import decisions
 from lading.executors.columns import hint_columns
 from lading.executors.controller import dispatch
 from lading.executors.estimation import appraisal
@@ -39,7 +40,8 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import default_arch
-from lading.scheduling.text.units import format_memory, format_resources, format_time
+from lading.scheduling.resources import format_resources
+from lading.scheduling.text.units import format_memory, format_time
 
 Task: TypeAlias = BaseOperator | MappedOperator
 
@@ -197,7 +199,7 @@ def site_of(job: Job) -> tuple[str, Site[Any]]:
     waits = queue.as_waiting(job, by_dag=True)  # it has what a row has
     stop = route_of(waits, views(sites))[0]
     job.queue = dict(stop.relaxed + stop.changes).get("queue")
-    for name, value in dispatch.columns(stop.asked(waits)).items():
+    for name, value in decisions.columns(stop.asked(waits)).items():
         setattr(job, name, value)
     return stop.site, sites[stop.site]
 

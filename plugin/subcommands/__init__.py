@@ -1,4 +1,4 @@
-"""What the commands under ``airflow lading`` do, a module for each, and what they share to read and to print.
+"""The commands under ``airflow lading``: their arguments (``cli``), and what they do, a module for each.
 
-Their arguments are not here: :mod:`lading.plugin.cli` has them, which every ``airflow`` command loads.
+Every ``airflow`` command loads the arguments, and the module of a command only when it is called.
 """

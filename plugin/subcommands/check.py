@@ -12,9 +12,9 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 
 from lading.executors.settings import Settings
 from lading.hooks.site import Check
+from lading.plugin.database import read_connections
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.database import read_connections
 from lading.plugin.subcommands.findings import findings
 
 # What the trial job of a site may take, seconds, and where its machine has to be launched and to boot first.

@@ -22,10 +22,10 @@ from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.site_table import read_site
 from lading.hooks.site import Cleaned
 from lading.operators.job_script import token
+from lading.plugin.database import read_connections, reading_store
 from lading.plugin.manager import site_kinds
 from lading.plugin.sites import SitesError, declared, faults
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.database import read_connections, reading_store
 
 HERE = "(this machine)"
 # A task in one of these states may have a batch job that is not to be disturbed.

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors.settings import Settings
 from lading.executors.store import Job
+from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.database import reading_store
 from lading.plugin.ui.queries.runs import beside, of_runs, of_tasks
 
 # An error names so many that there are.

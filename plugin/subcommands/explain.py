@@ -15,22 +15,22 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
-from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Location, SiteRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
+from lading.executors.store.gangs.terms import Terms
 from lading.hooks.site import LocationState, Site
+from lading.plugin.database import reading_store
 from lading.plugin.manager import binding_filters, implemented
 from lading.plugin.manager import rules as plugins_rules
 from lading.plugin.published import most_nodes
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, readable
-from lading.plugin.subcommands.database import reading_store
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
-from lading.scheduling.hints.machine_words import DEFAULT_OS
 from lading.scheduling.location import Location as Place
+from lading.scheduling.machine_words import DEFAULT_OS
 from lading.scheduling.matching.explanation import Step, explained, wishes
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView

@@ -18,19 +18,19 @@ from airflow.executors.executor_loader import ExecutorLoader
 from airflow.utils.session import create_session
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.controller.life.process import current_lease, lives
 from lading.executors.controller.sites_file import difference
+from lading.executors.controller_process import current_lease, lives
 from lading.executors.settings import SECTION, Settings
 from lading.executors.store import Lease
 from lading.hooks.files.host import existing
 from lading.hooks.site import Check, Site
+from lading.plugin.database import store_fault
 from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
-from lading.plugin.subcommands.database import store_fault
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.job import Job
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import format_resources
 
 EXECUTOR = "lading.executors.LadingExecutor"
 # How many jobs Airflow may hand over in one of its rounds, and have at work in one run.

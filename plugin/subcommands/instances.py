@@ -18,7 +18,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller.life.process import current_lease, lives
+from lading.executors.controller_process import current_lease, lives
 from lading.executors.requests import note_end
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, requests
@@ -26,10 +26,10 @@ from lading.executors.store import instances as stored
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.requests import Kind
 from lading.hooks.site import ElasticSite, Found, Site
+from lading.plugin.database import read_connections, reading_store
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.cost import in_words
-from lading.plugin.subcommands.database import read_connections, reading_store
 from lading.scheduling.matching.market import kind_in_words
 
 # A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.

@@ -12,12 +12,12 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs.terms import Terms
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.rows import held_for
+from lading.executors.store.gangs.terms import Terms
+from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.database import reading_store
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import format_resources
 
 
 @airflow_cli.suppress_logs_and_warning

@@ -13,13 +13,12 @@ from sqlalchemy import func, select
 
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Location, State
+from lading.plugin.database import reading_store
 from lading.plugin.published import Known
 from lading.plugin.sites import known_sites
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.database import reading_store
 from lading.plugin.subcommands.findings import controller_finding
-from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import Resources, format_resources
 
 
 @airflow_cli.suppress_logs_and_warning

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import readable
-from lading.plugin.subcommands.database import reading_store
-from lading.plugin.ui.models import SiteState, Summary, WaitGroup, Waits
+from lading.plugin.ui.queries.models import SiteState, Summary, WaitGroup, Waits
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
 from lading.plugin.ui.queries.waits import waits

@@ -14,8 +14,7 @@ from lading.executors.agent.tasks import probe
 from lading.executors.controller.solo import Solo
 from lading.hooks.site import Check, ElasticSite, Seen, Site
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import Resources, format_resources
 
 # The time limit of the trial jobs of a second submission, seconds.
 TRIAL_SECONDS = 300

@@ -15,10 +15,10 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, inspect, select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller.life.process import lives
+from lading.executors.controller_process import lives
+from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, lease, metadata
-from lading.executors.store.db_manager import LadingDBManager
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.scheduler_liveness import has_ended
 from lading.hooks.files.atomic import visible
@@ -110,13 +110,18 @@ def remove_state_folder(settings: Settings) -> list[str]:
 
     :returns: the names of what is kept
     """
+    folder, log = settings.state_folder, settings.controller_log
+    written = settings.controller_mark, settings.published_sites
     ours = (
-        settings.controller_log,
+        log,
+        *folder.glob(f"{log.name}.[0-9]"),  # before the log was parted
         settings.controller_bell,
-        settings.controller_mark,
+        settings.stopped,
         settings.schedulers_folder,
         settings.spool_folder,
-        settings.published_sites,
+        *written,
+        # What a process has left that died as it wrote them.
+        *(left for path in written for left in folder.glob(f".{path.name}.*")),
     )
     for path in ours:
         if path.is_dir() and not path.is_symlink():

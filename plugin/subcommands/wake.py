@@ -11,7 +11,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from lading.executors.settings import Settings
 from lading.executors.store.gangs import rows
 from lading.hooks.files.bell import Bell
-from lading.plugin.subcommands.database import reading_store
+from lading.plugin.database import reading_store
 
 
 @airflow_cli.action_cli(check_db=False)

@@ -24,7 +24,6 @@ from sqlalchemy.exc import OperationalError
 from tenacity import Retrying
 
 from lading.executors.store import Job, State, requests
-from lading.plugin.ui import models
 from lading.plugin.ui.access import (
     ActsDep,
     SightDep,
@@ -36,9 +35,10 @@ from lading.plugin.ui.access import (
     patience,
     well_named,
 )
-from lading.plugin.ui.chart_models import Machine, Packing
-from lading.plugin.ui.models import NAME
+from lading.plugin.ui.queries import models
 from lading.plugin.ui.queries.advice import advice
+from lading.plugin.ui.queries.chart_models import Machine, Packing
+from lading.plugin.ui.queries.models import NAME
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.places import machines
 from lading.plugin.ui.queries.runs import MOST_RUNS, run, runs

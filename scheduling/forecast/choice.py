@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.schedule import Builder, Schedule, Terms
+from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Bin, Problem, fits
 
@@ -39,7 +39,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenSchedule:
     """A schedule, and what it was made by."""
 
     schedule: Schedule
@@ -57,7 +57,7 @@ def choose(
     spent: float = 0.0,
     ways: Sequence[Way] = (),
     now: float,
-) -> Choice:
+) -> ChosenSchedule:
     """The best schedule of those by all ways.
 
     :param problem: what can be launched
@@ -75,11 +75,11 @@ def choose(
     soonest = {run: now + wait + seconds for run, seconds in critical.items()}
     spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
     menus: dict[float, Mapping[str, Bin | None]] = {}
-    best: Choice | None = None
+    best: ChosenSchedule | None = None
     for way in ways or all_ways(problem, hurry):
         if way.least_cpus not in menus:
             menus[way.least_cpus] = launchable(forecast, problem, builder, way.least_cpus)
-        terms = Terms(
+        terms = ScheduleTerms(
             {run: now + wait + seconds * way.stretch for run, seconds in critical.items()},
             {run: usd * way.worth for run, usd in worth.items()},
             menus[way.least_cpus],
@@ -88,7 +88,7 @@ def choose(
         found = score(schedule, forecast, soonest, least, hurry, spent, now)
         found += DOUBT * spread * math.log2(max(1.0, way.least_cpus))
         if best is None or found < best.score - 1e-12:
-            best = Choice(schedule, way, found)
+            best = ChosenSchedule(schedule, way, found)
     assert best is not None
     return best
 

@@ -18,7 +18,7 @@ class CycleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkflowStep:
     """One job that has not ended: a task instance that runs, waits, or is still to come.
 
     :param job: what it needs; its name is unique in the forecast
@@ -52,7 +52,7 @@ class Forecast:
     :param began: epoch seconds at which each run has begun, by ``Job.run``; one that is not here begins now
     """
 
-    steps: Mapping[str, Step]
+    steps: Mapping[str, WorkflowStep]
     began: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lading.scheduling.forecast.choice import Way, choose, nearby
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.schedule import Machine, Schedule
+from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
 from lading.scheduling.plan import Launch, Placement, Release, Wait
@@ -18,7 +18,7 @@ from lading.scheduling.reasons import Reason, because
 SOON = 0.5
 # A plan holds as long as nothing begins or ends so much sooner or later, seconds.
 SLACK = 2.0
-# After so many plans by the last way all ways are tried again: what is still to come is another shape by then.
+# After so many plans by the last way all ways are tried again, as when a run begins: what is to come is another shape.
 PLANS_BY_ONE_WAY = 25
 
 
@@ -77,7 +77,8 @@ class Planner:
         """
         schedule = self.schedule
         if schedule is None or not self._holds(schedule, forecast, locations, now):
-            ways = () if self.way is None or self.plans % PLANS_BY_ONE_WAY == 0 else nearby(self.way)
+            is_alike = self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY
+            ways = nearby(self.way) if self.way is not None and is_alike else ()
             choice = choose(
                 forecast, locations, problem, boot=self.boot, hurry=self.hurry, spent=spent, ways=ways, now=now
             )
@@ -130,7 +131,7 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], now: float)
     return not there
 
 
-class Free:
+class FreeRoom:
     """What is free on a machine while jobs get places."""
 
     def __init__(self, location: Location) -> None:
@@ -153,7 +154,7 @@ def act(
     placements, waits = [], []
     looks = [schedule.until[name] + SLACK for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
-    free = {each.location.name: Free(each.location) for each in schedule.machines if each.location is not None}
+    free = {each.location.name: FreeRoom(each.location) for each in schedule.machines if each.location is not None}
     for name in waiting:
         home = schedule.homes.get(name)
         if home is None:
@@ -196,7 +197,7 @@ def act(
     return Actions(tuple(placements), tuple(launches), tuple(releases), tuple(waits), refused, look)
 
 
-def why(home: Machine, begin: float, now: float) -> Reason:
+def why(home: PlannedMachine, begin: float, now: float) -> Reason:
     """Why a step does not begin now."""
     seconds = max(1, round(begin - now))
     if home.location is None:

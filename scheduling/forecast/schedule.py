@@ -23,7 +23,7 @@ from lading.scheduling.packing.problem import Bin, fits, vector
 
 
 @dataclass(slots=True)
-class Machine:
+class PlannedMachine:
     """A machine of a schedule.
 
     :param location: the machine that is there; None: it is to be launched
@@ -58,16 +58,16 @@ class Schedule:
     :param ends: when each run ends, epoch seconds
     """
 
-    machines: list[Machine]
+    machines: list[PlannedMachine]
     starts: dict[str, float] = field(default_factory=dict)
     until: dict[str, float] = field(default_factory=dict)
-    homes: dict[str, Machine] = field(default_factory=dict)
+    homes: dict[str, PlannedMachine] = field(default_factory=dict)
     usd: float = 0.0
     ends: dict[str | None, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ScheduleTerms:
     """What a schedule is made by.
 
     :param deadlines: epoch seconds until which each run shall have ended
@@ -99,7 +99,7 @@ class Builder:
         self.needs = {name: vector(step.job.resources) for name, step in forecast.steps.items()}
         self._grants: dict[tuple[object, object], bool] = {}
 
-    def build(self, terms: Terms) -> Schedule:
+    def build(self, terms: ScheduleTerms) -> Schedule:
         """The schedule by these terms."""
         steps = self.forecast.steps
         schedule = Schedule([self._there(each) for each in self.locations])
@@ -120,12 +120,12 @@ class Builder:
         schedule.usd = sum(each.timeline.usd() for each in schedule.machines)
         return schedule
 
-    def _there(self, location: Location) -> Machine:
+    def _there(self, location: Location) -> PlannedMachine:
         up = max(self.now, location.ready_at or self.now)
         price = location.usd_per_hour / 3600
-        return Machine(Timeline(vector(location.capacity), price, self.boot, up, is_there=True), location)
+        return PlannedMachine(Timeline(vector(location.capacity), price, self.boot, up, is_there=True), location)
 
-    def _place(self, name: str, schedule: Schedule, terms: Terms) -> None:
+    def _place(self, name: str, schedule: Schedule, terms: ScheduleTerms) -> None:
         step, need, ends = self.forecast.steps[name], self.needs[name], schedule.until
         before = [each for each in step.parents if each in self.forecast.steps]
         if any(each not in ends for each in before):
@@ -158,7 +158,7 @@ class Builder:
             schedule.starts[name], schedule.homes[name] = best[1], home
             ends[name] = best[1] + seconds
 
-    def _suits(self, machine: Machine, name: str, job: Job) -> bool:
+    def _suits(self, machine: PlannedMachine, name: str, job: Job) -> bool:
         """Whether a machine can ever run a job."""
         if not fits(self.needs[name], machine.timeline.capacity):
             return False
@@ -178,7 +178,7 @@ class Builder:
                 return at
         return math.inf
 
-    def _open(self, launched: Bin, begin: float, schedule: Schedule) -> Machine:
+    def _open(self, launched: Bin, begin: float, schedule: Schedule) -> PlannedMachine:
         """A machine more, for which others make way where there may be no more."""
         since = self.now + self.boot
         if self.most is not None and len(schedule.machines) >= self.most:
@@ -186,11 +186,11 @@ class Builder:
             for machine in schedule.machines:
                 if self._span(machine)[1] <= begin - self.boot:
                     machine.closes = min(machine.closes, begin - self.boot)
-        home = Machine(Timeline(launched.capacity, launched.price / 3600, self.boot, since), bin=launched)
+        home = PlannedMachine(Timeline(launched.capacity, launched.price / 3600, self.boot, since), bin=launched)
         schedule.machines.append(home)
         return home
 
-    def _span(self, machine: Machine) -> tuple[float, float]:
+    def _span(self, machine: PlannedMachine) -> tuple[float, float]:
         """From when to when there is a machine, boot included."""
         busy = machine.timeline.busy
         return busy[0][0] - (0.0 if machine.location else self.boot), busy[-1][1]

@@ -19,8 +19,7 @@ from lading.scheduling.matching.sites import asked as sites_asked
 from lading.scheduling.matching.stops import of_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import resolved
-from lading.scheduling.resources import Resources
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import Resources, format_resources
 
 
 class Supply(NamedTuple):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.hints.expressions import Expression, Facts
 from lading.scheduling.hints.gang_words import misplaced
 from lading.scheduling.hints.patterns import Matching
@@ -21,10 +20,6 @@ INPUTS_KEY = "lading_inputs"
 # What a hint is whose value is what earlier tries of the task needed, and the hints that may be it.
 AUTO = "auto"
 AUTO_HINTS = ("cpus", "memory", "time")
-# So many instance types are named in a message, of more the closest; longer names than this are compared by their
-# beginning.
-MOST_TYPES_NAMED = 24
-LONGEST_TYPE = 64
 # How the processes of a batch job lie on nodes.
 LAYOUT_HINTS = ("nodes", "ppn", "threads")
 # The names that CWL workflows on Seven Bridges platforms have for the same wishes.
@@ -253,21 +248,6 @@ def given(executor_config: object) -> Mapping[str, object]:
             f'for example executor_config=resources(cpus=2, memory="4 GiB")'
         )
     return hints
-
-
-def no_such_type(instance_type: str, valid: Collection[str]) -> str:
-    """Return in words why a task cannot have an instance type, given those that it could have."""
-    return f"hint instance_type: {shortened(instance_type)} cannot be had, {valid_types(instance_type, valid)}"
-
-
-def valid_types(asked: str, valid: Collection[str]) -> str:
-    """The instance types that could be had in place of one that cannot, in words; of very many the closest."""
-    if not valid:
-        return "because no machine has been given an instance_type"
-    if len(valid) <= MOST_TYPES_NAMED:
-        return f"valid: {', '.join(sorted(valid))}"
-    close = difflib.get_close_matches(asked[:LONGEST_TYPE], valid, n=5, cutoff=0.0)
-    return f"valid: {', '.join(close)} and {len(valid) - len(close)} more"
 
 
 def _too_few_machines(values: Mapping[str, Any]) -> list[str]:

@@ -6,13 +6,12 @@ milliseconds to import, so only what has a pattern does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from lading.scheduling.hints.place_words import MOST_TARGETS, Target
-from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.printable import json_beginning, shortened
 from lading.scheduling.text.units import UnitError
 
 LONGEST_PATTERN = 250
@@ -99,7 +98,7 @@ def matching_targets(targets: tuple[str, ...], matching: Matching, inputs: Mappi
 
 
 def _text(value: object) -> bytes:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    text = value if isinstance(value, str) else json_beginning(value, LONGEST_INPUT, str)
     return text[:LONGEST_INPUT].encode(errors="replace")
 
 

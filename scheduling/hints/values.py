@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lading.scheduling.gangs.attempts import Attempts
-from lading.scheduling.hints import gang_words, machine_words, place_words
+from lading.scheduling import machine_words
+from lading.scheduling.hints import gang_words, place_words
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
 from lading.scheduling.hints.native import parse_native, parse_queue

@@ -1,6 +1,6 @@
 """Why a job goes where it goes: the steps of the decision about one job, in words. Pure.
 
-They are taken with the same functions as the decision, :func:`lading.scheduling.placement.assign`.
+They are taken with the same functions as the decision, :func:`lading.scheduling.placing.placement.assign`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from lading.scheduling.matching.sites import SiteView, asked, why_no_target
 from lading.scheduling.matching.stops import Route, Stop, of_text
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import resolved
-from lading.scheduling.text.units import format_resources, format_time
+from lading.scheduling.resources import format_resources
+from lading.scheduling.text.units import format_time
 
 NOTHING_LESS = "all that it wishes"
 

@@ -56,7 +56,7 @@ class MachineMarket:
 
     :param catalogue: their types, with what jobs can use of each and where it can be had at which price
     :param limits: how many instances there may be at once, of a type, for how many USD per hour, of how many vCPUs
-    :param policy: by which they are bought; a key of ``lading.scheduling.planner.POLICIES``
+    :param policy: by which they are bought; a key of ``lading.scheduling.provisioning.planner.POLICIES``
     :param idle_seconds: for which an empty one is kept
     :param min_instances: so many are not released, busy ones included
     :param boot_seconds: from an order until the first job starts, as far as it is known

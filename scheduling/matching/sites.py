@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gpus import why_none
-from lading.scheduling.hints.hints import valid_types
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import LAYOUT, NATIVE, Job
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import valid_types
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
 from lading.scheduling.matching.ranking import Waits
@@ -20,7 +20,7 @@ from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text, p
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.matching.wishes import Machine, granting, lacking, names_arch, resolved, too_many_nodes
 from lading.scheduling.reasons import Reason, because
-from lading.scheduling.text.units import format_resources
+from lading.scheduling.resources import format_resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

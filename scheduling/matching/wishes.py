@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.hints.hints import no_such_type
-from lading.scheduling.hints.machine_words import IS
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import IS, no_such_type
 from lading.scheduling.text.printable import shortened
 
 # So many machines are described that are alike in all but amounts.

@@ -123,7 +123,7 @@ class Problem:
     :param blocked: what cannot be launched before the time of its offering
     :param now: epoch seconds
     :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
-    :param going: see :func:`lading.scheduling.planner.plan`
+    :param going: see :func:`lading.scheduling.provisioning.planner.plan`
     :param explains: whether anybody asks what jobs wait for where nothing can be launched for them
     """
 

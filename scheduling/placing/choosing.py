@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from lading.scheduling.backlog import fill
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing import hours
+from lading.scheduling.placing.backlog import fill
 from lading.scheduling.placing.filling import machines, run_now
 from lading.scheduling.placing.locality import DataLocality
 from lading.scheduling.placing.policies import (
@@ -26,6 +26,7 @@ from lading.scheduling.placing.policies import (
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import Limits
+from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -38,6 +39,7 @@ class Choice:
     :param policies: those of third parties, by their names
     :param allocations: where jobs are; what is placed is added
     :param trouble: by site, of the jobs for which its policy has failed: what it did
+    :param plans: by site, the plan by which its machines were filled last
     """
 
     now: float
@@ -45,6 +47,7 @@ class Choice:
     files: Files = field(default_factory=Files)
     allocations: Allocations = field(default_factory=Allocations)
     trouble: dict[str, dict[str, Reason]] = field(default_factory=dict)
+    plans: dict[str, MachinePlan] = field(default_factory=dict)
 
     def run(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
@@ -55,7 +58,10 @@ class Choice:
             return run_now(some, locations, limits, policy=by, now=self.now)
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
-            return hours.begin(site, jobs, filled, limits, self.now)
+            taken, made = hours.begin(site, jobs, filled, limits, self.now)
+            if made is not None:
+                self.plans[site.name] = made
+            return taken
         context, rooms = Context(site.name, self.now, self.files), Rooms(there, limits, self.now)
         if site.policy in self.policies:
             policy = self.policies[site.policy]

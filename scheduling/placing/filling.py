@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from lading.scheduling.groups import Allowance
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.plan import Limits
-from lading.scheduling.planner import placements
+from lading.scheduling.provisioning.planner import placements
 
 # Finds a location of a site for each job that one takes now, by the job's name, within limits of tasks and runs.
 Filling: TypeAlias = Callable[[SiteView, Sequence[Job], Limits], dict[str, str]]
@@ -83,5 +83,5 @@ def queue_up(jobs: Sequence[Job], queues: Sequence[Location], allowance: Allowan
         if name is not None:
             placed[job.name] = name
             left[name] -= 1
-            allowance.put(job, *(f"{name} {job.name} {number}" for number in range(job.nodes)))
+            allowance.put_batch_job(job, name)
     return placed

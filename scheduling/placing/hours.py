@@ -17,7 +17,7 @@ from lading.scheduling.placing.policies import HOURS
 from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
-from lading.scheduling.provisioning.machines import is_short
+from lading.scheduling.provisioning.machines import MachinePlan, is_short
 
 # Machines may be refused again and again. So a job goes wherever there is room, whatever that costs, when it has waited
 # for so many seconds and so many boots of a machine; for sixteen of these it may have waited for cheaper room.
@@ -38,8 +38,9 @@ def begin(
     fill: Callable[[Sequence[Job], Sequence[Location]], dict[str, str]],
     limits: Limits,
     now: float,
-) -> dict[str, str]:
-    """The location of each job that begins now, by the job's name: first of those that were promised a place.
+) -> tuple[dict[str, str], MachinePlan | None]:
+    """The location of each job that begins now, by the job's name: first of those that were promised a place. And the
+    plan by which that was decided; None: by none.
 
     What machine-hours would rather buy a machine for goes where there is room when its run cannot pay for that, or when
     it has waited for too long.
@@ -48,16 +49,16 @@ def begin(
     :param now: epoch seconds
     """
     if not isinstance(site.market, MachineMarket):
-        return fill(jobs, site.locations)
+        return fill(jobs, site.locations), None
     up = {each.name for each in site.locations}
     there, homes = machines.promised(jobs, [each for each in site.launched if not each.draining], now)
     rest = [job for job in jobs if job.name not in homes]
     taken = fill(rest, [each for each in there if each.name in up])
-    market = by_hours(site) if taken else None
+    market, made = by_hours(site) if taken else None, None
     if market is not None and not (limits.tasks or limits.runs):
         closed = [each for each in site.launched if each.draining]
-        plan = machines.planned(rest, there, closed, market, limits, now)
-        launches, placements = machines.bought(plan, market)
+        made = machines.planned(rest, there, closed, market, limits, now)
+        launches, placements = machines.bought(made.plan, market)
         planned = {each.job: each.location for each in placements}
         taken = {job: name for job, name in planned.items() if name in up}
         _, unpaid = within(launches, rest, coming(rest, planned | homes, there))
@@ -65,7 +66,7 @@ def begin(
         others = [job for job in rest if job.name not in taken and (job.name in unpaid or job.queued_at < late)]
         if others:
             taken |= fill(others, [each for each in with_jobs(there, rest, taken) if each.name in up])
-    return {job: name for job, name in homes.items() if name in up} | taken
+    return {job: name for job, name in homes.items() if name in up} | taken, made
 
 
 def with_jobs(there: Sequence[Location], jobs: Sequence[Job], taken: Mapping[str, str]) -> list[Location]:

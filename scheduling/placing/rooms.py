@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from lading.scheduling.groups import Allowance, labels
 from lading.scheduling.job import Job, Wish
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Allowance, labels
 from lading.scheduling.plan import Limits
 from lading.scheduling.resources import Resources
 
@@ -104,7 +104,7 @@ class Rooms:
         if location.max_jobs is not None:
             self._queued[name] += 1
             self._changed.add(name)
-            self._allowance.put(job, *(f"{name} {job.name} {number}" for number in range(job.nodes)))
+            self._allowance.put_batch_job(job, name)
             return
         self._take(job.resources, (name, *self._beneath.get(name, ())))
         self._allowance.put(job, name)

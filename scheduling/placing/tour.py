@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.groups import Label, Machines, labels
 from lading.scheduling.job import Job
+from lading.scheduling.matching.groups import Label, Machines, labels
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order
@@ -16,6 +16,7 @@ from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.party import NAME, Alike, Coming, Party
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, reason
 from lading.scheduling.provisioning import Provision, decide, decide_apart
+from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, combined
 
 
@@ -27,6 +28,7 @@ class Tour:
     :param sites: by name, with what they were given
     :param groups: on which machines the jobs of limited groups are
     :param failures: by site, of the jobs for which its policy has failed: what it did
+    :param plans: by site, the plan by which its machines were filled last
     :param wanted: by site, further jobs for which it is to launch what they need
     :param positions: of a job among all, by its name
     :param hidden: those behind which others come that were not looked at, each with all that are alike
@@ -43,6 +45,7 @@ class Tour:
     found: Assignment
     groups: Machines
     failures: Mapping[str, Mapping[str, Reason]]
+    plans: Mapping[str, MachinePlan]
     wanted: Mapping[str, Sequence[Waiting]] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, Alike] = field(init=False)
@@ -192,7 +195,7 @@ class Tour:
         first, kept = Provision(), frozenset[str]()
         if spread:
             first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
-        found = decide(waiting, launched, market, since, limits, now=now)
+        found = decide(waiting, launched, market, since, limits, now=now, made=self.plans.get(site.name))
         if spread:
             found = replace(
                 found,

@@ -1,7 +1,7 @@
 """Provisioning: what is launched at a site that launches machines, which of them make way, and what waits for that.
 
 Pure; called by the controller alone, for all that no location has room for. Which job goes to what is there is
-:mod:`lading.scheduling.placement`'s matter.
+:mod:`lading.scheduling.placing.placement`'s matter.
 """
 
 from __future__ import annotations

@@ -15,16 +15,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling import groups
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
+from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import Limits
-from lading.scheduling.planner import plan
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.recall import suits
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources

@@ -13,6 +13,7 @@ from lading.scheduling.plan import Limits
 from lading.scheduling.provisioning import allocations, machines
 from lading.scheduling.provisioning.budgets import within
 from lading.scheduling.provisioning.launch import Provision
+from lading.scheduling.provisioning.machines import MachinePlan
 
 
 def decide(
@@ -23,6 +24,7 @@ def decide(
     limits: Limits = Limits(),  # noqa: B008 (frozen)
     *,
     now: float,
+    made: MachinePlan | None = None,
 ) -> Provision:
     """Decide what is launched and what makes way.
 
@@ -32,9 +34,11 @@ def decide(
     :param since: when each of the jobs was seen first to find no room, by its name; without it, when it came
     :param limits: on how many of these locations, and of those to be launched, jobs of a task or a run may be
     :param now: epoch seconds
+    :param made: the plan by which machines have been filled in this tick; what is bought follows from it, too, where
+        it has left all of the jobs
     """
     if isinstance(market, MachineMarket):
-        return machines.decide(jobs, live, market, since, limits, now=now)
+        return machines.decide(jobs, live, market, since, limits, now=now, made=made)
     found = allocations.decide(jobs, live, market, since, limits, now=now)
     stored = (job for each in live for job in each.stored)
     launches, over = within(found.launches, [*jobs, *stored], {})

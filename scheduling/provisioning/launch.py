@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lading.scheduling.hints.machine_words import ON_DEMAND
 from lading.scheduling.job import Job
+from lading.scheduling.machine_words import ON_DEMAND
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 

@@ -11,27 +11,24 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling import groups
 from lading.scheduling.job import NOTHING, Job
 from lading.scheduling.location import Location
+from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
 from lading.scheduling.plan import Limits, Objective, Placement, Plan
-from lading.scheduling.planner import POLICIES, Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.launch import SECONDS_UNTIL_SETTLED, Launch, Provision, settled
+from lading.scheduling.provisioning.planner import POLICIES, Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A job that ends so soon would leave its place empty for a good part of that time if it were only given then, seconds.
 SHORT = 10.0
-# What was asked last, and the plan: what begins and what is bought is decided by the same one in a tick.
-_last: ContextVar[tuple[tuple[object, ...], Plan] | None] = ContextVar("_last", default=None)
 # Up to so many jobs that have come at once are packed one by one, which takes some milliseconds for each: when no more
 # come, and only for so many seconds, for they may wait for hours where nothing can be bought.
 MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
@@ -40,6 +37,18 @@ LEARNING = because("learning")
 # The limits for which machines count that take no more jobs.
 COUNTED = ("group_instances", "site_instances", "type_instances")
 NEEDED = "it is empty, and what waits needs another one within the limits"
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePlan:
+    """The plan by which machines are filled and bought.
+
+    :param asked: all that it follows from; by another question it is planned anew
+    :param plan: the planner's answer
+    """
+
+    asked: tuple[object, ...]
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,7 @@ def decide(
     limits: Limits,
     *,
     now: float,
+    made: MachinePlan | None = None,
 ) -> Provision:
     """See :func:`lading.scheduling.provisioning.decision.decide`.
 
@@ -79,7 +89,7 @@ def decide(
     """
     stored = [job for each in live for job in each.stored]
     waiting = [*jobs, *stored]
-    needs = _needed(waiting, live, market, limits, now) if waiting else _Needs((), frozenset(), {}, {})
+    needs = _needed(waiting, live, market, limits, now, made) if waiting else _Needs((), frozenset(), {}, {})
     spare = frozenset(each.name for each in live) - needs.used
     released = _idle(live, needs.used, market, now)
     if market.held is None and needs.left:
@@ -95,7 +105,14 @@ def decide(
     return Provision(due, released, spare, waits, needs.refused, needs.homes)
 
 
-def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket, limits: Limits, now: float) -> _Needs:
+def _needed(
+    jobs: Sequence[Job],
+    live: Sequence[Location],
+    market: MachineMarket,
+    limits: Limits,
+    now: float,
+    made: MachinePlan | None = None,
+) -> _Needs:
     """What jobs need if none of them has a place."""
     there = [
         replace(each, used=each.running, stored=(), jobs=each.jobs - len(each.stored))
@@ -110,7 +127,8 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: MachineMarket
         market,
         limits,
         now,
-    )
+        made=made,
+    ).plan
     launches, placements = bought(found, market)
     by_name = {job.name: job for job in jobs}
     given = [each for each in live if each.stored and begins_all(each)]
@@ -205,24 +223,21 @@ def planned(
     now: float,
     objective: Objective = Objective(),  # noqa: B008 (frozen)
     effort: str = "fast",
-) -> Plan:
+    made: MachinePlan | None = None,
+) -> MachinePlan:
     """The plan for jobs by which machines are bought and filled, by the engine as by the simulator.
 
     :param there: the machines that take jobs, now or when they have booted, oldest first
     :param closed: those that take no more
     :param limits: on how many of them jobs of a task or a run may be
     :param objective: what a launch costs once; of the rest the market knows
-    :param effort: see :func:`lading.scheduling.planner.plan`; with ``best`` many jobs are packed like few
-
-    What is asked twice in a tick, for what begins and for what is bought, is planned once.
+    :param effort: see :func:`lading.scheduling.provisioning.planner.plan`; with ``best`` many jobs are packed like few
+    :param made: the plan that was made before in this tick: it holds where the same is asked
     """
     asked = (now, {job.name: job for job in jobs}, list(there), list(closed), limits, objective, effort, market)
-    before = _last.get()
-    if before is not None and before[0] == asked:
-        return before[1]
-    found = _planned(jobs, there, closed, market, limits, now, objective, effort)
-    _last.set((asked, found))
-    return found
+    if made is not None and made.asked == asked:
+        return made
+    return MachinePlan(asked, _planned(jobs, there, closed, market, limits, now, objective, effort))
 
 
 def _planned(

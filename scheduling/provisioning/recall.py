@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lading.scheduling import groups
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
-from lading.scheduling.planner import placements
+from lading.scheduling.matching import groups
+from lading.scheduling.provisioning.planner import placements
 
 
 def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ SLACK = 1.25
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Fleet:
+class EqualMachines:
     """A fleet of equal machines and what a run on it takes, the cheaper one first.
 
     :param usd: what it costs
@@ -49,8 +49,8 @@ class Reference:
     """
 
     critical_path: float
-    in_time: Fleet | None
-    cheapest: Fleet | None
+    in_time: EqualMachines | None
+    cheapest: EqualMachines | None
 
 
 def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> Reference:
@@ -65,7 +65,7 @@ def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> Referenc
     return Reference(critical_path, min(in_time, default=None), min(all_fleets, default=None))
 
 
-def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[Fleet]:
+def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[EqualMachines]:
     """All fleets of a type that holds each step, of each size up to the one of which a machine stays unused."""
     needs = {name: vector(step.job.resources) for name, step in workflow.steps.items()}
     wishes = {step.job.wish for step in workflow.steps.values()}
@@ -78,7 +78,7 @@ def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[Fl
         for size in SIZES:
             machines, seconds = run(workflow, needs, each, boot, size)
             used = [machine for machine in machines if machine.busy]
-            yield Fleet(sum(machine.usd() for machine in used), each.type.name, len(used), seconds)
+            yield EqualMachines(sum(machine.usd() for machine in used), each.type.name, len(used), seconds)
             if len(used) < size:
                 break
 

@@ -20,7 +20,7 @@ TICK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FrontierPoint:
     """One way to run a workflow.
 
     :param way: in words
@@ -36,7 +36,7 @@ class Point:
     hurry: float | None = None
 
 
-def by_hurry(workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: Limits) -> Iterator[Point]:
+def by_hurry(workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: Limits) -> Iterator[FrontierPoint]:
     """What it costs for each of :data:`HURRIES`, with lengths that are known.
 
     :param boot: seconds from a launch to the first job
@@ -45,10 +45,12 @@ def by_hurry(workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, lim
     conditions = Conditions(boot_seconds=boot, tick_seconds=TICK)
     for hurry in HURRIES:
         report = simulate(workflow, catalogue, limits, FORECAST, conditions=conditions, hurry=hurry, lengths=lengths)
-        yield Point(f"hurry {hurry:g}", report.cost, report.makespan, report.launches, hurry)
+        yield FrontierPoint(f"hurry {hurry:g}", report.cost, report.makespan, report.launches, hurry)
 
 
-def on_equal_machines(workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: Limits) -> list[Point]:
+def on_equal_machines(
+    workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: Limits
+) -> list[FrontierPoint]:
     """The fleets of equal machines than which no other is both cheaper and sooner at its end, the cheapest first."""
     most = limits.instances
     found = sorted(
@@ -56,8 +58,8 @@ def on_equal_machines(workflow: Sequence[Arrival], catalogue: Catalogue, boot: f
         for each in fleets(wfformat.as_forecast(workflow), catalogue, boot)
         if most is None or each.machines <= most
     )
-    best: list[Point] = []
+    best: list[FrontierPoint] = []
     for usd, seconds, each in found:
         if not best or seconds < best[-1].seconds:
-            best.append(Point(f"{each.machines} × {each.instance_type}", usd, seconds, each.machines))
+            best.append(FrontierPoint(f"{each.machines} × {each.instance_type}", usd, seconds, each.machines))
     return best

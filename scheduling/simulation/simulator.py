@@ -18,11 +18,11 @@ from dataclasses import replace
 from itertools import count
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.forecast.forecast import Forecast, Step
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
-from lading.scheduling.hints.machine_words import SPOT
 from lading.scheduling.job import Job
 from lading.scheduling.location import Running
+from lading.scheduling.machine_words import SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS
@@ -267,7 +267,7 @@ class Simulation:
         there = [machine.seen(self.queues) for machine in machines]
         on_sale = self.supply.available(now)
         market = MachineMarket(on_sale, limits, self.policy, boot_seconds=self.conditions.boot_seconds)
-        decision = planned(jobs, there, (), market, limits, now, self.objective, self.effort)
+        decision = planned(jobs, there, (), market, limits, now, self.objective, self.effort).plan
         filled = {each.location for each in decision.placements}
         self.tally.plans += 1
         decision = replace(decision, releases=releases(there, filled, scale_in, now))
@@ -305,7 +305,7 @@ class Simulation:
     def forecast(self, now: float) -> Forecast:
         """What all runs that have begun still have to do."""
         at = {job: (each.name, its.begun) for each in self.machines.values() for job, its in each.running.items()}
-        steps: dict[str, Step] = {}
+        steps: dict[str, WorkflowStep] = {}
         began: dict[str, float] = {}
         for job, queue in enumerate(self.queues):
             run = queue.job.run or ""
@@ -316,7 +316,7 @@ class Simulation:
             parents = tuple(str(each) for each in self.dependencies.parents[job])
             expected = self.predicted(queue)
             seconds = max(0.1, expected.seconds)
-            steps[str(job)] = Step(queue.job, seconds, parents, begun, location, expected.spread)
+            steps[str(job)] = WorkflowStep(queue.job, seconds, parents, begun, location, expected.spread)
         return Forecast(steps, began)
 
     def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:

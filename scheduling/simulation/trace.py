@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from lading.scheduling.catalogue import GIB, Catalogue
 from lading.scheduling.catalogue import arch as arch_of
-from lading.scheduling.hints.hints import valid_types
-from lading.scheduling.hints.machine_words import DEFAULT_ARCH
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import DEFAULT_ARCH, valid_types
 from lading.scheduling.plan import Limits, Refusal
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables

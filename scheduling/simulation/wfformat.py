@@ -6,6 +6,7 @@ workflow research and development", Future Generation Computer Systems 128, 2022
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -13,9 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from lading.scheduling.forecast.forecast import CycleError, Forecast, Step
-from lading.scheduling.hints.machine_words import DEFAULT_ARCH
+from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
 from lading.scheduling.job import Job
+from lading.scheduling.machine_words import DEFAULT_ARCH
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import shortened
@@ -122,12 +123,10 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
 
 def as_forecast(trace: Sequence[Arrival]) -> Forecast:
     """All that a trace has to do, before it begins."""
-    return Forecast({each.job.name: Step(each.job, each.duration, each.parents) for each in trace})
+    return Forecast({each.job.name: WorkflowStep(each.job, each.duration, each.parents) for each in trace})
 
 
 def _loaded(text: str) -> Any:
-    import json
-
     try:
         return json.loads(text)
     except RecursionError:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 
 
@@ -32,9 +31,9 @@ def expected_lengths(trace: Iterable[Arrival], known: str) -> dict[str, float]:
         return {}
     if known == "known":
         return {each.job.name: each.duration for each in trace}
-    by_task: dict[tuple[str | None, Resources | None], list[Arrival]] = {}
+    by_task: dict[str | None, list[Arrival]] = {}
     for each in trace:
-        by_task.setdefault((each.job.task, None if each.job.task else each.job.resources), []).append(each)
+        by_task.setdefault(each.job.task, []).append(each)
     medians = ((some, median(each.duration for each in some)) for some in by_task.values())
     return {each.job.name: seconds for some, seconds in medians for each in some}
 

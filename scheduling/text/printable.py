@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
+from collections.abc import Callable
+from typing import Any
 
 _LONGEST = 500
 _SHORT = reprlib.Repr()
@@ -29,6 +32,22 @@ def shortened(value: object) -> str:
         return _SHORT.repr(value)
     except ValueError:  # Python does not write whole numbers of thousands of digits
         return "a very large number"
+
+
+def json_beginning(value: object, most: int, default: Callable[[Any], object] | None = None) -> str:
+    """The first characters of a value as JSON; what comes behind them, which may be megabytes, is not written at all.
+
+    :param most: how many characters
+    :param default: what is written for what is no JSON
+    :raises TypeError: it is none, and there is no default
+    """
+    parts: list[str] = []
+    length = 0
+    for part in json.JSONEncoder(default=default).iterencode(value):
+        parts.append(part)
+        if (length := length + len(part)) >= most:
+            break
+    return "".join(parts)[:most]
 
 
 def cut(text: str) -> str:

@@ -15,13 +15,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from lading.scheduling.resources import NOT_KNOWN
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from lading.scheduling.resources import Resources
 
 
 class UnitError(ValueError):
@@ -204,22 +201,6 @@ def format_count(count: float) -> str:
     """Return a number as people read it: ``"4"``, ``"0.25"``, with three decimals unless that would read as 0."""
     text = f"{count:.3f}".rstrip("0").rstrip(".")
     return text if float(text) or not count else f"{count:.1g}"
-
-
-def format_resources(resources: Resources) -> str:
-    """Return an amount of each resource in words: ``"4 cpus, 16 GiB memory"``; what is 0 or not known is left out."""
-    if resources == NOT_KNOWN:
-        return "what is not known"
-    parts = []
-    if 0 != resources.cpus != NOT_KNOWN.cpus:
-        parts.append(f"{format_count(resources.cpus)} {'cpu' if resources.cpus == 1 else 'cpus'}")
-    if 0 != resources.memory != NOT_KNOWN.memory:
-        parts.append(f"{format_memory(resources.memory)} memory")
-    if 0 != resources.disk != NOT_KNOWN.disk:
-        parts.append(f"{format_memory(resources.disk)} disk")
-    if 0 != resources.gpus != NOT_KNOWN.gpus:
-        parts.append(f"{format_count(resources.gpus)} {'gpu' if resources.gpus == 1 else 'gpus'}")
-    return ", ".join(parts) or "nothing"
 
 
 def _seconds(text: str) -> Fraction:

@@ -12,8 +12,8 @@ from lading.executors.controller.solo import Solo
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Claim, Terms
 from lading.hooks.cluster.allocations.mode import AllocationMode
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.site import ElasticSite, Observation, Order
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.spool import Envelope

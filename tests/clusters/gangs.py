@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.dispatch import Decision
+from lading.executors.decisions import Decision
 from lading.executors.gangs.roster import Roster, Wanted
-from lading.executors.gangs.terms import Terms
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
+from lading.executors.store.gangs.terms import Terms
 from lading.hooks.site import Holding, Seen, Site, SiteConfig
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope

@@ -14,7 +14,7 @@ import pytest
 
 from lading.hooks.api_tunnel.address import Address
 from lading.hooks.api_tunnel.tunnel import ApiTunnel
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.openssh_transport import ControlMasterTransport

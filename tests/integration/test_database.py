@@ -12,7 +12,7 @@ from lading.executors.store import metadata
 from tests.conftest import DATABASES
 from tests.services.airflow import Airflow, AirflowError
 
-MANAGER = "lading.executors.store.db_manager.LadingDBManager"
+MANAGER = "lading.executors.migrations.db_manager.LadingDBManager"
 VERSION_TABLE = "alembic_version_lading"
 TABLES = {*metadata.tables, VERSION_TABLE}
 

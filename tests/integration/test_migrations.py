@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.migrations.db_manager import LadingDBManager
 from lading.scheduling.reasons import because
 from tests.conftest import DATABASES
 from tests.services.mariadb import MariaDB

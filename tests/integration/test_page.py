@@ -661,6 +661,9 @@ def test_metrics_and_traces_tell_the_same(real: tuple[Airflow, str], collector: 
         return any(each.name == "lading.boot" and each.trace_id == trace for each in collector.spans())
 
     assert processes.wait_until(boots, 60), "they are on the trace of the run"
-    shown = airflow.lading("top", "--once")
-    for words in ("cloud", "local", "Its next attempt"):
-        assert words in shown
+
+    def shows() -> bool:
+        shown = airflow.lading("top", "--once")
+        return all(words in shown for words in ("cloud", "local", "Its next attempt"))
+
+    assert processes.wait_until(shows, 60, 1), "between two attempts it says something else for a moment"

@@ -17,8 +17,8 @@ from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.jobs import CHUNK
 from lading.plugin.subcommands.jobs import youngest
 from lading.plugin.subcommands.top import screen
-from lading.plugin.ui.models import Waits
 from lading.plugin.ui.queries.advice import advice
+from lading.plugin.ui.queries.models import Waits
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.runs import run, runs
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight

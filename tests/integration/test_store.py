@@ -19,10 +19,9 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller import dispatch
 from lading.executors.estimation import appraisal
-from lading.executors.locality import data
 from lading.executors.locality.staging import Staging
-from lading.executors.store import Change, Job, Location, State, groups, instances, queue, strikes
-from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.migrations.db_manager import LadingDBManager
+from lading.executors.store import Change, Job, Location, State, data, groups, instances, queue, strikes
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.instances import Instance, InstanceState
 from lading.executors.store.leases import DatabaseNow
@@ -270,6 +269,16 @@ def test_changes_of_a_thousand_jobs_are_a_few_statements_and_only_those_count_th
     assert store.apply(session, started, "lab") == started[301:310] + [
         each for each in started[310:] if int(each.token[3:]) % 10
     ], "what has ended stays as it is"
+
+
+def test_a_job_that_has_begun_has_no_more_nodes_than_it_was_to_have(session: Session) -> None:
+    add(session, "range", nodes=8)
+    add(session, "few", nodes=2)
+    add(session, "one")
+    began = {"state": State.RUNNING, "started_at": 2.0, "nodes": 3}
+    store.apply(session, [store.Change(token, dict(began)) for token in ("range", "few", "one")])
+    rows = session.execute(select(Job.token, Job.nodes).where(Job.token.in_(["range", "few", "one"])))
+    assert dict(rows.tuples().all()) == {"range": 3, "few": 2, "one": None}
 
 
 def test_a_change_is_made_only_where_the_job_has_the_values_that_it_asks_for(session: Session) -> None:

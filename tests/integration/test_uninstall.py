@@ -55,6 +55,10 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     Spool(made.spool_folder / "local").create()
     made.published_sites.write_text("{}")
     made.controller_log.write_text("")
+    made.controller_log.with_name("controller.log.1").write_text("")
+    made.controller_mark.write_text("")
+    (made.state_folder / ".sites.json.4711").write_text("{")
+    made.stopped.touch()
     made.schedulers_folder.mkdir()
     monkeypatch.setattr(module.Settings, "load", lambda: made)
     return made

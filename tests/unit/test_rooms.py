@@ -1,10 +1,10 @@
-"""The rooms of the code: imports run one way, and nothing imports in a circle."""
+"""The rooms of the code and their folders: imports run one way, and nothing imports in a circle."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -13,16 +13,53 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("scheduling", "hooks", "operators", "executors", "plugin")
-# A floor imports from those before it; rooms of one floor do not know each other.
-FLOORS = (
-    ("files",),
-    ("ssh",),
-    ("batch", "spool", "api_tunnel"),
-    ("dags", "polling", "site"),
-    ("cleanup", "staging", "site_conformance"),
-    ("cluster", "machines", "job_scripts"),
-    ("ec2", "conformance"),
-)
+# The folders of each room, from the lowest floor up: one imports from those of lower floors, and from the rooms before
+# its own. Folders of one floor do not import each other.
+FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
+    "scheduling": (
+        ("scheduling/text",),
+        ("scheduling",),
+        ("scheduling/hints", "scheduling/packing"),
+        ("scheduling/matching", "scheduling/machine_hours", "scheduling/insight", "scheduling/forecast"),
+        ("scheduling/gangs", "scheduling/provisioning"),
+        ("scheduling/placing",),
+        ("scheduling/simulation",),
+    ),
+    "hooks": (
+        ("hooks/files",),
+        ("hooks/ssh",),
+        ("hooks/batch", "hooks/spool", "hooks/api_tunnel"),
+        (
+            "hooks/batch/lsf",
+            "hooks/batch/pbs",
+            "hooks/batch/sge",
+            "hooks/batch/slurm",
+            "hooks/dags",
+            "hooks/polling",
+            "hooks/site",
+        ),
+        ("hooks", "hooks/cleanup", "hooks/staging", "hooks/cluster/jobs"),
+        ("hooks/cluster/allocations", "hooks/cluster/checks", "hooks/machines", "hooks/job_scripts"),
+        ("hooks/cluster", "hooks/ec2", "hooks/conformance"),
+    ),
+    "operators": (
+        ("operators/scattering",),
+        ("operators",),
+    ),
+    "executors": (
+        ("executors/store", "executors/agent", "executors/migrations/versions"),
+        ("executors/store/gangs",),
+        ("executors/migrations",),
+        ("executors",),
+        ("executors/estimation", "executors/locality", "executors/gangs", "executors/controller/life"),
+        ("executors/controller", "executors/agent/tasks"),
+    ),
+    "plugin": (
+        ("plugin", "plugin/ui/queries", "plugin/airflow_lading"),
+        ("plugin/offline", "plugin/ui"),
+        ("plugin/subcommands",),
+    ),
+}
 
 Imports = Mapping[str, frozenset[str]]
 
@@ -49,25 +86,30 @@ def imported(path: Path, modules: Mapping[str, Path]) -> Iterator[str]:
                 yield module if module in modules else base
 
 
-def floor(module: str) -> tuple[int, str] | None:
-    """The floor of a module of hooks, and the room on it."""
-    room = module.split(".")[1] if module.startswith("hooks.") else None
-    return next(((number, room) for number, rooms in enumerate(FLOORS) if room in rooms), None)
+def folder(module: str) -> str:
+    """The folder in which a module is; a package is the folder itself."""
+    path = module.replace(".", "/")
+    return path if (ROOT / path).is_dir() else path.rpartition("/")[0]
 
 
-def test_every_module_of_hooks_has_a_floor() -> None:
-    assert [module for module in imports() if module.startswith("hooks.") and floor(module) is None] == []
+def floors() -> dict[str, int]:
+    """The floor of each folder, the lowest is 1."""
+    return {path: number for room in FLOORS.values() for number, there in enumerate(room, 1) for path in there}
+
+
+def test_every_folder_has_a_floor() -> None:
+    assert {folder(module) for module in imports()} == floors().keys()
 
 
 def test_no_arrow_points_upward() -> None:
-    order = {room: number for number, room in enumerate(ROOMS)}
-    wrong = []
-    for module, found in imports().items():
-        for other in found:
-            mine, its = module.split(".")[0], other.split(".")[0]
-            here, there = floor(module), floor(other)
-            if order[its] > order[mine] or (here and there and here[1] != there[1] and there[0] >= here[0]):
-                wrong.append(f"{module} -> {other}")
+    """Neither between rooms nor between folders of a room, also where an import stands in a function."""
+    height = {path: (ROOMS.index(path.split("/")[0]), number) for path, number in floors().items()}
+    wrong = [
+        f"{module} -> {other}"
+        for module, found in imports().items()
+        for other in found
+        if folder(other) != folder(module) and height[folder(other)] >= height[folder(module)]
+    ]
     assert wrong == []
 
 
@@ -76,6 +118,18 @@ def test_nothing_imports_in_a_circle() -> None:
         TopologicalSorter(imports()).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_decisions_keep_nothing_beside_what_they_return() -> None:
+    """What one of them leaves to the next is passed on."""
+    wrong = []
+    for path in (ROOT / "scheduling").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            if isinstance(node, ast.Global) or {"contextvars", "threading"} & {*names, module}:
+                wrong.append(f"{name(path)}:{node.lineno}")
+    assert wrong == []
 
 
 def rooms() -> dict[str, Path]:
@@ -91,11 +145,15 @@ def test_every_room_says_what_lives_in_it() -> None:
     assert [room for room, text in said.items() if not text] == []
 
 
-def test_the_map_has_every_room_and_no_other() -> None:
+def drawn() -> dict[str, int]:
+    """The folders on the map, each with the floor that its line says."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = text.partition("\n## The rooms\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-    drawn = {path for row in rows for path in re.findall(r"`([\w/]+)/`", row)}
-    assert {room for room in drawn if not (ROOT / room).is_dir()} == set()
+    rows = re.findall(r"^\| `([\w/]+)/` \|.* \(floor (\d)\) \|$", section, re.MULTILINE)
+    return {path: int(number) for path, number in rows}
+
+
+def test_the_map_has_every_room_on_its_floor_and_no_other() -> None:
     families = {room for room in rooms() if room.startswith("hooks/batch/")}
-    assert rooms().keys() - drawn - families == {"hooks", "plugin/airflow_lading"}  # no modules, and a name for Airflow
+    shown = rooms().keys() - families - {"hooks", "plugin/airflow_lading"}  # no modules, and a name for Airflow
+    assert drawn() == {room: number for room, number in floors().items() if room in shown}

@@ -46,8 +46,8 @@ from lading.executors.agent.job_folder import TERMINATED, Cause
 from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, JobSettled, end_leftovers, reap_orphans
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
+from lading.executors.agent.tasks.outputs import measured
 from lading.executors.agent.tasks.results import NotesResults
-from lading.executors.locality.outputs import measured
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent import process_tree
+from lading.executors.agent.container import path_of
 from lading.executors.agent.supervisor import Job, JobFailed, end_leftovers
-from lading.executors.agent.tasks.container import path_of
-from lading.executors.agent.tasks.usage import Usage
+from lading.executors.agent.usage import Usage
 from lading.hooks.files import host
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.spool.spool import Spool

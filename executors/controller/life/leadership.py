@@ -16,7 +16,7 @@ from sqlalchemy import select
 from lading.executors import store
 from lading.executors.controller.life.lease_clock import LeaseClock
 from lading.executors.controller.life.mark import Mark
-from lading.executors.controller.life.process import ask_to_make_way, is_dead
+from lading.executors.controller_process import ask_to_make_way, is_dead
 from lading.executors.store import Change, capacity, strikes
 from lading.executors.store.leases import DatabaseNow
 from lading.hooks.polling.outside_clock import seconds_ahead
@@ -48,6 +48,7 @@ class Leadership:
         self.renew_at = 0.0
         self.has_lost = False
         self.database_ahead = 0.0
+        self.may_look_ahead = True  # False: a plugin has ended the controller before over a task that is to come
         """By how many seconds the database's clock is before ours."""
         self.struck: list[Change] = []
         """What the controllers before it have died or hung over, not yet told."""
@@ -113,10 +114,12 @@ class Leadership:
                 store.forget_other_sites(session, self.sites)
                 capacity.end_other_sites(session, self.sites, time.time())
                 if (left := self.mark.found()) is not None:
-                    strikes.blame(session, *left)
+                    self.may_look_ahead = strikes.blame(session, *left)
                 struck = strikes.charge(session, self.holder)
         if leads and not self.leads_until:
             self.mark.begin(self.holder)
+            if not self.may_look_ahead:
+                log.error("A controller has died over a task that is to come, so nothing is asked ahead by this one")
         if struck:
             which = ", ".join(each.token for each in struck[:3])
             log.error("A controller has died or hung while it examined %d jobs (%s ...)", len(struck), which)

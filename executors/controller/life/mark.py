@@ -33,10 +33,12 @@ class Mark:
     def found(self) -> tuple[str, str] | None:
         """By which controller, and over which job, the mark was left; None: over none."""
         try:
-            words = read_regular(self.path, 2 * LENGTH + 1).decode().split()
+            text = read_regular(self.path, 2 * LENGTH + 1).decode()
         except (OSError, NotReadable, UnicodeDecodeError):
             return None
-        return (words[0], words[1]) if len(words) == 2 else None
+        words = text.split()
+        # What a disk makes of it at a power failure may have NUL, which no database takes.
+        return (words[0], words[1]) if len(words) == 2 and text.isprintable() else None
 
     def begin(self, holder: str) -> None:
         """Take the file over, with no job in it. A controller that still lives elsewhere keeps the old one.

@@ -82,6 +82,24 @@ class Everything:
     ended: Sequence[Ended]
 
 
+@dataclass(frozen=True, slots=True)
+class GangChanges:
+    """What is recorded of gangs and holds in a tick.
+
+    :param saved: gangs, new ones or as they are now
+    :param gone: the tokens of those that are over
+    :param new_holds: what is asked for first
+    :param gone_holds: the tokens of those that are over
+    :param again: the tokens of those that are asked for again
+    """
+
+    saved: Sequence[GangRow] = ()
+    gone: Collection[str] = ()
+    new_holds: Sequence[HoldRow] = ()
+    gone_holds: Collection[str] = ()
+    again: Sequence[str] = ()
+
+
 def any_gang(session: Session) -> bool:
     """Whether there is a gang, a job that is to be one, or one whose Dag asks ahead."""
     if session.scalar(select(GangRow.token).limit(1)) is not None:
@@ -134,27 +152,18 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
     return Everything(members, gangs, holds, ended)
 
 
-def save(session: Session, gangs: Iterable[GangRow]) -> None:
-    """Store gangs, new ones or as they are now."""
-    for row in gangs:
+def apply(session: Session, changes: GangChanges, now: float) -> None:
+    """Store what was decided about gangs and holds, before any site hears of it.
+
+    :param now: epoch seconds
+    """
+    for row in changes.saved:
         session.merge(row)
-
-
-def forget(session: Session, gangs: Collection[str], holds: Collection[str]) -> None:
-    """Delete gangs and holds, by their tokens."""
-    for table, tokens in ((GangRow, gangs), (HoldRow, holds)):
+    for table, tokens in ((GangRow, changes.gone), (HoldRow, changes.gone_holds)):
         for chunk in chunks(sorted(tokens)):
-            session.execute(delete(table).where(table.token.in_(chunk)), execution_options=WITHOUT_SYNC)
-
-
-def add_holds(session: Session, holds: Iterable[HoldRow]) -> None:
-    """Store what is to be held, before the site hears of it."""
-    session.add_all(holds)
-
-
-def asked_again(session: Session, tokens: Sequence[str], now: float) -> None:
-    """Note that holds are asked for again."""
-    for chunk in chunks(tokens):
+            session.execute(delete(table).where(table.token.in_(chunk)))
+    session.add_all(changes.new_holds)
+    for chunk in chunks(changes.again):
         query = update(HoldRow).where(HoldRow.token.in_(chunk)).values(asked_at=now)
         session.execute(query, execution_options=WITHOUT_SYNC)
 

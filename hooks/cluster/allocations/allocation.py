@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
-from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.tracker import Submission, Tracked, Tracker
+from lading.hooks.cluster.jobs.layout import Task
+from lading.hooks.cluster.jobs.tracker import Submission, Tracked, Tracker
 
 
 class Release(Enum):

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from lading.hooks.batch.submit_limits import BackPressure
-from lading.hooks.cluster import remote_steps as cluster_steps
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.allocations import script as allocation_script
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
 from lading.hooks.cluster.allocations.layout import AllocationFolder
-from lading.hooks.cluster.context import Context
-from lading.hooks.cluster.submitter import SUBMISSION_TIMEOUT, Submitter
-from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.cluster.jobs import remote_steps as cluster_steps
+from lading.hooks.cluster.jobs.context import Context
+from lading.hooks.cluster.jobs.submitter import SUBMISSION_TIMEOUT, Submitter
+from lading.hooks.cluster.jobs.tracker import Tracked
 from lading.hooks.site import Order
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope

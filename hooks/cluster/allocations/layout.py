@@ -13,7 +13,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files.regular_file import open_regular, read_regular
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.resources import Resources

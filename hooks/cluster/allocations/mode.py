@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lading.hooks.cluster import end_event
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
@@ -23,10 +22,11 @@ from lading.hooks.cluster.allocations.recall import Recall
 from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.allocations.seen import seen
 from lading.hooks.cluster.allocations.states import AllocationStates
-from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.look import Look
-from lading.hooks.cluster.poller import Poller
-from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.cluster.jobs import end_event
+from lading.hooks.cluster.jobs.layout import Task
+from lading.hooks.cluster.jobs.look import Look
+from lading.hooks.cluster.jobs.poller import Poller
+from lading.hooks.cluster.jobs.tracker import Tracked
 from lading.hooks.site import Seen
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import Answer, TransportError

@@ -11,12 +11,12 @@ from typing import Any
 from lading.hooks.batch.outcome import Evidence, decide, is_unclear
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.cluster import end_event
 from lading.hooks.cluster.allocations.allocation import Allocation, Release
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
-from lading.hooks.cluster.context import ClusterPart
-from lading.hooks.cluster.post_mortem import TAIL_BYTES
-from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.cluster.jobs import end_event
+from lading.hooks.cluster.jobs.context import ClusterPart
+from lading.hooks.cluster.jobs.post_mortem import TAIL_BYTES
+from lading.hooks.cluster.jobs.tracker import Tracked
 from lading.hooks.spool import events
 from lading.hooks.ssh.tails import Part, Parts
 

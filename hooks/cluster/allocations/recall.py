@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Fleet
-from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
-from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED
+from lading.hooks.cluster.jobs.tracker import Tracked
 from lading.hooks.ssh.answer import Answer
 
 # In one look so many jobs are taken out of inboxes.

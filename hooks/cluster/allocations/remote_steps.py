@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lading.hooks.cluster.allocations.layout import Claim, Terms
-from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.remote_steps import own
+from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.cluster.jobs.remote_steps import own
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import events
 from lading.hooks.spool.remote import fates

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Sequence
 
 from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_script import SHOWN_NAME, TIME_TO_REPORT, ScriptWriter, Shape
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.job_script import SHOWN_NAME, TIME_TO_REPORT, ScriptWriter, Shape
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.provisioning import Launch, decide

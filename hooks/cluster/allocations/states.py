@@ -11,8 +11,8 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
 from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_WORDS
-from lading.hooks.cluster.context import ClusterPart, Context
-from lading.hooks.cluster.poller import SECONDS_UNTIL_REPEATED
+from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.tails import Part, Parts

@@ -12,10 +12,10 @@ from lading.hooks.api_tunnel import address
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk
 from lading.hooks.cluster.checks import memory_unit, nodes
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_script import SHELL, api_environment
-from lading.hooks.cluster.layout import ClusterFolder
-from lading.hooks.cluster.remote_steps import look_at_owner
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.job_script import SHELL, api_environment
+from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.cluster.jobs.remote_steps import look_at_owner
 from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
 from lading.hooks.files.owner import Owner
 from lading.hooks.site import Check

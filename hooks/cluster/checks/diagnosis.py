@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lading.hooks.cluster.checks.early_request import MARK
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.tracker import Tracked
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.tracker import Tracked
 from lading.scheduling.text.units import format_time
 
 MOST_WORDS = 1000

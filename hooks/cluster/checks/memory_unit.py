@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lading.hooks.batch.memory import dialect, names
 from lading.hooks.batch.memory_unit import MemoryUnit
 from lading.hooks.batch.system import BatchSystem, MemoryDialect
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import Check
 from lading.hooks.ssh.answer import Answer
 from lading.scheduling.text.units import format_memory

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from lading.hooks.batch.directives import settings
 from lading.hooks.batch.inventory import Inventory, Nodes
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile, Request
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import Check
 from lading.hooks.ssh.answer import Answer
 from lading.scheduling.text.units import format_memory

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, usage
 from lading.executors.store.tables import UsageRow
-from lading.plugin.ui.models import Advice, InputSizes, TaskAdvice
+from lading.plugin.ui.queries.models import Advice, InputSizes, TaskAdvice
 from lading.scheduling.insight.right_size import FEWEST_TRIES, right_size
 from lading.scheduling.insight.usage import Usage, largest_input
 

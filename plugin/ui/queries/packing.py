@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from lading.executors.store import Job, State
 from lading.executors.store.figures import queues
 from lading.executors.store.lanes import machine
-from lading.plugin.ui.chart_models import Name, Packing, Rectangle
+from lading.plugin.ui.queries.chart_models import Name, Packing, Rectangle
 from lading.plugin.ui.queries.places import key, machines
 from lading.plugin.ui.queries.sight import Sight
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from lading.executors.store import Capacity, Location, capacity
 from lading.executors.store.instances import Instance, InstanceState
 from lading.hooks.site import LocationState, join
-from lading.plugin.ui.chart_models import Machine, Span
+from lading.plugin.ui.queries.chart_models import Machine, Span
 from lading.scheduling.matching.market import kind_in_words
 
 # What the page shows of an instance as the store has it.

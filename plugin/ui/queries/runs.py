@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import LIVE, Job, State, instances, usd_until
 from lading.executors.store.figures import CPUS
-from lading.plugin.ui.models import Run, Runs, RunTotals, Totals
+from lading.plugin.ui.queries.models import Run, Runs, RunTotals, Totals
 from lading.plugin.ui.queries.places import machines
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.tries import as_try, boots_of

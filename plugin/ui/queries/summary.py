@@ -25,7 +25,7 @@ from lading.executors.store.figures import (
 )
 from lading.executors.store.tables import UsageRow
 from lading.executors.store.usage import SECONDS_PER_DAY
-from lading.plugin.ui.models import Cost, Costs, SiteState, Summary
+from lading.plugin.ui.queries.models import Cost, Costs, SiteState, Summary
 from lading.plugin.ui.queries.sight import Sight
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store import Job, instances, usd_until
 from lading.executors.store.gangs.rows import held_for
-from lading.plugin.ui.models import Phase, Tries, Try
+from lading.plugin.ui.queries.models import Phase, Tries, Try
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.phases import TITLES, Times, phases
 from lading.scheduling.reasons import CAUSES

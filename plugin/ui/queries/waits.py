@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store.figures import waiting
 from lading.executors.store.gangs.rows import held_by
-from lading.plugin.ui.models import Held, WaitGroup, WaitingDag, Waits
+from lading.plugin.ui.queries.models import Held, WaitGroup, WaitingDag, Waits
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.reasons import NEW, Code, Reason
 

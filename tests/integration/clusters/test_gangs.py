@@ -18,9 +18,9 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from lading.executors import controller_process as process
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import controller, housekeeping
-from lading.executors.controller.life import process
 from lading.executors.store import ENDED, Job, State
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
@@ -29,7 +29,7 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.hooks.site_conformance import close
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
 from tests.clusters.sites import make_settings, make_store

@@ -12,7 +12,9 @@ import pytest
 
 import lading.example_dags
 from lading.example_dags.scatter_methods import TEXTS
+from lading.executors.store import ENDED
 from tests.services.airflow import Airflow
+from tests.services.processes import wait_until
 
 DAGS = ("shapes", "unequal", "chunks", "lessons", "machines", "sized")
 EXAMPLES = ("scatter_dotproduct", "scatter_flat_crossproduct", "scatter_nested_crossproduct", "scatter_hints")
@@ -54,7 +56,14 @@ class Run:
             "--output",
             "json",
         )
-        rows: list[dict[str, Any]] = json.loads(self.airflow.lading(*command))
+        rows: list[dict[str, Any]] = []
+
+        def have_ended() -> bool:
+            rows[:] = json.loads(self.airflow.lading(*command))
+            return all(row["state"] in ENDED for row in rows)
+
+        # A task says to Airflow that it has ended, before its agent says so to the store.
+        assert wait_until(have_ended, 60, 1), rows
         return sorted(rows, key=lambda row: (row["task_id"], int(row["map_index"]), int(row["try_number"])))
 
     def log(self, task_id: str, map_index: int = -1, try_number: int = 1) -> str:

@@ -90,8 +90,11 @@ def is_up(ec2: FakeEC2, name: str, keys: Path) -> bool:
 
 def test_an_instance_boots_with_the_keys_of_its_user_data_and_dies_with_its_jobs(ec2: FakeEC2, keys: Path) -> None:
     boot_seconds, ec2.boot_seconds = ec2.boot_seconds, 3600.0
-    [name] = launch(ec2, UserData=user_data(keys))
-    assert described(ec2, name)[name]["State"]["Name"] == "pending"
+    request = {"ImageId": ec2.ami["x86_64"], "InstanceType": "m5.large", "MinCount": 1, "MaxCount": 1}
+    answer = ec2.client.run_instances(SubnetId=ec2.subnets[ZONE], UserData=user_data(keys), **request)
+    [instance] = answer["Instances"]
+    name = instance["InstanceId"]
+    assert instance["State"]["Name"] == "pending"  # that it says itself: it runs before sshd answers
     assert not is_up(ec2, name, keys)
     ec2.boot_seconds = boot_seconds
     assert wait_until(lambda: is_up(ec2, name, keys), 20)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from alembic.script import ScriptDirectory
 
-from lading.executors.store.db_manager import LadingDBManager
+from lading.executors.migrations.db_manager import LadingDBManager
 
 FOLDER = Path(LadingDBManager.migration_dir)
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from airflow.models.log import Log
+from sqlalchemy import update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -15,12 +16,12 @@ from lading.executors.controller import dispatch, events
 from lading.executors.settings import Settings
 from lading.executors.store import Job, State, queue, shapes
 from lading.operators import resources
-from lading.scheduling.groups import Machines
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import Machines
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.placement import assign
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Layout, Resources
 
 HALF = Location("m", Resources(16, 16384), used=Resources(8, 8192))
@@ -116,7 +117,7 @@ def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_
         [given] = queue.given(session, "hpc")
         machines = Machines.of([given.job])
         machines.put(given.job, "hpc", "hpc", is_queue=True)
-        assert (job.nodes, given.job.nodes, [len(each) for each in machines.used.values()]) == (3, 3, [3])
+        assert (job.nodes, given.job.nodes, [sum(each.values()) for each in machines.used.values()]) == (3, 3, [3])
 
 
 def test_an_event_without_the_number_of_nodes_changes_none(airflow_database: Engine) -> None:
@@ -127,6 +128,20 @@ def test_an_event_without_the_number_of_nodes_changes_none(airflow_database: Eng
         store.apply(session, events.changes([{"event": "started", "token": "a", "at": 2.0}]), "hpc")
         session.expire_all()
         assert job.nodes == 8
+
+
+def test_no_event_gives_a_job_more_nodes_than_it_was_to_have(airflow_database: Engine) -> None:
+    began: dict[str, Any] = {"event": "started", "at": 2.0, "nodes": 2**31 - 1}
+    with Session(airflow_database) as session:
+        job = of_nodes(session)
+        place(session, 4)
+        add(session, "one")
+        session.execute(update(Job).where(Job.token == "one").values(state=State.PLACED, site="hpc"))
+        store.apply(session, events.changes([{**began, "token": "a"}, {**began, "token": "one"}]), "hpc")
+        session.expire_all()
+        assert (job.state, job.nodes) == (State.RUNNING, 4)
+        other = session.get_one(Job, "one")
+        assert (other.state, other.nodes) == (State.RUNNING, None)
 
 
 def test_what_a_job_with_a_range_of_nodes_has_cost_is_by_what_was_granted(airflow_database: Engine) -> None:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lading.executors.agent import container
 from lading.executors.agent.supervisor import Job, JobFailed
-from lading.executors.agent.tasks import container
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cluster.allocations import remote_steps
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.ec2 import boot, market
 from lading.hooks.ec2.boot import PRICE
 from lading.hooks.ec2.config import EC2Config

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from lading.hooks.batch.system import WholeNode
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.site_table import read_site
 

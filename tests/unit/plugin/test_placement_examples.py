@@ -17,8 +17,8 @@ from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
 from lading.scheduling.placing.choosing import Choice
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 
 DOCS = Path(__file__).parents[3] / "docs/placement.md"

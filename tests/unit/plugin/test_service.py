@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.executors.controller.life.process import last_line
+from lading.executors.controller_process import last_line
 from lading.plugin import service
 
 

@@ -12,7 +12,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.provisioning import Launch, decide
 from lading.scheduling.provisioning.budgets import within
 from lading.scheduling.resources import Resources

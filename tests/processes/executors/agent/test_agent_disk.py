@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from lading.executors.agent.room.scratch import MIB
+from lading.executors.agent.scratch import MIB
 from lading.scheduling.resources import Resources
 from tests.reasons import told_in
 from tests.services.agent import NodeAgent

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.cluster.layout import ClusterFolder, Task, write_tokens
+from lading.hooks.cluster.jobs.layout import ClusterFolder, Task, write_tokens
 from lading.hooks.files.atomic import visible
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Layout, Resources
@@ -104,17 +104,24 @@ def test_a_task_succeeds(cluster: Cluster) -> None:
     assert not any("workload" in name or "claimed" in name for name in left), "they hold the JWT"
 
 
-@pytest.mark.parametrize(("layout", "told"), [(Layout(8, 2, 1, least_nodes=2), 3), (Layout(8, 2, 1), None)])
+@pytest.mark.parametrize(
+    ("layout", "said", "told"),
+    [
+        (Layout(8, 2, 1, least_nodes=2), "3", 3),
+        (Layout(8, 2, 1), "3", None),
+        (Layout(8, 2, 1, least_nodes=2), "several", None),  # what makes no sense fails no task
+    ],
+)
 def test_of_a_range_of_nodes_it_tells_how_many_it_has_got(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, layout: Layout, told: int | None
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, layout: Layout, said: str, told: int | None
 ) -> None:
-    monkeypatch.setenv("LADING_NODES", "3")  # as its script has it of its batch system
+    monkeypatch.setenv("LADING_NODES", said)  # as its script has it of its batch system
     seen = tmp_path / "seen"
     cluster.put("variables", layout=layout, path=str(seen))
     assert cluster.run(anew=True) == 0
     [started] = [event for event in cluster.events() if event["event"] == "started"]
     assert started.get("nodes") == told
-    assert json.loads(seen.read_text())["LADING_NODES"] == "3", "and the task sees it"
+    assert json.loads(seen.read_text())["LADING_NODES"] == said, "and the task sees it"
 
 
 def test_a_task_fails(cluster: Cluster) -> None:

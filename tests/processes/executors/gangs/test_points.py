@@ -28,11 +28,11 @@ from lading.executors import store
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import comparison
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.dispatch import Decision
 from lading.executors.controller.views import Answer
-from lading.executors.gangs.terms import Terms
+from lading.executors.decisions import Decision
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
+from lading.executors.store.gangs.terms import Terms
 from lading.hooks.files.atomic import visible
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site_conformance import close

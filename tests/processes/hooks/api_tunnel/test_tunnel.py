@@ -13,9 +13,9 @@ import pytest
 from lading.hooks.api_tunnel import relay
 from lading.hooks.api_tunnel.address import VARIABLE
 from lading.hooks.api_tunnel.tunnel import ApiTunnel
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_script import api_environment
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.job_script import api_environment
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.ssh.session import Session

@@ -19,7 +19,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, envelope, only
 from tests.reasons import told_in

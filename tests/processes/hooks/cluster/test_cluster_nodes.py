@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.cluster import job_mode
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs import job_mode
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, only
 from tests.reasons import told_in
@@ -131,7 +131,7 @@ def test_a_cancellation_that_fails_is_repeated(paper: Paper) -> None:
 
 
 def test_a_cancellation_is_not_repeated_for_ever(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lading.hooks.cluster import tracker
+    from lading.hooks.cluster.jobs import tracker
 
     monkeypatch.setattr(tracker, "SECONDS_OF_CANCELLING", 0.0)
     scancel = paper.folder / "bin" / "scancel"

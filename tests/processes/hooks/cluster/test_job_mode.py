@@ -17,8 +17,8 @@ from lading.executors.controller.events import of_event
 from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.cluster import end_event, job_mode, poller, submitter
-from lading.hooks.cluster.job_mode import JobMode
+from lading.hooks.cluster.jobs import end_event, job_mode, poller, submitter
+from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.polling import task_logs
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies

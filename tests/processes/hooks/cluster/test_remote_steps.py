@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
-from lading.hooks.cluster.layout import SPOOL_FOLDERS, ClusterFolder
-from lading.hooks.cluster.remote_steps import NOT_TRIED, load, loaded, look_at_owner, submit
+from lading.hooks.cluster.jobs.layout import SPOOL_FOLDERS, ClusterFolder
+from lading.hooks.cluster.jobs.remote_steps import NOT_TRIED, load, loaded, look_at_owner, submit
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import server
 from lading.hooks.spool.remote import place

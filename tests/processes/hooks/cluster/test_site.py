@@ -12,7 +12,7 @@ import pytest
 
 from lading.executors.controller.solo import Solo
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.cluster.job_script import SHOWN_NAME
+from lading.hooks.cluster.jobs.job_script import SHOWN_NAME
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.polling import rounds
 from lading.hooks.site import LocationState

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.cluster.checks import checks
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.provisioning import launch
 from lading.scheduling.resources import Resources

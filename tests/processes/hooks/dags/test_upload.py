@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lading.executors.agent.job_folder import Supervisor
-from lading.hooks.cluster.layout import ClusterFolder
+from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import AirflowBundles, Bundle, DagBundles
 from lading.hooks.dags.upload import Bound, BundleSync

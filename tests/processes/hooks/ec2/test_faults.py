@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lading.executors.agent.departure import spot_notice
+from lading.executors.agent import spot_notice
 from lading.hooks.ec2 import client, life, pace
 from lading.hooks.machines import connection
 from lading.hooks.machines.machine import Machine

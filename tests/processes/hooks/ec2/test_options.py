@@ -27,6 +27,7 @@ def test_a_machine_of_an_ssm_parameter_behind_a_jump_host_that_boots_and_is_read
             ready=f"test -e {allowed} && grep -q . {installed}",
         )
         [name] = drive.order()
+        drive.answered()
         drive.until(lambda _: any("the probe fails" in str(each.note) for each in drive.last.locations))
         assert drive.look()[name] is LocationState.BOOTING
         allowed.touch()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lading.executors.agent.departure import spot_notice
+from lading.executors.agent import spot_notice
 from lading.executors.agent.tasks import probe
 from lading.hooks.ec2 import fleet, prices
 from lading.hooks.site import LocationState

@@ -15,9 +15,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import State
-from lading.plugin import hint_checks
+from lading.plugin import database, hint_checks
 from lading.plugin.offline.command import main
-from lading.plugin.subcommands import database
 from tests.services.ec2 import FakeEC2
 
 # A machine of EC2, with the 15 GiB of the double's image.

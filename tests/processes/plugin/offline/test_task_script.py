@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.cluster.job_script import SHOWN_NAME
+from lading.hooks.cluster.jobs.job_script import SHOWN_NAME
 from lading.plugin import hint_checks
 from lading.plugin.offline.command import main
 

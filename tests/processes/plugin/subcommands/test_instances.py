@@ -24,8 +24,8 @@ from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import Batch
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order
+from lading.plugin import database
 from lading.plugin.sites import load_sites
-from lading.plugin.subcommands import database
 from lading.plugin.subcommands import instances as command
 from lading.plugin.subcommands.instances import instances as instances_command
 from lading.scheduling.provisioning import Launch

@@ -23,13 +23,13 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
+from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import absence, comparison, controller, housekeeping, site_thread
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.dispatch import Decision
-from lading.executors.controller.life import process
 from lading.executors.controller.site_thread import MOST_EVENTS
 from lading.executors.controller.views import Answer
+from lading.executors.decisions import Decision
 from lading.executors.estimation.estimator import Estimator
 from lading.executors.settings import Settings
 from lading.executors.store import Change, Job, Location, State, queue

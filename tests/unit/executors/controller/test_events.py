@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lading.executors.controller.events import LONGEST_TEXT, changes
+from lading.executors.controller.events import changes
 from lading.executors.store import State
+from lading.executors.store.tables import LONGEST_TEXT
 from lading.scheduling.reasons import free_text
 from tests.reasons import told
 

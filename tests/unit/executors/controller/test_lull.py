@@ -13,10 +13,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import site_thread
+from lading.executors.controller import lull, site_thread
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.dispatch import Decision
-from lading.executors.controller.sites import lull
+from lading.executors.decisions import Decision
 from lading.executors.store import Job, State
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, rest
 

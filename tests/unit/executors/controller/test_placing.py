@@ -14,17 +14,17 @@ from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, placing, site_thread
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import process
 from lading.executors.controller.placing import Attempts, Extensions, Placing
 from lading.executors.store import Job, State, strikes
 from lading.hooks.site import Seen, SiteConfig
-from lading.scheduling import placement
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
+from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.policies import JobAllocation
 from lading.scheduling.resources import Resources
@@ -265,6 +265,20 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
         job = session.get_one(Job, "b")
         assert job.state == State.FAILED
         assert "2 controllers have died or hung while they looked for a place for it" in (told(job.reason) or "")
+
+
+def test_each_answer_of_a_plugin_is_a_step_so_that_many_quick_ones_are_no_hang(
+    engine: Engine, tmp_path: Path, policy: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = house(engine, tmp_path, policy)
+    for token in "abc":
+        here.add(token)
+    beats: list[str | None] = []
+    monkeypatch.setattr(here.controller.leadership.clock, "beat", lambda: beats.append(here.controller.placing.at))
+    here.tick()
+    assert policy.calls == ["a", "b", "c"]
+    assert [at for at in beats if at is not None] == policy.calls
+    assert beats[-1] is None, "the last one has answered"
 
 
 def test_a_plugin_that_ends_the_process_ends_none(engine: Engine, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, site_thread
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import leadership, process
+from lading.executors.controller.life import leadership
 from lading.executors.controller.views import SECONDS_UNTIL_MOVED
 from lading.executors.store import Job as Row
 from lading.executors.store import State, durations

@@ -17,10 +17,9 @@ from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import comparison, site_thread
+from lading.executors.controller import comparison, site_thread, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership, lease_clock
-from lading.executors.controller.sites import site_threads
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
 from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest

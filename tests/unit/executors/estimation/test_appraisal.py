@@ -10,8 +10,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
+from lading.executors.columns import appraisal_columns
 from lading.executors.estimation import appraisal
-from lading.executors.estimation.appraisal import Facts, Unappraised, appraised, columns
+from lading.executors.estimation.appraisal import Facts, Unappraised, appraised
 from lading.executors.estimation.file_sizes import FileSizes
 from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
@@ -50,11 +51,14 @@ def appraise(
 
 
 def test_only_jobs_that_need_it_wait_for_it() -> None:
-    assert columns(Hints(), {}, {}, 1) == {}
-    assert columns(Hints.parse({"memory": "1 GiB"}), {"memory": "1 GiB"}, {}, 1) == {}
-    assert "auto" in columns(Hints.parse({"cpus": "auto"}), {"cpus": "auto"}, {}, 1)["appraisal"]
-    assert columns(Hints(), {}, {}, 2) == {"appraisal": '{"hints": {}, "sources": {}}'}
-    assert "input_size" in columns(Hints.parse({"memory": "input_size"}), {"memory": "input_size"}, {}, 1)["appraisal"]
+    assert appraisal_columns(Hints(), {}, {}, 1) == {}
+    assert appraisal_columns(Hints.parse({"memory": "1 GiB"}), {"memory": "1 GiB"}, {}, 1) == {}
+    assert "auto" in appraisal_columns(Hints.parse({"cpus": "auto"}), {"cpus": "auto"}, {}, 1)["appraisal"]
+    assert appraisal_columns(Hints(), {}, {}, 2) == {"appraisal": '{"hints": {}, "sources": {}}'}
+    assert (
+        "input_size"
+        in appraisal_columns(Hints.parse({"memory": "input_size"}), {"memory": "input_size"}, {}, 1)["appraisal"]
+    )
 
 
 def test_a_first_try_without_a_lesson() -> None:

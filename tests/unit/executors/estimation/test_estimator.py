@@ -490,6 +490,19 @@ def test_of_a_chunk_the_first_elements_are_kept_as_far_as_they_are_short() -> No
     assert kept([]) is None
 
 
+def test_of_a_value_that_is_too_long_no_more_is_written_than_tells_that() -> None:
+    written: list[int] = []
+
+    class Large(dict[str, int]):
+        def items(self) -> Any:
+            for number in range(100_000):
+                written.append(number)
+                yield str(number), number
+
+    assert kept([{"x": Large(any=1), "y": 1}]) == '[{"y": 1}]'
+    assert 0 < len(written) <= LONGEST_VALUE
+
+
 def test_no_class_is_imported_that_the_data_names(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.instances import Instance, InstanceState
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.gangs.room import Ways
+from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
 from tests.clusters.dag_runs import NOW, add_run, job, task
@@ -103,6 +105,19 @@ def test_the_clock_of_a_tasks_machine_does_not_say_when_it_has_begun(
     task(session, "b", "a")
     assert asks(299) == []
     assert asks(300) == ["hpc b -1"]
+
+
+def test_plugins_see_of_a_task_that_is_to_come_which_it_is(session: Session, asks: Asks, ahead: Ahead) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def rank(job: Job, matches: Sequence[Match]) -> None:
+        seen.append((job.dag_id, job.run_id, job.task_id, job.map_index, job.inputs))
+
+    ahead.ways = Ways(rank=rank)
+    running_a(session)
+    task(session, "b", "a")
+    assert asks(300, HPC, LAB) == ["hpc b -1"]
+    assert set(seen) == {("d", "r", "b", -1, ())}
 
 
 def test_history_says_how_long_it_takes_where_there_is_one(session: Session, asks: Asks) -> None:

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from lading.executors import controller_process as process
 from lading.executors.controller import comparison, controller, housekeeping, site_thread
-from lading.executors.controller.life import process
 from lading.executors.gangs import tick
 from lading.executors.store import ENDED, State
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from tests.clusters.gangs import HoldingSite, House
 from tests.clusters.sites import make_settings, make_store
 from tests.services.examples import EXAMPLES

@@ -9,14 +9,14 @@ from airflow.models.log import Log
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, site_thread
-from lading.executors.controller.life import process
 from lading.executors.store import Job, State, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.requests import Kind
 from lading.hooks.site import SiteConfig
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from airflow.models.log import Log
 
+from lading.executors import controller_process as process
 from lading.executors.controller import controller, housekeeping, site_thread
-from lading.executors.controller.life import process
 from lading.executors.store import State
 from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.gangs.attempts import Attempts
+from lading.scheduling.hints.attempts import Attempts
 from tests.clusters.gangs import House
 from tests.clusters.sites import FakeElasticSite, make_settings, make_store
 

@@ -9,13 +9,12 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller import events
-from lading.executors.controller.sites import site_threads
+from lading.executors.controller import events, site_threads
 from lading.executors.gangs import turn
 from lading.executors.store import Job, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
-from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gangs.room import Ways
+from lading.scheduling.hints.attempts import Attempts
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.waiting import Waiting
 from lading.scheduling.reasons import Reason, because, free_text

@@ -16,9 +16,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.locality import data, staging
+from lading.executors.locality import staging
 from lading.executors.locality.staging import Fetch, Staging
-from lading.executors.store import Job, State
+from lading.executors.store import Job, State, data
 from lading.executors.turns import THREADS, THREADS_PER_DAG
 from lading.hooks.site import Depot, SiteConfig
 from lading.hooks.ssh.answer import Answer, TransportError

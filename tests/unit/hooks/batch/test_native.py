@@ -10,8 +10,8 @@ import pytest
 
 from lading.hooks.batch.native import over, refuse
 from lading.hooks.batch.system import Profile, Unsupported
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_script import ScriptWriter, shape
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.job_script import ScriptWriter, shape
 from lading.hooks.spool.spool import Envelope
 from lading.operators import resources
 from lading.plugin.manager import batch_systems

@@ -14,7 +14,7 @@ from lading.hooks.batch import outcome
 from lading.hooks.batch.outcome import Evidence, Sentinel, decide
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.cluster import end_event
+from lading.hooks.cluster.jobs import end_event
 from lading.hooks.job_scripts import run as run_record
 from lading.hooks.job_scripts.run import RunRecord, after_question
 from lading.hooks.spool import events

@@ -25,7 +25,7 @@ from lading.plugin.manager import batch_systems
 from lading.scheduling.job import Job as Planned
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.placement import assign
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.clusters.toy_batch import Toy, ToyCluster
 

@@ -17,7 +17,7 @@ from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.surveys import mib
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk
 from lading.hooks.cluster.checks import nodes as node_checks
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.ssh.answer import Answer
 from tests.recordings import recorded
 

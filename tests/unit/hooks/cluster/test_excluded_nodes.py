@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.batch.system import Profile, Request, Unsupported
-from lading.hooks.cluster.excluded_nodes import MOST_EXCLUDED, ExcludedNodes, one_node
+from lading.hooks.cluster.jobs.excluded_nodes import MOST_EXCLUDED, ExcludedNodes, one_node
 from lading.plugin.manager import batch_systems
 
 SYSTEMS = batch_systems()

@@ -8,8 +8,8 @@ import pytest
 
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.job_script import ScriptWriter, Shape, shape
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.job_script import ScriptWriter, Shape, shape
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import batch_systems
 from lading.scheduling.resources import Layout, Resources

@@ -12,8 +12,8 @@ from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.status_query import Statuses, accounts
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.cluster.layout import Task
-from lading.hooks.cluster.tracker import Errands, Submission, Tracked, Tracker
+from lading.hooks.cluster.jobs.layout import Task
+from lading.hooks.cluster.jobs.tracker import Errands, Submission, Tracked, Tracker
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.ssh.answer import Answer
 

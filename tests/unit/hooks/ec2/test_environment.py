@@ -7,8 +7,8 @@ import yaml
 
 from lading.hooks.ec2.boot import environment
 from lading.hooks.ec2.config import EC2Config
-from lading.plugin.cli import ARG_LADING
 from lading.plugin.subcommands.bootstrap import airflow
+from lading.plugin.subcommands.cli import ARG_LADING
 
 
 def table(python: str) -> EC2Config:

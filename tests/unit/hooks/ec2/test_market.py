@@ -20,9 +20,9 @@ from lading.hooks.ec2.reach import Connector
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order, Seen
 from lading.scheduling.catalogue import bundled
-from lading.scheduling.hints.hints import no_such_type
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import no_such_type
 from lading.scheduling.matching.routes import refusal, route
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting

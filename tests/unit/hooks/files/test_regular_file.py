@@ -13,7 +13,7 @@ from lading.executors.agent import running
 from lading.executors.agent.supervisor import _redirect_output
 from lading.hooks.api_tunnel.address import Address
 from lading.hooks.cluster.allocations.layout import Claim
-from lading.hooks.cluster.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.files.regular_file import NotReadable, open_regular, read_end, read_regular
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.spool.log_mirror import LogCopies

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.columns import hint_columns
 from lading.executors.controller.sites_file import rules_of
-from lading.executors.gangs.terms import Terms
 from lading.executors.store import Job, Location, SiteRow, State
+from lading.executors.store.gangs.terms import Terms
 from lading.operators import resources
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands.explain import report

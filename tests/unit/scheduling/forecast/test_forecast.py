@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from lading.scheduling.forecast.forecast import CycleError, Forecast, Step
+from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
 from lading.scheduling.job import Job
 from lading.scheduling.resources import Resources
 
 
-def step(name: str, seconds: float, *parents: str, begun: float | None = None, spread: float = 0.0) -> Step:
-    return Step(Job(name, Resources(1, 1)), seconds, parents, begun, spread=spread)
+def step(name: str, seconds: float, *parents: str, begun: float | None = None, spread: float = 0.0) -> WorkflowStep:
+    return WorkflowStep(Job(name, Resources(1, 1)), seconds, parents, begun, spread=spread)
 
 
-def of(*steps: Step) -> Forecast:
+def of(*steps: WorkflowStep) -> Forecast:
     return Forecast({each.job.name: each for each in steps})
 
 

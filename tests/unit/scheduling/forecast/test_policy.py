@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lading.scheduling.forecast.forecast import Forecast, Step
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import SLACK, Actions, Planner
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
@@ -21,14 +21,14 @@ PROBLEM = pose([], [], GOODS, Limits(), Objective(), 0.0, None)
 BOOT = 60.0
 
 
-def step(name: str, seconds: float, *parents: str, cpus: float = 2) -> Step:
-    return Step(Job(name, Resources(cpus, 1), run="r"), seconds, parents)
+def step(name: str, seconds: float, *parents: str, cpus: float = 2) -> WorkflowStep:
+    return WorkflowStep(Job(name, Resources(cpus, 1), run="r"), seconds, parents)
 
 
 class Workflow:
     """Steps, machines and a planner for them."""
 
-    def __init__(self, *steps: Step, locations: tuple[str, ...] = ()) -> None:
+    def __init__(self, *steps: WorkflowStep, locations: tuple[str, ...] = ()) -> None:
         self.steps = {each.job.name: each for each in steps}
         self.locations = [self.location(each) for each in locations]
         self.planner = Planner(BOOT)

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 
-from lading.scheduling.gangs.attempts import Attempts
 from lading.scheduling.gangs.gang import (
     Alone,
     Cancel,
@@ -28,6 +27,7 @@ from lading.scheduling.gangs.gang import (
     Woken,
     step,
 )
+from lading.scheduling.hints.attempts import Attempts
 from tests.services.outside_clocks import OFFSETS
 
 MINUTE = 60.0

@@ -136,6 +136,18 @@ def test_patterns_are_for_targets_of_the_task() -> None:
         parse([{"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}}], ["hpc"])
 
 
+def test_of_a_large_input_no_more_is_written_as_json_than_is_looked_at() -> None:
+    written: list[int] = []
+
+    class Sample:
+        def __str__(self) -> str:
+            written.append(1)
+            return "s"
+
+    assert matching_targets(TARGETS, MATCHING, {"sample": [Sample()] * 100_000}) == ("local",)
+    assert 0 < len(written) <= LONGEST_INPUT
+
+
 def test_a_job_keeps_the_targets_that_all_its_inputs_match() -> None:
     hints = Hints(targets=TARGETS, filters=("shuffle",), matching=MATCHING)
     found = matched(hints, [{"sample": "big_1", "lane": 1}, {"sample": "big_2.bam", "lane": 2}])

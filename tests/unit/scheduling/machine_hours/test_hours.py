@@ -15,9 +15,9 @@ from lading.scheduling.location import Location, Running
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import Limits, Objective, Plan
-from lading.scheduling.planner import Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.machines import planned
+from lading.scheduling.provisioning.planner import Policy, hours_at_once, hours_of_many, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import simulate
@@ -115,7 +115,7 @@ def test_jobs_that_have_come_at_once_are_packed_one_by_one_when_no_more_come(mod
         )
         for i in range(150)
     ]
-    found = {now: planned(jobs, (), (), MachineMarket(modern), Limits(), now) for now in (1.0, 3.0, 31.0)}
+    found = {now: planned(jobs, (), (), MachineMarket(modern), Limits(), now).plan for now in (1.0, 3.0, 31.0)}
     assert ["windows" in plan.why for plan in found.values()] == [False, True, False]
     check(found[3.0], jobs, (), modern)
     assert not told(found[3.0].waits)

@@ -17,8 +17,8 @@ from lading.scheduling.matching.bindings import Binding, binding, filtered, shuf
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
 from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.reasons import clauses, told
 

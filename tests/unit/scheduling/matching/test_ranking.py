@@ -18,7 +18,7 @@ from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
+from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.reasons import told, trouble
 

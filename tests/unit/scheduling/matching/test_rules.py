@@ -19,7 +19,7 @@ from lading.scheduling.matching.rules import MOST_STEPS, RULES, Rule, Soft, in_w
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import Assignment, assign
+from lading.scheduling.placing.placement import Assignment, assign
 from lading.scheduling.resources import Resources
 from tests.reasons import clauses, told
 

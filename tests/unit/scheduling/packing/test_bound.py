@@ -18,7 +18,7 @@ from lading.scheduling.packing.bound import bound_of_hours
 from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import Limits, Objective
-from lading.scheduling.planner import plan
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from tests.services.examples import part
 from tests.services.packing import catalogue, catalogues, optimum, problems, workloads

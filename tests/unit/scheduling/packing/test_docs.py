@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
-from lading.scheduling.planner import plan
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 

@@ -13,7 +13,7 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import Job
 from lading.scheduling.location import Location
 from lading.scheduling.plan import Limits
-from lading.scheduling.planner import plan
+from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from tests.reasons import told
 from tests.services.examples import part

@@ -12,10 +12,10 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.placement import assign
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.hours import BOOTS, PATIENCE
-from lading.scheduling.plan import Limits
+from lading.scheduling.placing.placement import assign
+from lading.scheduling.plan import Limits, Plan
 from lading.scheduling.provisioning import machines
 from lading.scheduling.resources import Resources
 from tests.reasons import told
@@ -57,6 +57,21 @@ def bought(found: Assignment) -> list[tuple[str, ...]]:
 def test_what_costs_less_is_bought_though_there_is_room() -> None:
     found = tick(job())
     assert (found.placed, bought(found)) == ({}, [("job",)])
+
+
+def test_what_begins_and_what_is_bought_follow_from_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made once in a tick and passed on, and nothing of it is left for the next tick."""
+    made, plan = [], machines.plan
+
+    def counted(*of: Any, **more: Any) -> Plan:
+        made.append(of)
+        return plan(*of, **more)
+
+    monkeypatch.setattr(machines, "plan", counted)
+    assert bought(tick(job())) == [("job",)]
+    assert len(made) == 1
+    tick(job())
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize(

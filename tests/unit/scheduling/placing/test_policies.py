@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lading.scheduling import placement
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.policies import Allocations, Context, Files, JobAllocation

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lading.hooks.files.log_lines import PlainFormatter
 from lading.plugin.offline.command import main
 from lading.scheduling.catalogue import COLUMNS
-from lading.scheduling.text.printable import cut, printable, printable_lines, shortened
+from lading.scheduling.text.printable import cut, json_beginning, printable, printable_lines, shortened
 
 # C0, C1, a sequence that clears the screen, one that sets its title, a bidi override, an isolate, line ends, a mark
 # without width, lone surrogates, markup of rich, an emoji of rich.
@@ -130,6 +130,17 @@ def test_the_lines_of_logs(text: str) -> None:
     except ValueError:
         log.exception("job %s", text)
     assert all(line.isprintable() for line in stream.getvalue().split("\n"))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
+)
+
+
+@given(VALUES, st.integers(1, 50))
+def test_the_beginning_of_json_is_that_of_all_of_it(value: object, most: int) -> None:
+    assert json_beginning(value, most, str) == json.dumps(value, default=str)[:most]
 
 
 class Terminal(io.TextIOWrapper):

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lading.scheduling.resources import NOT_KNOWN, Resources
+from lading.scheduling.resources import NOT_KNOWN, Resources, format_resources
 from lading.scheduling.text.units import (
     UnitError,
     format_count,
     format_memory,
     format_moment,
-    format_resources,
     format_time,
     in_zone,
     parse_count,

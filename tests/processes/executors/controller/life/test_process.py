@@ -20,11 +20,10 @@ from sqlalchemy import select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from lading.executors import store
+from lading.executors import controller_process, store
 from lading.executors.controller.life import leadership
-from lading.executors.controller.life import process as controller_process
 from lading.executors.controller.life.mark import Mark
-from lading.executors.controller.life.process import ControllerProcess, last_line
+from lading.executors.controller_process import ControllerProcess, last_line
 from lading.executors.settings import Settings
 from lading.executors.store import Job, Lease, State
 from lading.hooks.machines.agent_host import AgentHost

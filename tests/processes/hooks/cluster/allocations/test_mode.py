@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from lading.hooks.batch import canceller
 from lading.hooks.cluster.allocations import recall, states
 from lading.hooks.cluster.allocations.layout import Claim
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import LocationState
 from lading.hooks.ssh.answer import Answer
 from lading.scheduling.provisioning import launch

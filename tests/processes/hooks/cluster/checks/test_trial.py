@@ -18,10 +18,10 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.checks.diagnosis import Sighting, explain
 from lading.hooks.cluster.checks.early_request import MARK, URL, NoAnswerError, ask
-from lading.hooks.cluster.config import ClusterConfig
-from lading.hooks.cluster.layout import ClusterFolder, Task
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.layout import ClusterFolder, Task
+from lading.hooks.cluster.jobs.tracker import Submission, Tracked
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
-from lading.hooks.cluster.tracker import Submission, Tracked
 from lading.hooks.files.owner import Owner
 from lading.hooks.site import Check
 from lading.hooks.ssh.answer import Answer

@@ -87,6 +87,17 @@ def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: S
     assert (other.state, other.strikes, other.examined_by) == (State.QUEUED, None, None)
 
 
+def test_who_dies_over_a_task_to_come_is_followed_by_one_that_asks_nothing_ahead(session: Session, mark: Mark) -> None:
+    first, second, third = leadership(mark), leadership(mark), leadership(mark)
+    noted_by(first, session)
+    mark.put("genomes.align")
+    assert second.renew()
+    assert (first.may_look_ahead, second.may_look_ahead, second.struck) == (True, False, [])
+    second.give_up()
+    assert third.renew()
+    assert third.may_look_ahead
+
+
 def test_who_dies_when_a_plugin_has_answered_has_died_over_nothing(session: Session, mark: Mark) -> None:
     first, second = leadership(mark), leadership(mark)
     assert first.renew()
@@ -96,7 +107,7 @@ def test_who_dies_when_a_plugin_has_answered_has_died_over_nothing(session: Sess
     assert second.struck == []
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"a b c", b"x" * 5000])
+@pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"a b c", b"x" * 5000, b"a b\0", b"a \0" + b"\0" * 70])
 def test_a_mark_that_makes_no_sense_is_none(mark: Mark, content: bytes) -> None:
     mark.path.write_bytes(content)
     assert mark.found() is None

@@ -19,7 +19,7 @@ from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership
 from lading.executors.controller.life.leadership import LEASE_SECONDS, Leadership
 from lading.executors.controller.life.mark import Mark
-from lading.executors.controller.life.process import lives
+from lading.executors.controller_process import lives
 from lading.executors.requests import SECONDS_UNTIL_GIVEN_UP, Requests
 from lading.executors.store import Job, State, queue, requests
 from lading.executors.store.gangs import rows

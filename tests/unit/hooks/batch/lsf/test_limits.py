@@ -13,7 +13,7 @@ import pytest
 from lading.hooks.batch.lsf.limits import MEMORY_UNIT
 from lading.hooks.batch.lsf.system import LSF
 from lading.hooks.cluster.checks import memory_unit
-from lading.hooks.cluster.config import ClusterConfig
+from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.ssh.answer import Answer
 from lading.hooks.ssh.local_transport import ShellTransport

@@ -1,0 +1,120 @@
+"""What is decided in a tick, as data: what is recorded, and what sites are asked for then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from airflow.models.log import Log
+
+from lading.executors.store import Change, State, as_reason
+from lading.executors.store.gangs.rows import GangChanges
+from lading.hooks.site import Order
+from lading.hooks.spool.hold import Hold
+from lading.scheduling.job import LAYOUT
+from lading.scheduling.matching.rules import NODES, in_words
+from lading.scheduling.matching.stops import Stop
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.provisioning import Provision
+from lading.scheduling.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be done in this tick.
+
+    :param changes: what is recorded before anything is done
+    :param placed: by site and location, the tokens of the jobs that it is given (again)
+    :param cancels: by site and location, the tokens of jobs to end, each with the reason in words
+    :param recalls: by site and location, the tokens of jobs that are to come back unless they have begun
+    :param orders: by site, what is launched
+    :param provisions: by site, all that was decided about what is launched and released
+    :param reasons: by reason, the tokens of the jobs that wait for it and have been told another one, or none
+    :param holds: by site and location, the room that is to be held; ``drops``: the tokens of what is given back
+    :param gangs: what is recorded of gangs and holds
+    :param notes: what the event logs of tasks say
+    :param more_waiting: whether there may be waiting jobs that nobody looked at
+    """
+
+    changes: tuple[Change, ...] = ()
+    placed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    cancels: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    recalls: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    orders: Mapping[str, Sequence[Order]] = field(default_factory=dict)
+    provisions: Mapping[str, Provision] = field(default_factory=dict)
+    reasons: Mapping[Reason, Sequence[str]] = field(default_factory=dict)
+    holds: Mapping[str, Mapping[str, Sequence[Hold]]] = field(default_factory=dict)
+    drops: Mapping[str, Mapping[str, Collection[str]]] = field(default_factory=dict)
+    gangs: GangChanges = field(default_factory=GangChanges)
+    notes: Sequence[Log] = ()
+    more_waiting: bool = False
+
+    def with_changes(self, changes: Iterable[Change]) -> Decision:
+        return replace(self, changes=(*self.changes, *changes))
+
+    def with_repeats(self, site: str, location: str, tokens: Iterable[str]) -> Decision:
+        if not (tokens := list(tokens)):
+            return self
+        its_own = self.placed.get(site, {})
+        repeated = {**its_own, location: [*its_own.get(location, ()), *tokens]}
+        return replace(self, placed={**self.placed, site: repeated})
+
+    def with_cancels(self, site: str, location: str, messages: Mapping[str, str]) -> Decision:
+        if not messages:
+            return self
+        return replace(self, cancels={**self.cancels, site: {**self.cancels.get(site, {}), location: messages}})
+
+    def with_reasons(self, reasons: Mapping[Reason, Sequence[str]]) -> Decision:
+        return replace(self, reasons={**self.reasons, **reasons}) if reasons else self
+
+    def with_recalls(self, site: str, tokens: Mapping[str, Sequence[str]]) -> Decision:
+        return replace(self, recalls={**self.recalls, site: tokens}) if tokens else self
+
+
+def refused(token: str, reason: Reason | str, now: float) -> Change:
+    """The end of a job that can never run, or of which it cannot be found out what it asks for.
+
+    :param now: epoch seconds
+    """
+    values = {"state": State.FAILED, "cause": "error", "reason": as_reason(reason), "ended_at": now}
+    return Change(token, values, report=True)
+
+
+def placement(token: str, site: str, location: str, reason: str | None, now: float, stop: Stop | None = None) -> Change:
+    """The intent to run a job at a location.
+
+    :param stop: where it asks for something else than its hints say; None: it does not
+    """
+    its_queue = None if stop is None else dict(stop.relaxed + stop.changes).get("queue")
+    values = {"state": State.PLACED, "site": site, "location": location, "placed_at": now, "queue": its_queue}
+    values["reason"] = values["placed_because"] = reason
+    return Change(token, values)
+
+
+def relaxed(change: Change, job: Waiting, stop: Stop) -> Change:
+    """A placement by a rule, or where there are fewer nodes than a job wishes: it has what it asks for there, and what
+    it wished is kept for when it comes back."""
+    words = in_words(job, tuple((dict(stop.relaxed) | _nodes(stop)).items()))
+    most = f"asks for {words}, the most that a job can have there"
+    words = most if stop.rule is None else f"by rule {stop.rule!r}: {words}"
+    reason = "; ".join(filter(None, (change.values["reason"], words)))
+    values = {"rule": stop.rule, "asked": json.dumps(columns(job)), "reason": reason, "placed_because": reason}
+    return replace(change, values=change.values | columns(stop.asked(job)) | values)
+
+
+def is_relaxed(stop: Stop) -> bool:
+    """Whether a job has less at a stop than it wishes."""
+    return stop.rule is not None or bool(_nodes(stop))
+
+
+def _nodes(stop: Stop) -> dict[str, Any]:
+    return {name: value for name, value in stop.changes if name == NODES}
+
+
+def columns(job: Waiting) -> dict[str, Any]:
+    """What a rule may change of a job, as its row has it; its queue has a column of its own for that."""
+    features = ",".join(sorted(job.features)) or None
+    limit = {"memory_limit": job.memory_limit, "features": features, "capacity_type": job.capacity_type}
+    return {**asdict(job.resources), **limit, NODES: job.nodes if LAYOUT in job.hints else None}

@@ -1,0 +1,48 @@
+"""Creates and migrates Lading's tables; ``airflow db migrate`` finds it through the provider info."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from airflow.utils.db import DBLocks, create_global_lock
+from airflow.utils.db_manager import BaseDBManager
+from airflow.utils.session import create_session
+from alembic import command
+
+from lading.executors.store import data, metadata  # noqa: F401 - each of these modules has tables of its own
+from lading.executors.store.gangs import tables  # noqa: F401
+
+HERE = Path(__file__).parents[1]
+
+
+class LadingDBManager(BaseDBManager):
+    """Manages the tables of ``lading.executors.store``."""
+
+    metadata = metadata
+    version_table_name = "alembic_version_lading"
+    migration_dir = str(HERE / "migrations")
+    alembic_file = str(HERE / "alembic.ini")
+    supports_table_dropping = True
+    revision_heads_map = {"0.1.0": "1ad1ce5a0023"}  # noqa: RUF012 - the base class declares it so
+
+    def downgrade(self, to_revision: str, from_revision: str | None = None, show_sql_only: bool = False) -> None:
+        """Go back to older tables, as ``airflow db-manager downgrade`` asks; ``base``: to none.
+
+        :param from_revision: only for ``show_sql_only``: where to start; None: at what the database has
+        """
+        self._release_metadata_locks_if_needed()
+        revision = to_revision
+        if show_sql_only:
+            revision = f"{from_revision or self.get_current_revision()}:{to_revision}"
+        with create_global_lock(session=self.session, lock=DBLocks.MIGRATIONS):
+            command.downgrade(self.get_alembic_config(), revision=revision, sql=show_sql_only)
+
+
+def ensure_tables() -> None:
+    """Create or migrate the tables where that has not been done, so that one option is enough to start."""
+    with create_session(scoped=False) as session:
+        manager = LadingDBManager(session)
+        if manager.check_migration():
+            return
+        with create_global_lock(session=session, lock=DBLocks.MIGRATIONS):
+            manager.initdb()

@@ -1,0 +1,193 @@
+"""The table of a batch cluster in the sites file: kinds ``slurm``, ``pbspro``, ``torque``, ``lsf``, ``sge``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from lading.hooks.api_tunnel.address import HOST
+from lading.hooks.batch.site_config import BatchSiteConfig
+from lading.hooks.batch.system import Profile
+from lading.hooks.files.table_model import (
+    Amount,
+    Arch,
+    CapacityType,
+    Count,
+    CountOrZero,
+    Duration,
+    DurationOrZero,
+    Features,
+    Memory,
+    Os,
+    Price,
+    Properties,
+    directive_value,
+)
+from lading.hooks.site import RemoteConfig
+from lading.hooks.ssh.transport import Transport
+from lading.scheduling.machine_words import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
+from lading.scheduling.resources import Resources
+
+if TYPE_CHECKING:
+    from lading.hooks.api_tunnel.tunnel import ApiTunnel
+
+Texts = dict[str, str | int | float | bool]
+Directives = dict[str, Annotated[str | int | float | bool, BeforeValidator(directive_value)]]
+# Four minutes for jobs, half of them in which a job may still begin, and what an allocation reserves for their end.
+SHORTEST_ALLOCATION = 360
+
+
+class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
+    """A cluster behind a batch system. The fields of :class:`Profile` stand beside those of the site."""
+
+    work_dir: str = Field(
+        description="A folder of Lading's own for this Airflow, absolute, that login node and compute nodes share."
+    )
+    python: str = Field(description="The Python on the nodes in which Lading and Airflow's Task SDK are installed.")
+    node_cpus: Count = Field(description="Processors that a job can have on one node.")
+    node_memory: Memory = Field(description="Memory that a job can have on one node.")
+    node_disk: Amount = Field(0, description="Scratch space that a job can have on one node.")
+    node_gpus: CountOrZero = Field(0.0, description="GPUs that a job can have on one node.")
+    arch: Arch = Field(DEFAULT_ARCH, description="The architecture of its nodes, as `uname -m` says it there.")
+    os: Os = Field(DEFAULT_OS, description="What jobs that ask for an operating system find on its nodes.")
+    features: Features = Field(
+        (),
+        description="A list of words for what every one of its nodes has, which tasks can ask for by the hint "
+        "`features`.",
+    )
+    properties: Properties = Field(
+        (),
+        description='What every one of its nodes has under which name, such as `{license = "matlab"}`, for the hint '
+        "`properties`.",
+    )
+    capacity_type: CapacityType = Field(
+        ON_DEMAND, description="`spot` where jobs may be preempted at any time, `on-demand` where they are not."
+    )
+    memory_overhead: Amount = Field(
+        384, description="Memory asked for beyond what the task asks for: Airflow's supervisor of the task needs it."
+    )
+    queue: str | None = Field(None, description="The queue (partition) of all jobs; without it the site's default.")
+    time: Duration = Field(
+        86400, description="The time limit of the batch jobs of tasks that have none; tasks with one get theirs."
+    )
+    time_limit: Duration | None = Field(
+        None, description="Time after which a job whose author gave none is ended; without it that of the batch job."
+    )
+    max_jobs: int = Field(
+        1000, ge=1, description='With `mode = "job"`: so many jobs are submitted at a time; the others wait in Airflow.'
+    )
+    max_wait: Duration = Field(
+        86400, description="How long a job's JWT is valid; it is renewed while it waits, when half of this has passed."
+    )
+    poll_shortest: Duration = Field(
+        2, ge=2, le=60, description="Time between questions to the site while jobs change, from 2 s to 1 min."
+    )
+    poll_longest: Duration = Field(
+        60, ge=2, le=60, description="Time between questions while nothing happens, from 2 s to 1 min."
+    )
+    exclude_nodes_for: DurationOrZero = Field(
+        1800,
+        description="How long nothing is submitted to a node that has failed, or on which jobs die before their tasks "
+        "begin; 0: no node is excluded. Not with pbspro and torque, which have no word for it.",
+    )
+    tunnel_host: str | None = Field(
+        None,
+        description="With a tunnel: the name or address by which nodes call the login node; without it what "
+        "`hostname -f` says there.",
+    )
+    tunnel_port: int | None = Field(
+        None,
+        ge=1024,
+        le=65535,
+        description="With a tunnel: its port at the login node; without it any that is free, then the same again.",
+    )
+    mode: Literal["job", "allocation"] = Field(
+        "job",
+        description="`job`: each task is a batch job, the instances of a mapped task an array; `allocation`: tasks are "
+        "packed into few batch jobs, each of a node or a part of one, which end when idle.",
+    )
+    max_allocations: int = Field(4, ge=1, description="With allocations: how many there are at a time.")
+    allocation_time: Duration = Field(
+        14400, description="With allocations: their time limit; a task with a longer one gets one of its own length."
+    )
+    idle_seconds: Duration = Field(
+        300, description="With allocations: one in which nothing has run for so long ends by itself."
+    )
+    usd_per_cpu_hour: Price | None = Field(
+        None, description="What a cpu costs in an hour, USD; without it cpu-hours are counted and no money."
+    )
+    resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
+    attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
+
+    @field_validator("tunnel_host")
+    @classmethod
+    def _is_host(cls, value: str | None) -> str | None:
+        if value is not None and not HOST.fullmatch(value):
+            raise ValueError("the name or the address of a machine is expected, without port")
+        return value
+
+    @model_validator(mode="after")
+    def _has_memory_for_jobs(self) -> ClusterConfig:
+        if self.overhead >= self.node_memory:
+            raise ValueError(f"node_memory must be more than memory_overhead, {self.overhead} MiB")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_way_back(self) -> ClusterConfig:
+        if self.api == "tunnel" and self.ssh_conn_id is None and self.control_master is None:
+            raise ValueError(
+                "api = 'tunnel' goes over the SSH connection to the login node: give ssh_conn_id or control_master; "
+                "without one the commands run on this machine, and api = 'url' is what nodes need"
+            )
+        if self.api == "url" and (self.tunnel_host is not None or self.tunnel_port is not None):
+            raise ValueError("tunnel_host and tunnel_port mean nothing without api = 'tunnel'")
+        return self
+
+    @model_validator(mode="after")
+    def _of_its_mode(self) -> ClusterConfig:
+        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds"})
+        if self.mode == "job" and given:
+            raise ValueError(f"{' and '.join(given)} mean nothing without mode = 'allocation'")
+        if self.mode == "allocation" and "max_jobs" in self.model_fields_set:
+            raise ValueError(
+                "max_jobs means nothing with mode = 'allocation', where max_allocations says how many there are"
+            )
+        shortest = self.kill_grace + SHORTEST_ALLOCATION
+        if self.mode == "allocation" and self.allocation_time < shortest:
+            raise ValueError(
+                f"allocation_time = {self.allocation_time} is too short; give {shortest} seconds or more, of which two "
+                "minutes and kill_grace are kept for the end of its jobs"
+            )
+        return self
+
+    @property
+    def capacity(self) -> Resources:
+        """What one job can have: that of one node."""
+        return Resources(self.node_cpus, self.node_memory - self.overhead, self.node_disk, self.node_gpus)
+
+    @property
+    def limits(self) -> dict[str, str]:
+        name = "max_allocations" if self.mode == "allocation" else "max_jobs"
+        found = {name: str(getattr(self, name)), "queue": self.queue}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def cpu_hour(self, capacity: Resources) -> float | None:
+        return self.usd_per_cpu_hour
+
+    @property
+    def overhead(self) -> int:
+        """The memory of a node that no job can have, MiB: that of a supervisor, and of the agent of an allocation."""
+        return self.memory_overhead * (2 if self.mode == "allocation" else 1)
+
+    def tunnel(self, transport: Transport, api: str, file: str, shared: str | None) -> ApiTunnel:
+        """The tunnel by which nodes reach Airflow's API; see :class:`lading.hooks.api_tunnel.tunnel.ApiTunnel`."""
+        from lading.hooks.api_tunnel.tunnel import ApiTunnel
+
+        host, port = self.tunnel_host, self.tunnel_port
+        return ApiTunnel(transport, self.python, api, host=host, port=port, file=file, shared=shared)
+
+    @property
+    def profile(self) -> Profile:
+        """The profile of the batch system."""
+        return Profile(**{name: getattr(self, name) for name in Profile.model_fields})

@@ -1,0 +1,41 @@
+"""What the parts of a cluster's site share: the poller, what submits, and what judges how jobs have ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lading.hooks.batch.system import BatchSystem
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.cluster.jobs.tracker import Tracker
+from lading.hooks.polling.event_buffer import EventBuffer
+from lading.hooks.polling.poll_interval import PollInterval
+
+
+@dataclass
+class Context:
+    """What is known of a cluster.
+
+    :param nodes: those that fail, to which nothing is submitted
+    """
+
+    config: ClusterConfig
+    system: BatchSystem
+    nodes: ExcludedNodes
+    tracker: Tracker = field(default_factory=Tracker)
+    event_buffer: EventBuffer = field(default_factory=EventBuffer)
+
+    def __post_init__(self) -> None:
+        self.folder = ClusterFolder(self.config.work_dir)
+        self.interval = PollInterval(self.config.poll_shortest, self.config.longest_poll)
+
+
+class ClusterPart:
+    """A part of a cluster's site."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.config, self.system, self.folder = context.config, context.system, context.folder
+        self.tracker, self.nodes = context.tracker, context.nodes
+        self.event_buffer, self.interval = context.event_buffer, context.interval

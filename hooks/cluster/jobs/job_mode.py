@@ -1,0 +1,232 @@
+"""The rounds of a site on which each task is a batch job or an element of a job array.
+
+Should a task be submitted twice all the same, the first of its batch jobs takes the envelope and the second ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lading.hooks.batch import outcome
+from lading.hooks.batch.status_query import Statuses
+from lading.hooks.batch.system import NativeJob
+from lading.hooks.cluster.jobs import end_event, remote_steps
+from lading.hooks.cluster.jobs.look import Look
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Poller
+from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
+from lading.hooks.cluster.jobs.submitter import Submitter
+from lading.hooks.cluster.jobs.tracker import Submission, Tracked
+from lading.hooks.spool import events, remote
+from lading.hooks.ssh.steps import GetAll, Put
+
+log = logging.getLogger(__name__)
+
+# A job that runs by its batch system says so itself within this, seconds; else it is believed without.
+SECONDS_UNTIL_BELIEVED = 30.0
+# A job that was asked to end, and does not, is ended by the batch system, seconds after the kill grace.
+SECONDS_UNTIL_FORCED = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Look(Look):
+    """One look at the cluster.
+
+    :param reading: what reads the events
+    :param doubtful: the jobs that may have ended without a word
+    """
+
+    reading: GetAll
+    live: list[Tracked]
+    doubtful: list[Tracked]
+
+
+class JobMode(Poller):
+    """The state of a site of batch jobs."""
+
+    def _set_up(self, api: str) -> None:
+        self.submitter: Submitter = Submitter(self.context, api)
+        self.post_mortem = PostMortem(self.context, self._conclude)
+        self._letting_go = False
+        self._said: list[Tracked] = []
+
+    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+        with self.tracker.lock:
+            jobs = [job for job in self.tracker.jobs.values() if job.submission is not None]
+        return [(job, self.folder.output(job.submission.name, job.index)) for job in jobs if job.submission]
+
+    def withdraw_waiting(self) -> None:
+        self._letting_go = True
+        with self.tracker.lock:
+            for job in list(self.tracker.waiting()):
+                del self.tracker.jobs[job.token]
+        for job in list(self.tracker.live()):
+            if not job.started and (job.native is None or job.native.state == "pending"):
+                self._take_back(job)
+
+    def _take_back(self, job: Tracked) -> None:
+        """Let the store give a job again that was submitted and has not begun."""
+        self.tracker.cancel_natively(job, self.system)
+        job.envelope = None
+        self.tracker.withdraw(job)
+
+    def _load(self) -> None:
+        (answer,) = self.transport.exchange([remote_steps.load(self.folder, self.owner)])
+        self.user, found, begun = remote_steps.loaded(answer)
+        now = time.monotonic()
+        for each in found:
+            id = self._submitted_id(each.name, each.answer)
+            submission = Submission(each.name, [task.token for task in each.tasks], id, now)
+            tasks = [task for task in each.tasks if task.token not in each.withdrawn]
+            self.tracker.submit_found(submission, tasks, begun)
+        self.logs.keep({*self.tracker.jobs, *begun})
+
+    # -- looking
+
+    def _look(self) -> None:
+        look = self._prepare()
+        answers = self._send(look)
+        files = look.reading.files(answers["events"])
+        self.interval.looked(has_jobs=bool(self.tracker.jobs))
+        for name, why in look.reading.left_out(answers["events"]).items():
+            self.rejected.say(name, why)
+        self._read_events(files)
+        if len(files) < look.reading.most:
+            self._events_read_at = look.asked_at
+        known = self._statuses(look)
+        if known is not None:
+            self._read_status(known, look.live, look.asked_at)
+        self._settle()
+        self._read_logs(look)
+        if look.doubtful and known is not None:
+            self.post_mortem.judge(look.doubtful, answers["remains"], self._accounts(look), known)
+        self._press(look.asked_at)
+
+    def _prepare(self) -> _Look:
+        """What is asked and done in one look."""
+        live = list(self.tracker.live())
+        doubtful = [job for job in live if job.gone_since is not None][:MOST_VERDICTS]
+        reading = GetAll(self.folder.events, largest=events.MOST_BYTES)
+        look = _Look(reading=reading, live=live, doubtful=doubtful, **self._due())
+        removals = [f"spool/events/{name}" for name in look.files]
+        removals += [name for token in look.done for name in self.folder.files_of(token)]
+        self._ask(look, [*removals, *sorted(look.errands.leftovers)], live, doubtful)
+        look.steps["events"] = look.reading
+        if doubtful:
+            look.steps["remains"] = self.post_mortem.question(doubtful)
+        return look
+
+    def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
+        super()._forget(tokens, files)
+        self.post_mortem.forget(tokens)
+
+    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+        self.interval.changed()
+        if job.ended:
+            self.event_buffer.drop(file)
+        elif event["event"] == "started":
+            job.started, job.envelope, job.began_at = True, None, event["at"]
+            self._tell(event, job, file)
+        elif event["event"] != "finished":
+            self._tell(event, job, file)
+        elif job.submission is None:  # there is nobody to ask for more
+            self._conclude(job, end_event.of_own(job.token, event), file)
+        else:
+            job.own, job.own_file = event, file
+            job.gone_since = job.gone_since or time.monotonic()
+            self._said.append(job)
+
+    def _settle(self) -> None:
+        """Tell the ends of jobs that have said enough themselves, if the batch system says nothing against it."""
+        said, self._said = self._said, []
+        for job in said:
+            own = end_event.sentinel(job.own)
+            if own is not None and own.is_certain and not job.ended:
+                facts = outcome.Evidence(native=job.end_seen, cancelled=job.cancelled_at is not None)
+                event = end_event.judged(job.token, facts, job.own)
+                assert event is not None
+                self._conclude(job, event, job.own_file)
+
+    def _read_status(self, found: Statuses, live: Sequence[Tracked], asked_at: float) -> None:
+        """Take in what the batch system says now."""
+        for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
+            if not submission.is_found(found):
+                self._doubt(submission, asked_at)
+        for job in live:
+            if not job.ended and (key := job.key) is not None and not found.is_silent(key):
+                self._compare(job, job.found_in(found), asked_at)
+
+    def _doubt(self, submission: Submission, asked_at: float) -> None:
+        """Give up a submission that the batch system has not known for long, unless its jobs have begun."""
+        jobs = [self.tracker.jobs[token] for token in submission.tokens if token in self.tracker.jobs]
+        if any(job.started or job.own or job.ended for job in jobs):
+            for job in jobs:
+                job.gone_since = job.gone_since or asked_at
+        elif asked_at - submission.asked_at > SECONDS_UNTIL_REPEATED:
+            log.warning("submission %s has not arrived, its %d jobs are submitted again", submission.name, len(jobs))
+            self.tracker.take_back(submission)
+
+    def _compare(self, job: Tracked, native: NativeJob | None, asked_at: float) -> None:
+        node, native = job.node, job.given_up(native, asked_at, self.config.never_deadline)
+        if job.see(native, asked_at):
+            self.interval.changed(asked_at)
+        if native is None:
+            return
+        if job.node != node and job.started and job.own is None:  # what is told of it next is its end
+            self._tell({"event": "located", "token": job.token}, job)
+        if job.started:
+            self.nodes.seen(job.node)
+        if native.state == "running":
+            job.running_since = job.running_since or asked_at
+            if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
+                job.started, job.began_at = True, time.time()
+                self._tell({"event": "started", "token": job.token, "at": job.began_at}, job)
+        elif job.is_hopeless:
+            self.tracker.press(job, self.system)
+        elif native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
+            queue = (job.shape.queue if job.shape else None) or self.config.queue
+            self.event_buffer.tell_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))
+
+    # -- cancelling
+
+    def _press(self, now: float) -> None:
+        """Let the batch system end what was asked to end and does not."""
+        late = self.config.kill_grace + SECONDS_UNTIL_FORCED
+        for job in list(self.tracker.live()):
+            if job.cancelled_at is not None and now - job.cancelled_at > late:
+                self.tracker.press(job, self.system)
+
+    def _cancel(self) -> None:
+        with self.tracker.lock:
+            messages, self._cancels = self._cancels, {}
+        if not messages:
+            return
+        files = {token: words.encode(errors="replace") for token, words in messages.items()}
+        try:
+            steps = [Put(f"{self.folder.spool}/cancel", files), remote.take_back(self.folder.root, messages)]
+            put, answer = self.transport.exchange(steps)
+            found = remote.taken_back(answer)
+        except BaseException:  # whatever it was: a job that is to be ended must not be forgotten
+            with self.tracker.lock:
+                self._cancels = {**messages, **self._cancels}
+            raise
+        self.interval.at_once()
+        for token, words in messages.items():
+            job = self.tracker.job(token)
+            if found.get(token) == "begun" and not job.ended:
+                job.cancelled_at = time.monotonic() if put.status == 0 else None
+            elif self._letting_go and job.submission is not None and not (job.started or job.ended):
+                self._take_back(job)  # its batch job runs, and had not taken its envelope yet
+            elif not job.ended:
+                self.tracker.cancel_natively(job, self.system)
+                self._conclude(job, end_event.for_it(token, "cancelled", words), None)
+
+    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+        if event["cause"] == "node_failure":
+            self.nodes.failed(job.node, str(event["message"]))
+        elif job.started:
+            self.nodes.seen(job.node)
+        super()._conclude(job, event, file)

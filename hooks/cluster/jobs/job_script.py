@@ -1,0 +1,161 @@
+"""The script of a submission, and which tasks share one."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from lading.hooks.api_tunnel import address
+from lading.hooks.batch import environment
+from lading.hooks.batch.native import SHELL, over, own, refuse
+from lading.hooks.batch.site_config import SiteRules
+from lading.hooks.batch.system import ArrayRange, BatchSystem, Request
+from lading.hooks.cluster.jobs import trial
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.spool.spool import Envelope
+from lading.scheduling.resources import NODES_VARIABLE, Layout
+
+# What stands for the name in a script that is only shown; each submission has one of its own.
+SHOWN_NAME = "L00000000000000"
+# A batch job lives longer than its task may, so that Lading's own limit comes first and the log is complete, seconds.
+TIME_TO_REPORT = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What tasks have in common that share a job array.
+
+    :param layout: its nodes, processes and cpus
+    :param memory: MiB on each node
+    :param gpus: whole ones on each node
+    :param time: seconds
+    :param queue: None: that of the site
+    :param native: directives in the scheduler's own words, by key
+    """
+
+    layout: Layout
+    memory: int
+    gpus: int
+    time: int
+    queue: str | None = None
+    native: tuple[tuple[str, str | bool], ...] = ()
+
+
+def shape(envelope: Envelope, config: ClusterConfig) -> Shape:
+    """What the batch job of a task asks for."""
+    asked = envelope.resources
+    seconds = envelope.time_limit or config.time_limit
+    memory = max(asked.memory, envelope.memory_limit or 0) + config.memory_overhead
+    return Shape(
+        envelope.layout or Layout(threads=max(1, math.ceil(asked.cpus))),
+        min(memory, max(config.node_memory, asked.memory)),
+        math.ceil(asked.gpus),
+        seconds + config.kill_grace + TIME_TO_REPORT if seconds else config.time,
+        envelope.queue,
+        tuple(sorted(envelope.native.items())),
+    )
+
+
+def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> list[str]:
+    """The lines of a script that lead tasks to Airflow's API, the site's own lines before them.
+
+    :param api: its URL
+    """
+    return address.environment(config.setup, api, folder.api_address if config.api == "tunnel" else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptWriter:
+    """Writes the scripts of a site's submissions; ValueError where the batch system has no word for something.
+
+    :param api: URL of Airflow's execution API
+    :param is_trial: whether they look first for what a trial is to find
+    """
+
+    system: BatchSystem
+    config: ClusterConfig
+    api: str
+    is_trial: bool = False
+
+    @property
+    def folder(self) -> ClusterFolder:
+        return ClusterFolder(self.config.work_dir)
+
+    def submission(self, name: str, count: int, shape: Shape, excluded: Sequence[str] = ()) -> str:
+        """The script of a submission.
+
+        :param name: of the submission and its batch job
+        :param count: of its tasks; more than one: it is an array
+        :param excluded: the nodes on which it shall not run
+        """
+        config, folder = self.config, self.folder.submission(name)
+        index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
+        command = [config.python, "-m", "lading.executors.agent.batch_job", self.folder.root, name]
+        scratch = ["--keep-failed", str(config.keep_failed), *(["--scratch", config.scratch] if config.scratch else ())]
+        last = [
+            f"export OMP_NUM_THREADS={shape.layout.threads}",
+            f"export {NODES_VARIABLE}={self._granted(shape.layout)}",
+            f"exec {shlex.join(command)} {index} --kill-grace {config.kill_grace} {shlex.join(scratch)}",
+        ]
+        return self.script(name, count, shape, folder, f"{shlex.quote(folder)}/output.{index}", last, excluded)
+
+    def _granted(self, layout: Layout) -> str:
+        """How many nodes a job has got, for a shell."""
+        if layout.least_nodes is None or self.system.granted_nodes is None or self.config.profile.nodes is not None:
+            return str(layout.nodes)
+        return self.system.granted_nodes
+
+    def of_one(self, envelope: Envelope, excluded: Sequence[str] = ()) -> str:
+        """The script of a submission of one task, to be shown."""
+        return self.submission(SHOWN_NAME, 1, shape(envelope, self.config), excluded)
+
+    def script(
+        self,
+        name: str,
+        count: int,
+        shape: Shape,
+        folder: str,
+        output: str,
+        last: Iterable[str],
+        excluded: Sequence[str] = (),
+    ) -> str:
+        """The script of a batch job, or of an array of ``count`` elements.
+
+        :param folder: in which it lies
+        :param output: the file in which it prints, for a shell
+        :param last: the lines that run what it is for
+        """
+        system, config = self.system, self.config
+        defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
+        refuse(dict(shape.native), system, config.profile, SiteRules.of(config))
+        request = Request(
+            jobname=name,
+            queue=shape.queue or config.queue,
+            time=shape.time,
+            **asdict(shape.layout),
+            mem=shape.memory if system.name != "sge" or config.memory else None,
+            gpus=shape.gpus or None,
+            stdout="/dev/null",
+            stderr="/dev/null",
+            # What a task takes away is the site's, not what Lading needs.
+            native={**own(system, array=count > 1), **over(dict(shape.native), defaults, system)},
+            array=ArrayRange(f"1-{count}") if count > 1 else None,
+            excluded_nodes=excluded,
+        )
+        lines = [
+            *system.header(request, config.profile, SHELL),
+            "umask 077",
+            *(trial.marker(folder) if self.is_trial else ()),
+            f"exec >>{output} 2>&1 </dev/null",
+            "cd /",
+            *environment.note(system, several=shape.layout.processes > 1),
+            *api_environment(config, self.folder, self.api),
+            *(trial.request(config) if self.is_trial else ()),
+            *last,
+        ]
+        text = "\n".join([*lines, ""])
+        system.refuse_script(text)
+        return text

@@ -1,0 +1,389 @@
+"""What a controller and a cluster say to each other in each mode of a site: the part that the modes share.
+
+The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have
+said. A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
+submission of which nobody knows whether it was accepted is looked up by its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from lading.hooks.batch import canceller
+from lading.hooks.batch.canceller import Cancellation
+from lading.hooks.batch.inventory import Inventory
+from lading.hooks.batch.outcome import is_unclear
+from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
+from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
+from lading.hooks.cluster.jobs import remote_steps
+from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
+from lading.hooks.cluster.jobs.look import Look
+from lading.hooks.cluster.jobs.submitter import Submitter
+from lading.hooks.cluster.jobs.tracker import Tracked
+from lading.hooks.files.owner import Owner
+from lading.hooks.files.trouble import Trouble
+from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
+from lading.hooks.polling.task_logs import TaskLogs
+from lading.hooks.spool import hold
+from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Remove, Run
+from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
+
+log = logging.getLogger(__name__)
+
+# A submission of which nobody knows is given up when the batch system has not known its name for so long, seconds.
+SECONDS_UNTIL_REPEATED = 15.0
+# Airflow's event log is not told of short waits.
+SECONDS_UNTIL_TOLD = 10.0
+# A batch system is asked for its nodes so often, in a look that is due anyway.
+SECONDS_BETWEEN_SURVEYS = 60.0
+# The steps of a look in which the batch system is asked.
+QUESTIONS = frozenset({"cancel", "status", "nodes", "accounting"})
+
+
+class Poller(ClusterPart, ABC):
+    """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
+
+    :param api: URL at which the nodes reach Airflow's execution API
+    :param nodes: those to which nothing is submitted; None: all are used
+    :param rejected: what cannot be read of what lies there; None: it is not kept here
+    """
+
+    submitter: Submitter
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        system: BatchSystem,
+        transport: Transport,
+        api: str,
+        logs: LogCopies,
+        nodes: ExcludedNodes | None = None,
+        rejected: Rejected | None = None,
+    ) -> None:
+        super().__init__(Context(config, system, nodes or ExcludedNodes(0)))
+        self.transport = transport
+        self.user: str | None = None
+        self.owner: Owner | None = None
+        """Whose the cluster's folder is to be; None: anybody's."""
+        self.note: str | None = None
+        self.no_api: str | None = None
+        """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
+        self.inventory: Inventory | None = None
+        """The nodes and queues as the batch system has told them last; None: it has not, or cannot."""
+        self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
+        self._cancelled_scripts: dict[str, Cancellation] = {}
+        self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
+        self.rejected = rejected or Rejected(None)
+        self.logs = TaskLogs(self.folder.logs, logs)
+        self._cancels: dict[str, str] = {}
+        self._troubles = Trouble(log)
+        self._set_up(api)
+
+    def _submitted_id(self, name: str, answer: str | None) -> str | None:
+        """The native id in the answer to a submission of an earlier controller; None: there is none."""
+        if answer is not None:
+            try:
+                return self.system.submitted(Answer(0, answer))
+            except SubmitError:
+                log.warning("submission %s: %r has no id in it", name, answer)
+        return None
+
+    @abstractmethod
+    def _set_up(self, api: str) -> None:
+        """Make what submits, and what judges how jobs have ended."""
+
+    @property
+    def failing(self) -> str | None:
+        """Why what is submitted here fails again and again, in words, as far as that is known before it ends."""
+        return None
+
+    # -- what the controller calls
+
+    def give(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, to be given to the cluster in the next round."""
+        self.submitter.take(envelopes)
+
+    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
+        """End jobs in the next round; returns whether there is anything new in that."""
+        with self.tracker.lock:
+            new = {
+                token: words
+                for token, words in messages.items()
+                if (job := self.tracker.jobs.get(token)) is None or (job.cancelled_at is None and not job.ended)
+            }
+            self._cancels |= new
+            return bool(new)
+
+    def known(self) -> frozenset[str]:
+        """All jobs that the site has."""
+        with self.tracker.lock:
+            return self.submitter.tokens() | frozenset(
+                token for token, job in self.tracker.jobs.items() if not job.acknowledged
+            )
+
+    def unread(self) -> list[dict[str, Any]]:
+        """The events that were not acknowledged yet."""
+        return self.event_buffer.unread()
+
+    def acknowledge(self, count: int) -> None:
+        """The first so many of the unread events have been stored."""
+        ended = [event["token"] for event in self.event_buffer.acknowledge(count) if event["event"] == "finished"]
+        with self.tracker.lock:
+            for token in ended:
+                if token in self.tracker.jobs:
+                    self.tracker.jobs[token].acknowledged = True
+
+    # -- the rounds
+
+    def round(self) -> None:
+        """One look at the cluster where it is due, and all that it is to be given.
+
+        :raises OSError: it could not be asked
+        """
+        if self.user is None:
+            self._load()
+        if self.interval.is_due() or self._has_errands():
+            self._look()
+        self.submitter.give(self.transport, self.note or self.no_api)
+        self._cancel()
+
+    def pause(self) -> float:
+        """Seconds until the next round: short while something changes, long when nothing has for a while."""
+        return self.interval.pause(has_jobs=bool(self.tracker.jobs))
+
+    @abstractmethod
+    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+        """The batch jobs that were asked for and not forgotten, each with the file in which it prints."""
+
+    @abstractmethod
+    def withdraw_waiting(self) -> None:
+        """Take back what has not begun; it is given again by whoever comes next."""
+
+    def remove(self) -> None:
+        """Delete the whole folder, of a trial."""
+        parent, _, name = self.folder.root.rpartition("/")
+        self.transport.remove(parent, [name])
+
+    @abstractmethod
+    def _load(self) -> None:
+        """Read what an earlier controller has left."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Look at the cluster, and do what is to be done there."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """End the jobs that are to be ended."""
+
+    @abstractmethod
+    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+        """Take in an event of a job.
+
+        :param file: the file of which it is the last one
+        """
+
+    def _has_errands(self) -> bool:
+        """Whether something is to be done at the cluster before the next look is due."""
+        errands = self.tracker.errands
+        return bool(errands.cancels or errands.withdrawals) or any(
+            job.acknowledged for job in list(self.tracker.jobs.values())
+        )
+
+    def _tell(self, event: dict[str, Any], job: Tracked, file: str | None = None) -> None:
+        """Tell an event of a job, with its batch job and node as far as they are known."""
+        self.event_buffer.tell({**event, **self._whereabouts(job)}, file)
+
+    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+        """Tell the end of a job; there is room for another.
+
+        :param file: in which the event came
+        """
+        job.end()
+        if (id := job.native_id(self.system)) is not None:
+            self.tracker.canceller.forget(id)
+        self.submitter.pressure.release()
+        self.interval.at_once()
+        self._tell(event, job, file)
+
+    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+        """The ``native_id`` and the ``node`` of a job, as far as they are known."""
+        return job.whereabouts(self.system)
+
+    # -- one look
+
+    def _due(self) -> dict[str, Any]:
+        """What every look is about."""
+        return {
+            "errands": self.tracker.errands.take(),
+            "done": self.tracker.over(),
+            "files": self.event_buffer.done(),
+            "copied": self._logs_to_copy(),
+        }
+
+    def _ask(self, look: Look, removals: Sequence[str], batches: Sequence[Tracked], gone: Sequence[Tracked]) -> None:
+        """Add what is asked and done in every look, before what jobs have said is read: who ends has said so before.
+
+        :param removals: the files that nobody needs any more, relative to the cluster's folder
+        :param batches: the batch jobs that may live
+        :param gone: those of them that may have ended
+        """
+        steps, errands = look.steps, look.errands
+        if removals:
+            steps["remove"] = Remove(self.folder.root, removals)
+        if errands.withdrawals:
+            steps["withdraw"] = remote_steps.withdraw(self.folder, errands.withdrawals)
+        if errands.cancels:
+            steps["cancel"] = Run(self.system.cancel(errands.cancels), limit=QUESTION_LIMIT)
+        if self.submitter.bundles is not None:
+            with self.tracker.lock:
+                sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
+            if sweep is not None:
+                steps["sweep"] = sweep
+        assert self.user is not None
+        look.cancelled = dict(self._cancelled_scripts)
+        if batches or look.cancelled or self.note is not None:
+            known = {job.submission.id for job in batches if job.submission is not None}
+            known |= {each.id for each in look.cancelled.values()}
+            unsure, ids = None in known, sorted(id for id in known if id)
+            look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
+            steps["status"] = Run(look.status.command, limit=QUESTION_LIMIT)
+        if time.monotonic() - self._notes_read_at >= SECONDS_BETWEEN_SURVEYS:
+            steps["cancelled"] = canceller.read_notes(self.folder.root)
+        if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
+            steps["nodes"] = Run(self.system.survey.command, limit=QUESTION_LIMIT)
+        if (accounting := self._accounting(gone)) is not None:
+            steps["accounting"] = Run(accounting, limit=QUESTION_LIMIT)
+
+    def _accounting(self, gone: Sequence[Tracked]) -> list[str] | None:
+        """The question to the accounting, if there is one and it may tell more than the batch system has."""
+        unclear = [job.submission for job in gone if is_unclear(job.native) and job.submission is not None]
+        ids = sorted({each.id for each in unclear if each.id})
+        if not ids or self.config.accounting == "off" or self.user is None:
+            return None
+        return self.system.accounting(ids, self.user, min(each.since for each in unclear))
+
+    def _send(self, look: Look) -> dict[str, Answer]:
+        """Send a look, with the question for logs at its end, which then hold all that jobs had written before theirs.
+
+        :returns: the answers; those to what was to be done are taken in
+        :raises OSError: it is not known what has become of it; after any error all is done again
+        """
+        errands, look.asked_at = self.tracker.errands, time.monotonic()
+        if look.copied:
+            look.steps["logs"] = look.logs = self.logs.question(look.copied)
+        timeout = TIMEOUT + QUESTION_LIMIT * len(QUESTIONS & look.steps.keys())
+        try:
+            answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values()), timeout), strict=True))
+        except BaseException:
+            errands.put_back(look.errands)
+            raise
+        look.answers = answers
+        if "cancel" in answers:
+            errands.check_cancelled(self.system, look.errands.cancels, answers["cancel"], look.asked_at)
+        if "withdraw" in answers and answers["withdraw"].status != 0:
+            errands.withdrawals += look.errands.withdrawals
+        if "remove" in answers and answers["remove"].status != 0:
+            errands.leftovers |= look.errands.leftovers
+        elif "remove" in answers:
+            self._forget(look.done, look.files)
+        if "nodes" in answers:
+            self._take_inventory(answers["nodes"])
+        if "cancelled" in answers:
+            self._take_notes(answers["cancelled"])
+        return answers
+
+    def _take_notes(self, answer: Answer) -> None:
+        """Know which batch jobs of job scripts were asked to end; where that cannot be read, what was known stands."""
+        self._notes_read_at = time.monotonic()
+        trouble = None
+        try:
+            self._cancelled_scripts = canceller.parse_notes(answer)
+        except TransportError as error:
+            trouble = error
+        self._troubles.note("which job scripts were cancelled", trouble)
+
+    def _press_scripts(self, cancelled: Mapping[str, Cancellation], known: Statuses) -> None:
+        """Let the batch system end the jobs of job scripts that it shows still; whoever asked may live no longer."""
+        for name, each in cancelled.items():
+            if each.id in known.silent:
+                continue
+            id = each.native_id(self.system)
+            if not each.is_shown(known.jobs):
+                self.tracker.canceller.forget(id)
+                self.tracker.errands.leftovers.add(f"{canceller.NOTES}/{name}")
+                self._cancelled_scripts.pop(name, None)
+            elif self.tracker.canceller.due([id]):
+                self.tracker.canceller.ask([id])
+                self.tracker.errands.cancels.append(id)
+
+    def _take_inventory(self, answer: Answer) -> None:
+        """Know the nodes; where that could not be asked, what was told before stands."""
+        assert self.system.survey is not None
+        self._surveyed_at = time.monotonic()
+        trouble = None
+        try:
+            self.inventory = self.system.survey.inventory(answer)
+        except CouldNotAsk as error:
+            trouble = error
+        self._troubles.note("how many nodes are idle", trouble)
+
+    def _forget(self, tokens: Sequence[str], files: Sequence[str]) -> None:
+        """These jobs are over, and their files removed as well as these files of events."""
+        self.event_buffer.removed(files)
+        self.tracker.forget(tokens)
+        self.logs.forget(tokens)
+
+    def _accounts(self, look: Look) -> Statuses:
+        return accounts(self.system, look.answers.get("accounting"), self._troubles)
+
+    def _read_logs(self, look: Look) -> None:
+        """Copy what is new in logs; and know what has become of the Dag bundles that no job reads any more."""
+        if look.logs is not None:
+            self.logs.copy(look.copied, look.logs, look.answers["logs"])
+        if "sweep" in look.answers and self.submitter.bundles is not None:
+            self.submitter.bundles.swept(look.answers["sweep"])
+
+    def _read_events(self, files: Mapping[str, bytes]) -> None:
+        earliest, latest = moment(self._events_read_at) - SECONDS_UNTIL_SEEN, time.time()
+        for told, last in self.event_buffer.new(files, self.rejected):
+            event = between(told, earliest, latest)  # it is dated by the clock of a node
+            token = event["token"]
+            if event["event"] in hold.EVENTS:
+                self.event_buffer.tell(event, last)
+                continue
+            if event["event"] not in ("started", "finished") and token not in self.tracker.jobs:
+                self.event_buffer.drop(last)  # it was taken back meanwhile, and the store gives it again
+                continue
+            # Another one that is not known began while it was being withdrawn.
+            self._read_event(event, self.tracker.job(token), last)
+
+    def _statuses(self, look: Look) -> Statuses | None:
+        """What the batch system says now; None: it was not asked, or could not be."""
+        if look.status is None:
+            return None
+        try:
+            found = look.status.read(look.answers["status"])
+        except CouldNotAsk as error:
+            self.note = f"its batch system could not be asked: {error.words}"
+            return None
+        self.note = None
+        self._troubles.note("the states of jobs", found.gap)
+        self._press_scripts(look.cancelled, found)
+        return found
+
+    def _logs_to_copy(self) -> list[Tracked]:
+        """The jobs whose logs are looked at now; the others come before them in the next look."""
+        chosen = self.logs.choose(self.tracker.jobs.values())
+        self.tracker.move_to_end(chosen)
+        return chosen

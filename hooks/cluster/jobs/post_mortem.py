@@ -1,0 +1,127 @@
+"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what becomes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lading.hooks.batch.outcome import Evidence
+from lading.hooks.batch.status_query import Statuses
+from lading.hooks.batch.system import NativeJob
+from lading.hooks.cluster.jobs import end_event
+from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.tracker import Tracked
+from lading.hooks.spool import events
+from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.tails import Part, Parts
+from lading.scheduling.hints.retries import INFRASTRUCTURE
+from lading.scheduling.reasons import because
+
+# So many jobs are looked into in one look.
+MOST_VERDICTS = 200
+TAIL_BYTES = 2000
+# What a job may have left, in the order in which it is read.
+REMAINS = ("exit.json", "cause.json", "supervisor.json")
+# A job that a failing node or a preemption has ended before its task began is submitted so often, the first included.
+MOST_ATTEMPTS = 4
+
+
+class PostMortem(ClusterPart):
+    """What is concluded of jobs that have gone.
+
+    :param conclude: tells the end of a job: the job, the event, the file in which the event came
+    """
+
+    def __init__(self, context: Context, conclude: Callable[[Tracked, dict[str, Any], str | None], None]) -> None:
+        super().__init__(context)
+        self.conclude = conclude
+        self._attempts: dict[str, int] = {}
+
+    def question(self, doubtful: Sequence[Tracked]) -> Parts:
+        """What these jobs may have left."""
+        return Parts([part for job in doubtful for part in self._remains(job)], 2**16)
+
+    def judge(
+        self,
+        doubtful: Sequence[Tracked],
+        answer: Answer,
+        accounts: Statuses,
+        known: Statuses,
+    ) -> None:
+        """Tell the end of jobs that are gone, as far as it is known how they ended.
+
+        :param accounts: what the accounting says
+        :param known: what the batch system says now; those of which it says nothing are left as they are
+        :raises TransportError: the answer is damaged
+        """
+        remains = self.question(doubtful).contents(answer)
+        size = len(REMAINS) + 1
+        for number, job in enumerate(doubtful):
+            silent = job.key is not None and known.is_silent(job.key)
+            if not (job.ended or job.gone_since is None or silent):
+                self._judge(job, remains[size * number : size * (number + 1)], job.found_in(accounts))
+
+    def forget(self, tokens: Sequence[str]) -> None:
+        """These jobs are over."""
+        for token in tokens:
+            self._attempts.pop(token, None)
+
+    def _remains(self, job: Tracked) -> list[Part]:
+        assert job.submission is not None
+        folder, output = self.folder.job(job.token), self.folder.output(job.submission.name, job.index)
+        return [*(Part(f"{folder}/{name}") for name in REMAINS), Part(output, -TAIL_BYTES)]
+
+    def _judge(self, job: Tracked, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
+        sentinel, cause, supervisor, output = remains
+        left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
+        own = job.own or (job.dated(events.of_sentinel(left, why)) if left is not None else None)
+        job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
+        facts = self._facts(job, account, own, begun=supervisor is not None)
+        words = (output or b"").decode(errors="replace")
+        of_memory = self.system.wording.memory
+        if of_memory is not None and own is None and of_memory.search(words):
+            native, account = (_for_memory(each) for each in (facts.native, facts.account))
+            facts = replace(facts, native=native, account=account)
+        event = end_event.judged(job.token, facts, own, words, started=job.started)
+        if event is None:
+            return
+        if supervisor is None and own is None and not (job.started or facts.cancelled):
+            if event["cause"] in INFRASTRUCTURE and self._attempts.get(job.token, 1) < MOST_ATTEMPTS:
+                self._submit_again(job, event["cause"])
+                return
+            if event["cause"] == "error" and event["exit_code"]:
+                self.nodes.died(job.node)
+        self.conclude(job, event, job.own_file)
+
+    def _facts(
+        self, job: Tracked, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool
+    ) -> Evidence:
+        assert job.gone_since is not None
+        native = job.end_seen
+        waited = job.native is not None and job.native.state == "pending"
+        return Evidence(
+            native=native,
+            account=account,
+            accounting=self.config.accounting == "auto",
+            cancelled=job.cancelled_at is not None,
+            waited=waited and not (begun or job.started),
+            gone=time.monotonic() - job.gone_since,
+            patience=end_event.patience(native or account, own, self.config.poll_shortest),
+            deadline=self.config.absence_deadline,
+        )
+
+    def _submit_again(self, job: Tracked, cause: str) -> None:
+        """Submit a job again whose task has not begun: nothing that it can help has ended it."""
+        if cause == "node_failure":
+            self.nodes.failed(job.node, end_event.WORDS[cause])
+        self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
+        self.event_buffer.tell_reason(job, because("submitted_again", text=end_event.WORDS[cause]))
+        self.tracker.withdraw(job)
+
+
+def _for_memory(job: NativeJob | None) -> NativeJob | None:
+    """A job that was killed, and whose output says that it was for its memory."""
+    is_killed = job is not None and job.state == "ended" and job.cause == "error" and job.exit_code in (None, 137)
+    return replace(job, cause="out_of_memory") if job is not None and is_killed else job

@@ -1,0 +1,162 @@
+"""What is asked of a cluster beside the batch system's own commands: the shell texts, and what they answer. Pure."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lading.hooks.cluster.jobs.layout import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
+from lading.hooks.files.owner import Owner
+from lading.hooks.spool.server import FOREIGN, OWNER
+from lading.hooks.spool.tokens import checked
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Run
+
+log = logging.getLogger(__name__)
+
+# The exit status of a submission that was not tried, for its files are not there.
+NOT_TRIED = 97
+# What stands before each line of what lies on a cluster, and the files of a submission.
+_SUBMISSION, _BEGUN, _TASKS, _ANSWER, _WITHDRAWN = "submission", "begun", "task", "answer", "withdrawn"
+_FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A submission as it lies on the cluster.
+
+    :param answer: what the batch system said; None: it was not accepted, or nobody knows
+    """
+
+    name: str
+    tasks: Sequence[Task]
+    answer: str | None
+    withdrawn: frozenset[str] = field(default_factory=frozenset)
+
+
+def own(owner: Owner | None) -> str:
+    """The lines (sh) that mark the current folder as a deployment's own, and end where it is another's.
+
+    The mark is made whole or not at all, whoever comes at the same time. Later controllers of the deployment, and those
+    that run beside this one, find it as theirs.
+
+    :param owner: None: it is not marked
+    """
+    if owner is None:
+        return ""
+    return (
+        f"mine={_mine(owner)}\n"
+        f'if [ ! -e {OWNER} ]; then mark={OWNER}.$$.$(date +%s); printf \'%s\\n\' "$mine" >"$mark" || exit\n'
+        f'  ln "$mark" {OWNER} 2>/dev/null || [ -e {OWNER} ] || mv "$mark" {OWNER} || exit; rm -f "$mark"; fi\n'
+        f"{_compared(owner)}"
+    )
+
+
+def look_at_owner(folder: ClusterFolder, owner: Owner) -> Run:
+    """Find out whether a folder is another deployment's, and mark nothing: it fails and says so."""
+    root = shlex.quote(folder.root)
+    return Run(f"cd {root} 2>/dev/null && [ -e {OWNER} ] || exit 0\nmine={_mine(owner)}\n{_compared(owner)}")
+
+
+def _mine(owner: Owner) -> str:
+    return shlex.quote(" ".join(f"{owner.ids[0]} {owner.name}".split()))
+
+
+def _compared(owner: Owner) -> str:
+    known = "|".join(f"{each}\\ *" for each in owner.ids)
+    theirs, mine = "${owner#* } (${owner%% *})", "${mine#* } (${mine%% *})"
+    words = FOREIGN.format(theirs=theirs, mine=mine, key="a work_dir", file=f"$PWD/{OWNER}")
+    return f'IFS= read -r owner <{OWNER} || exit\ncase $owner in {known}) ;; *) echo "{words}" >&2; exit 1;; esac\n'
+
+
+def load(folder: ClusterFolder, owner: Owner | None = None) -> Run:
+    """Make the folders where they are missing, and tell the user's name and the submissions that are there.
+
+    :param owner: whose the folder is to be; None: anybody's
+    """
+    names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
+    root = shlex.quote(folder.root)
+    return Run(
+        f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
+        f"{own(owner)}mkdir -p {names} || exit\n"
+        'for each in allocations/*/terms.json; do [ -f "$each" ] && echo "it holds allocations: let them end with '
+        "mode = 'allocation' first, or give another work_dir\" >&2 && exit 1; done\n"
+        "id -un || exit\n"
+        'for each in submissions/*/; do [ -f "$each/tasks" ] || continue\n'
+        f'  printf "{_SUBMISSION}\\t%s\\n" "$each"\n'
+        + "".join(f"  {_told(key, f'$each/{file}')}\n" for key, file in _FILES.items())
+        + "done; begun=$(ls spool/jobs) || exit\n"
+        f"""printf '%s\\n' "$begun" | sed -n 's/./{_BEGUN}\t&/p'; echo ."""
+    )
+
+
+def _told(key: str, path: str) -> str:
+    """Show a file with a key before each line, whatever it says: others may have written it."""
+    return f'if [ -f "{path}" ]; then sed "s/^/{key}\t/" "{path}"; echo; fi'
+
+
+def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
+    """The user's name, the submissions, and the tokens of the jobs that have begun.
+
+    :raises TransportError: the folders could not be made, or the answer is cut
+    """
+    lines = [line for line in answer.lines if line]
+    if answer.status != 0 or len(lines) < 2 or lines[-1] != ".":
+        raise TransportError(f"work_dir cannot be used: {answer.words}")
+    sections: list[tuple[str, dict[str, list[str]]]] = []
+    begun = []
+    for line in lines[1:-1]:
+        key, _, text = line.partition("\t")
+        if key == _SUBMISSION:
+            sections.append((text.rstrip("/").rpartition("/")[2], {}))
+        elif key == _BEGUN:
+            begun.append(text)
+        elif key in _FILES and sections:
+            sections[-1][1].setdefault(key, []).append(text)
+    found = []
+    for name, section in sections:
+        try:
+            tasks = read_tokens("\n".join(section.get(_TASKS, ())))
+        except ValueError as error:
+            log.error("which jobs submission %s has cannot be read, it is left alone: %s", name, error)
+            continue
+        answered = "\n".join(section[_ANSWER]) if _ANSWER in section else None
+        found.append(Found(name, tasks, answered, frozenset(section.get(_WITHDRAWN, ()))))
+    return lines[0].strip(), found, frozenset(begun)
+
+
+def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> Run:
+    """Submit a script, and keep the answer beside it: whoever comes after a crash finds it there.
+
+    :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
+    """
+    needed = [folder.bundle(each) for each in sorted(set(bundles))]
+    return submit_in(folder.submission(name), command, needed, f"{folder.root}/incoming/{name}")
+
+
+def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unplaced: str | None = None) -> Run:
+    """Submit the script in a folder, and keep the answer beside it.
+
+    :param needed: folders without which nothing is submitted; they are used from now on
+    :param unplaced: what :func:`lading.hooks.spool.remote.place` leaves there when it has failed: then nothing is
+        submitted
+    """
+    present = "".join(f" && touch -- {shlex.quote(each)}/." for each in needed)
+    if unplaced is not None:
+        present = f" && [ ! -e {shlex.quote(unplaced)} ]{present}"
+    return Run(
+        f"cd -- {shlex.quote(path)} && [ -f script ]{present} || exit {NOT_TRIED}\n"
+        f"{shlex.join(command)} > answer.part; status=$?; cat answer.part\n"
+        "if [ $status -eq 0 ]; then mv answer.part answer; fi; exit $status"
+    )
+
+
+def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> Run:
+    """Note that tasks do not belong to their submission any more.
+
+    :param tokens: submission and token of each
+    """
+    lines = [f"echo {checked(token)} >> {shlex.quote(folder.submission(name))}/withdrawn" for name, token in tokens]
+    return Run("\n".join(["umask 077", *lines]))

@@ -1,0 +1,300 @@
+"""Giving a cluster its jobs: which are submitted now and together, and what becomes of a submission by its answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from lading.hooks.batch.arrays import chunks, largest_array
+from lading.hooks.batch.request import new_name
+from lading.hooks.batch.submit_limits import BackPressure, Barred
+from lading.hooks.batch.system import SubmitError
+from lading.hooks.cluster.jobs import end_event, job_script, remote_steps
+from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.job_script import ScriptWriter, Shape
+from lading.hooks.cluster.jobs.layout import Task, write_tokens
+from lading.hooks.cluster.jobs.tracker import Submission, Tracked
+from lading.hooks.dags import upload
+from lading.hooks.dags.bundles import DagBundles
+from lading.hooks.dags.upload import BundleSync
+from lading.hooks.spool import remote
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.steps import Put, Step
+from lading.hooks.ssh.transport import Transport
+from lading.scheduling.reasons import Reason, because
+
+log = logging.getLogger(__name__)
+
+# In one round so many jobs are submitted, by so many commands of a second or so.
+MOST_SUBMITTED = 2000
+MOST_SUBMISSIONS = 50
+SUBMISSION_TIMEOUT = 180.0
+
+
+class Submitter(ClusterPart):
+    """The way of jobs to a cluster.
+
+    :param api: URL at which the nodes reach Airflow's execution API
+    :ivar site: the name of the site, which is its only location where each job is a batch job of its own
+    """
+
+    def __init__(self, context: Context, api: str) -> None:
+        super().__init__(context)
+        self.api = api
+        self.is_trial = False
+        self.site = ""
+        self.barred = Barred()
+        self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
+        self.pressure = BackPressure(largest_array(self.system, self.config.profile))
+        bundles = DagBundles(self.config.sync_limit) if self.config.dags == "sync" else None
+        self.bundles = BundleSync(self.folder.bundles, bundles) if bundles else None
+        self._given: dict[str, Envelope] = {}
+
+    def take(self, envelopes: Iterable[Envelope]) -> None:
+        """Take jobs, to be submitted in the next round."""
+        with self.tracker.lock:
+            self._given |= {envelope.token: envelope for envelope in envelopes}
+
+    def give_back(self) -> None:
+        """Forget what was taken and not looked at; the store gives it again."""
+        with self.tracker.lock:
+            self._given.clear()
+
+    def tokens(self) -> frozenset[str]:
+        """The jobs that were taken and not looked at."""
+        return frozenset(self._given)
+
+    def give(self, transport: Transport, trouble: str | None) -> None:
+        """Submit what can be submitted now.
+
+        :param trouble: what is wrong with the batch system, in words: nothing is submitted then
+        :raises OSError: the cluster could not be asked
+        """
+        renewed = self._note_given()
+        try:
+            submissions, scripts = self._plan(transport, trouble)
+        except OSError:
+            self.take(renewed.values())
+            raise
+        if not submissions and not renewed:
+            return
+        steps = self._placing(submissions, scripts, renewed)
+        for submission in submissions:
+            command = self.system.submit(f"{self.folder.submission(submission.name)}/script")
+            bundles = {self.tracker.jobs[token].task.bundle for token in submission.tokens} - {""}
+            steps.append(remote_steps.submit(self.folder, submission.name, command, bundles))
+            self.tracker.submit(submission)
+        put, placed, *answers = transport.exchange(steps, SUBMISSION_TIMEOUT)
+        self.interval.soon()
+        for submission, answer in zip(submissions, answers, strict=True):
+            self._read(submission, answer)
+        if put.status != 0 or placed.status != 0:
+            raise TransportError(f"jobs could not be written to {self.folder.root}: {_fault(put, placed)}")
+
+    def _note_given(self) -> dict[str, Envelope]:
+        """Note what was taken; returns the envelopes of jobs that were submitted with one that is older."""
+        renewed = {}
+        with self.tracker.lock:
+            given, self._given = self._given, {}
+            for token, each in given.items():
+                job = self.tracker.jobs.get(token)
+                # A job reads the Dags to which it was bound, whatever they are by now.
+                envelope = upload.bind(each, self.folder.bundles, job.task.bundle if job is not None else "")
+                shape = job_script.shape(envelope, self.config)
+                if job is None:
+                    self.tracker.jobs[token] = Tracked(Task(token, envelope.log_path), envelope, shape)
+                elif not (job.started or job.ended):
+                    job.envelope, job.shape = envelope, shape
+                    if job.submission is not None:
+                        renewed[token] = envelope
+        return renewed
+
+    def _placing(
+        self, submissions: Sequence[Submission], scripts: dict[str, str], renewed: dict[str, Envelope]
+    ) -> list[Step]:
+        """The files of submissions, and how the envelopes among them come into the inbox."""
+        files: dict[str, bytes] = {}
+        folders = []
+        if renewed:
+            folders.append(f"renewed-{uuid.uuid4().hex}")
+            files |= {f"incoming/{folders[0]}/{token}.json": _bytes(each) for token, each in renewed.items()}
+        for submission in submissions:
+            name = submission.name
+            jobs = [self.tracker.jobs[token] for token in submission.tokens]
+            folders.append(name)
+            files |= {f"incoming/{name}/{job.token}.json": _bytes(job.envelope) for job in jobs}
+            files[f"submissions/{name}/tasks"] = write_tokens(job.task for job in jobs).encode()
+            files[f"submissions/{name}/script"] = scripts[name].encode()
+        return [Put(self.folder.root, files), remote.place(self.folder.root, folders)]
+
+    # -- what is submitted
+
+    def _plan(self, transport: Transport, trouble: str | None) -> tuple[list[Submission], dict[str, str]]:
+        """What is submitted now, with the script of each."""
+        waiting = self._admitted()
+        held = trouble or self.pressure.held()
+        if held is not None:
+            self._tell_all(waiting, because("batch_trouble" if trouble else "site_limit", text=held))
+            return [], {}
+        submissions: list[Submission] = []
+        writer = ScriptWriter(self.system, self.config, self.api, self.is_trial)
+        scripts: dict[str, str] = {}
+        for shape, tokens in self._by_shape(self._with_dags(transport, waiting)).items():
+            excluded = self._excluded(shape)
+            for chunk in chunks(tokens, self.pressure.chunk, self.system):
+                if len(submissions) == MOST_SUBMISSIONS:
+                    return submissions, scripts
+                name = new_name()
+                try:
+                    scripts[name] = writer.submission(name, len(chunk), shape, excluded)
+                except ValueError as error:
+                    self._reject(chunk, str(error))
+                    continue
+                submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
+        return submissions, scripts
+
+    def _admitted(self) -> list[Tracked]:
+        """The jobs that wait; those that the account may not submit go back, to be placed elsewhere."""
+        barred, waiting = self.barred.words(), list(self.tracker.waiting())
+        for job in waiting if barred else ():
+            if job.shape is not None and not job.shape.native and (words := barred.get(job.shape.queue or "")):
+                self.give_back_job(job, because("not_admitted", text=words))
+        return [job for job in waiting if job.token in self.tracker.jobs]
+
+    def give_back_job(self, job: Tracked, reason: Reason) -> None:
+        """A job was not submitted, and will not be: it waits again."""
+        self.tracker.errands.leftovers.add(f"spool/inbox/{job.token}.json")
+        with self.tracker.lock:
+            self.tracker.jobs.pop(job.token, None)
+        event = {"event": "returned", "token": job.token, "location": self.site, "reason": reason.to_data()}
+        self.event_buffer.tell(event)
+
+    def _with_dags(self, transport: Transport, waiting: Sequence[Tracked]) -> list[Tracked]:
+        """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
+        if self.bundles is None:
+            return list(waiting)
+        envelopes = {job.token: job.envelope for job in waiting if job.envelope is not None}
+        bound = self.bundles.prepare(transport, envelopes.values())
+        ready = []
+        for job in waiting:
+            envelope = envelopes[job.token]
+            if (words := bound.refusal_of(envelope)) is not None:
+                self._reject([job.token], words)
+            elif (words := bound.wait_of(envelope)) is not None:
+                self.event_buffer.tell_reason(job, because("bundle", text=words))
+            else:
+                hash = bound.hash_of(envelope)
+                job.task = replace(job.task, bundle=hash)
+                job.envelope = upload.bind(envelope, self.folder.bundles, hash)
+                ready.append(job)
+        return ready
+
+    def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
+        """The jobs for which the site has room, in groups that can share an array."""
+        room, most = self.config.room(sum(1 for _ in self.tracker.live())), self.config.max_submitted
+        self._tell_all(waiting[room:], because("max_submitted", most=most))
+        by_shape: dict[Any, list[str]] = {}
+        for job in waiting[: min(room, MOST_SUBMITTED)]:
+            by_shape.setdefault(job.shape, []).append(job.token)
+        return by_shape
+
+    def _excluded(self, shape: Any) -> tuple[str, ...]:
+        """The nodes on which jobs of a shape shall not run."""
+        nodes = tuple(self.nodes.reasons())
+        if not nodes:
+            self._anywhere.clear()
+        return () if (shape, nodes) in self._anywhere else nodes
+
+    # -- what the batch system answers
+
+    def _read(self, submission: Submission, answer: Answer) -> None:
+        jobs = [self.tracker.jobs[token] for token in submission.tokens]
+        refusal = self._refusal(submission, answer, "job", jobs[0].shape)
+        if refusal is None and jobs[0].shape is not None:
+            self.barred.admit(jobs[0].shape.queue)
+        if refusal is None or refusal.kind == "transient":
+            return
+        self.tracker.take_back(submission)
+        if len(jobs) > 1 and refusal.is_too_large and answer.status != remote_steps.NOT_TRIED:
+            self.pressure.shrink(len(jobs), for_good=refusal.kind == "permanent")
+            self.interval.at_once()
+        elif refusal.kind == "permanent" and (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
+            self.interval.at_once()
+        elif refusal.kind == "permanent":
+            self._reject(submission.tokens, f"{self.system.name} does not take the job: {refusal.words}")
+        else:
+            self._tell_all(jobs, because("site_limit", text=self._hold(refusal)))
+
+    def _refusal(self, submission: Submission, answer: Answer, what: str, shape: object) -> SubmitError | None:
+        """Note the native id in the answer to a submission, or why there is none, which is returned.
+
+        :param what: is submitted, in words
+        :param shape: what it has in common with others that the same nodes could run
+        """
+        submission.asked_at = time.monotonic()
+        try:
+            submission.id = self.system.submitted(answer)
+        except SubmitError as error:
+            refusal = error
+        else:
+            log.info("submitted %s %s as %s", what, submission.name, submission.id)
+            self.pressure.accept(len(submission.tokens))
+            return None
+        if answer.status == remote_steps.NOT_TRIED:
+            if self.bundles is not None:
+                self.bundles.forget()
+            refusal = SubmitError("limit", f"its files are not in {self.folder.root}")
+        log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.words)
+        if refusal.kind == "transient":
+            # It may have been accepted: it is looked up by its name before anything else is done about it.
+            self.pressure.hold(f"{self.system.name} did not say whether it has taken the {what}: {refusal.words}")
+        elif refusal.kind == "permanent" and submission.excluded:
+            # It may be that no other node can run it: the next one is submitted for all of them.
+            self._anywhere.add((shape, submission.excluded))
+        return refusal
+
+    def _is_barred(self, refusal: SubmitError, shape: Shape | None) -> bool:
+        """Whether it is the account that was refused, and no job has named that; noted for a while.
+
+        A trial is to show what was said to it.
+        """
+        if not refusal.of_account or shape is None or shape.native or self.is_trial:
+            return False
+        self.bar(shape.queue, refusal)
+        return True
+
+    def bar(self, queue: str | None, refusal: SubmitError) -> None:
+        """Note that the account is refused in a queue; None: in that of the site."""
+        where = f" in queue {queue!r}" if queue else ""
+        self.barred.bar(queue, f"{self.system.name} does not admit its account{where}: {refusal.words}")
+
+    def _hold(self, refusal: SubmitError) -> str:
+        """Submit nothing for a while; why, in words."""
+        words = f"{self.system.name} takes no more jobs now: {refusal.words}"
+        self.pressure.hold(words)
+        return words
+
+    def _reject(self, tokens: Iterable[str], words: str) -> None:
+        for token in tokens:
+            self.tracker.jobs[token].end()
+            self.event_buffer.tell(end_event.for_it(token, "submit_rejected", words))
+        self.interval.at_once()
+
+    def _tell_all(self, jobs: Iterable[Tracked], reason: Reason) -> None:
+        for job in jobs:
+            self.event_buffer.tell_reason(job, reason)
+
+
+def _bytes(envelope: Envelope | None) -> bytes:
+    assert envelope is not None
+    return envelope.to_json().encode()
+
+
+def _fault(*answers: Answer) -> str:
+    return "; ".join(answer.words for answer in answers if answer.status != 0)

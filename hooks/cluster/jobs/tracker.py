@@ -1,0 +1,352 @@
+"""What a controller knows of the jobs that it has given to a cluster. The cluster's folder has it all."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from lading.hooks.batch.canceller import Canceller
+from lading.hooks.batch.outcome import has_ended
+from lading.hooks.batch.status_query import Key, Statuses, plain_name
+from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
+from lading.hooks.cluster.jobs.job_script import Shape
+from lading.hooks.cluster.jobs.layout import Task
+from lading.hooks.polling.outside_clock import between
+from lading.hooks.spool.spool import Envelope
+from lading.hooks.ssh.answer import Answer
+from lading.scheduling.reasons import Reason, because
+
+log = logging.getLogger(__name__)
+
+# Submissions of an earlier controller are at most so old, for the question to the accounting.
+OLDEST = timedelta(days=7)
+# A cancellation that fails is repeated for so long, seconds; a job that starts later finds nothing to do.
+SECONDS_OF_CANCELLING = 3600.0
+
+
+@dataclass(slots=True)
+class Submission:
+    """One batch job or job array.
+
+    :param name: that of the batch job, by which it is looked up
+    :param id: the native id; None: it is not known whether it was accepted
+    :param asked_at: when it was submitted, on the monotonic clock
+    :param since: the same as a date
+    :param excluded: the nodes on which its jobs shall not run
+    """
+
+    name: str
+    tokens: list[str]
+    id: str | None
+    asked_at: float
+    since: datetime = field(default_factory=lambda: datetime.now() - OLDEST)
+    excluded: tuple[str, ...] = ()
+
+    def is_found(self, known: Statuses) -> bool:
+        """Whether its native id is known, if need be by its name."""
+        if self.id is None:
+            self.id = next((job.id for job in known.jobs if plain_name(job) == self.name), None)
+        return self.id is not None
+
+    def waits(self, queue: str | None, native: NativeJob) -> Reason:
+        """Why one of its batch jobs waits.
+
+        :param queue: None: the site's default
+        """
+        words = native.reason or "it says no reason"
+        default = because("batch_default_queue", text=words)
+        found = because("batch_queue", queue=queue, text=words) if queue else default
+        return found.with_also(because("nodes_avoided", nodes=self.excluded)) if self.excluded else found
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One job.
+
+    :param envelope: as long as it may have to be submitted (again)
+    :param submission: None: it has not been submitted
+    :param index: of its element, from 1
+    :param native: what the batch system said last
+    :param node: where it runs or ran, as the batch system calls it; None: it has not run, or nobody has said
+    :param started: whether the job itself has said that it runs
+    :param began_at: when it has begun, epoch seconds by our clock; None: that is not known
+    :param own: what it has said of its end, while the batch system may still know better
+    :param own_file: the file in which it has
+    :param gone_since: since when the batch system says that it has ended or does not know it, on the monotonic clock
+    :param never_since: since when the batch system says that it can never start, on the monotonic clock
+    :param told: the reason for its waiting that was told last
+    :param cancelled_at: when it was asked to end, on the monotonic clock
+    :param ended: whether its end was told
+    :param log_done: whether its log has been copied to the end
+    """
+
+    task: Task
+    envelope: Envelope | None = None
+    shape: Shape | None = None
+    submission: Submission | None = None
+    index: int = 1
+    native: NativeJob | None = None
+    node: str | None = None
+    running_since: float | None = None
+    began_at: float | None = None
+    started: bool = False
+    own: Mapping[str, Any] | None = None
+    own_file: str | None = None
+    gone_since: float | None = None
+    never_since: float | None = None
+    told: Reason | None = None
+    cancelled_at: float | None = None
+    ended: bool = False
+    acknowledged: bool = False
+    log_done: bool = False
+
+    @property
+    def token(self) -> str:
+        return self.task.token
+
+    @property
+    def log_path(self) -> str:
+        return self.task.log_path
+
+    def dated(self, end: Mapping[str, Any]) -> dict[str, Any]:
+        """What it has left of its end, by our clock: a node's clock has dated it."""
+        return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
+
+    def end(self) -> None:
+        """Its end is told."""
+        self.ended, self.envelope, self.own = True, None, None
+
+    def found_in(self, known: Statuses) -> NativeJob | None:
+        """What the batch system, or its accounting, says of this job; None: nothing."""
+        key = self.key
+        return known.get(key, self.submission.name) if key is not None and self.submission is not None else None
+
+    def see(self, native: NativeJob | None, asked_at: float) -> bool:
+        """Take in what the batch system says now; returns whether that is another state.
+
+        :param native: None: it does not know the job
+        :param asked_at: on the monotonic clock
+        """
+        if native is None:
+            # An answer that was on its way when it was submitted does not count.
+            if self.submission is not None and asked_at > self.submission.asked_at:
+                self.gone_since = self.gone_since or asked_at
+            return False
+        if self.is_hopeless and native.state == "ended" and native.cause == "cancelled":
+            return False  # we have cancelled it, for what was said of it before
+        is_new = self.native is None or native.state != self.native.state
+        self.native, self.node = native, native.nodes or self.node
+        if native.state == "ended" or (native.state == "pending" and self.is_hopeless):
+            self.gone_since = self.gone_since or asked_at
+        elif self.own is None:
+            self.gone_since = None
+        return is_new
+
+    def given_up(self, native: NativeJob | None, asked_at: float, deadline: float) -> NativeJob | None:
+        """What the batch system says, as a failure where it has said for so long that the job can never start.
+
+        :param deadline: seconds
+        """
+        if native is None or native.state != "pending" or not native.never:
+            self.never_since = None
+            return native
+        self.never_since = self.never_since or asked_at
+        return replace(native, cause="error") if asked_at - self.never_since >= deadline else native
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it will never start, and would lie in its queue for ever."""
+        return self.native is not None and self.native.state == "pending" and self.native.cause == "error"
+
+    @property
+    def end_seen(self) -> NativeJob | None:
+        """What the batch system has said of its end, or that it can never start; None: no more than that it lived."""
+        return self.native if self.native is not None and has_ended(self.native) else None
+
+    @property
+    def is_array(self) -> bool:
+        return self.submission is not None and len(self.submission.tokens) > 1
+
+    def native_id(self, system: BatchSystem) -> str | None:
+        """The id by which it is cancelled; None: it has none, or none is known."""
+        if self.submission is None or self.submission.id is None:
+            return None
+        return system.element(self.submission.id, self.index) if self.is_array else self.submission.id
+
+    def whereabouts(self, system: BatchSystem) -> dict[str, str]:
+        """The ``native_id`` and the ``node``, as far as they are known."""
+        found = {"native_id": self.native_id(system), "node": self.node}
+        return {name: value for name, value in found.items() if value}
+
+    @property
+    def key(self) -> Key | None:
+        """How the batch system's answers name it."""
+        if self.submission is None or self.submission.id is None:
+            return None
+        return self.submission.id, self.index if self.is_array else None
+
+
+@dataclass(slots=True)
+class Errands:
+    """What is to be done at the cluster in the next look.
+
+    :param cancels: native ids to be cancelled
+    :param withdrawals: tokens that do not belong to their submission any more, each behind its submission's name
+    :param leftovers: files to be removed, relative to the cluster's folder
+    :param failing: the native ids that could not be cancelled, and since when, on the monotonic clock
+    """
+
+    cancels: list[str] = field(default_factory=list)
+    withdrawals: list[tuple[str, str]] = field(default_factory=list)
+    leftovers: set[str] = field(default_factory=set)
+    failing: dict[str, float] = field(default_factory=dict)
+
+    def take(self) -> Errands:
+        """What is to be done now, which is not here any more."""
+        taken = Errands(list(dict.fromkeys(self.cancels)), self.withdrawals, self.leftovers)
+        self.cancels, self.withdrawals, self.leftovers = [], [], set()
+        return taken
+
+    def put_back(self, taken: Errands) -> None:
+        """What was taken could not be done."""
+        self.cancels += taken.cancels
+        self.withdrawals += taken.withdrawals
+        self.leftovers |= taken.leftovers
+
+    def check_cancelled(self, system: BatchSystem, ids: Sequence[str], answer: Answer, now: float) -> None:
+        """Let jobs be cancelled again where the command has failed. Those that are gone are no failure.
+
+        :param answer: to the command that was to cancel them
+        :param now: on the monotonic clock
+        """
+        try:
+            system.cancelled(answer)
+        except CancelError as error:
+            log.warning("%d jobs could not be cancelled: %s", len(ids), error.words)
+            for id in ids:
+                if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
+                    self.cancels.append(id)
+                else:
+                    log.error("job %s is not cancelled any more, it could not be for too long", id)
+                    del self.failing[id]
+        else:
+            for id in ids:
+                self.failing.pop(id, None)
+
+
+class Tracker:
+    """The jobs and the submissions. One thread changes them; others may read while they hold ``lock``."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.jobs: dict[str, Tracked] = {}
+        self.submissions: dict[str, Submission] = {}
+        self.errands = Errands()
+        self.canceller = Canceller()
+
+    def waiting(self) -> Iterator[Tracked]:
+        """Those that have not been submitted."""
+        return (job for job in self.jobs.values() if job.submission is None and not (job.ended or job.started))
+
+    def live(self) -> Iterator[Tracked]:
+        """Those that were submitted and whose end was not told."""
+        return (job for job in self.jobs.values() if job.submission is not None and not job.ended)
+
+    def at_work(self) -> list[str]:
+        """The tokens of those that the cluster has, or that have begun there, and whose end was not told."""
+        with self.lock:
+            jobs = self.jobs.items()
+            return [token for token, job in jobs if (job.submission is not None or job.started) and not job.ended]
+
+    def job(self, token: str) -> Tracked:
+        """The job of this token; one that nobody knew here is known from now on."""
+        with self.lock:
+            return self.jobs.setdefault(token, Tracked(Task(token)))
+
+    def move_to_end(self, jobs: Iterable[Tracked]) -> None:
+        """Let these jobs be the last ones, for what is done in turn."""
+        with self.lock:
+            for job in jobs:
+                self.jobs[job.token] = self.jobs.pop(job.token)
+
+    def submit(self, submission: Submission) -> None:
+        """Note a submission, before it is made."""
+        self.submissions[submission.name] = submission
+        for index, token in enumerate(submission.tokens, 1):
+            job = self.jobs[token]
+            job.submission, job.index = submission, index
+            job.native = job.node = job.gone_since = job.running_since = None
+
+    def submit_found(self, submission: Submission, tasks: Iterable[Task], begun: frozenset[str]) -> None:
+        """Note a submission of an earlier controller.
+
+        :param tasks: those that were not withdrawn from it
+        :param begun: the tokens of the jobs that have begun
+        """
+        with self.lock:
+            for task in tasks:
+                self.jobs.setdefault(task.token, Tracked(task, started=task.token in begun))
+            self.submissions[submission.name] = submission
+            for index, token in enumerate(submission.tokens, 1):
+                job = self.jobs.get(token)
+                if job is not None and job.submission is None:
+                    job.submission, job.index = submission, index
+
+    def take_back(self, submission: Submission) -> None:
+        """Let the jobs of a submission that was not accepted wait again; those whose envelope is gone are forgotten."""
+        self.errands.leftovers |= {f"submissions/{submission.name}", f"incoming/{submission.name}"}
+        with self.lock:
+            self.submissions.pop(submission.name, None)
+            for token in submission.tokens:
+                job = self.jobs.get(token)
+                if job is None or job.ended or job.submission is not submission:
+                    continue
+                job.submission = None
+                if job.envelope is None:
+                    del self.jobs[token]
+
+    def withdraw(self, job: Tracked) -> None:
+        """Let a job that has not begun wait again; without its envelope it is forgotten: the store gives it again."""
+        assert job.submission is not None
+        self.errands.withdrawals.append((job.submission.name, job.token))
+        with self.lock:
+            job.submission = job.native = job.gone_since = job.running_since = None
+            if job.envelope is None:
+                del self.jobs[job.token]
+
+    def cancel_natively(self, job: Tracked, system: BatchSystem) -> None:
+        """Let the batch system end a job, where it has it."""
+        if (id := job.native_id(system)) is not None:
+            self.errands.cancels.append(id)
+            self.canceller.ask([id])
+
+    def press(self, job: Tracked, system: BatchSystem) -> None:
+        """Let the batch system end a job that is still shown although it was to end, now and then."""
+        if (id := job.native_id(system)) is None:
+            return
+        if not self.canceller.was_asked(id) or self.canceller.due([id]):
+            self.cancel_natively(job, system)
+
+    def over(self) -> list[str]:
+        """The tokens of the jobs of which nothing is needed any more."""
+        with self.lock:
+            return [token for token, job in self.jobs.items() if job.acknowledged and job.log_done]
+
+    def forget(self, tokens: Iterable[str]) -> None:
+        """Forget jobs that have ended, and the submissions of which none is left."""
+        with self.lock:
+            for token in tokens:
+                self.jobs.pop(token, None)
+            over = [name for name, submission in self.submissions.items() if not self._has_jobs(submission)]
+            for name in over:
+                del self.submissions[name]
+        self.errands.leftovers |= {f"submissions/{name}" for name in over}
+
+    def _has_jobs(self, submission: Submission) -> bool:
+        return any(token in self.jobs and self.jobs[token].submission is submission for token in submission.tokens)

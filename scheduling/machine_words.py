@@ -1,0 +1,129 @@
+"""What a job asks of a machine besides amounts: architecture, system, features, properties, capacity type."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError
+
+# Where nobody names another one: what nearly all scientific software is built for.
+DEFAULT_ARCH = "x86_64"
+DEFAULT_OS = "linux"
+ON_DEMAND = "on-demand"
+SPOT = "spot"
+CAPACITY_TYPES = (ON_DEMAND, SPOT)
+# As uname(1), SLURM and conda write them; EC2, Docker and Go have names of their own for the same.
+ARCH_NAMES = {"amd64": DEFAULT_ARCH, "x86-64": DEFAULT_ARCH, "x64": DEFAULT_ARCH, "arm64": "aarch64"}
+WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+# GPUs have names of several words, such as NVIDIA A10G.
+FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:/-]{0,63}")
+PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,31}")
+# Between the name of a property and its value; no feature has it.
+IS = "="
+MOST_FEATURES = 32
+# So many instance types are named in a message, of more the closest; longer names than this are compared by their
+# beginning.
+MOST_TYPES_NAMED = 24
+LONGEST_TYPE = 64
+
+
+def parse_arch(value: object) -> str:
+    """An architecture by the name that uname has for it: ``arm64`` is ``aarch64``.
+
+    :raises UnitError: it is none
+    """
+    word = _word(value, "an architecture", "x86_64, aarch64 and what else `uname -m` says")
+    return ARCH_NAMES.get(word, word)
+
+
+def parse_os(value: object) -> str:
+    """An operating system by its name.
+
+    :raises UnitError: it is none
+    """
+    return _word(value, "an operating system", "linux, or the name that a site gives to its own")
+
+
+def parse_capacity_type(value: object) -> str:
+    """``on-demand``, a machine that nobody takes away, or ``spot``, one that may be reclaimed at any time.
+
+    :raises UnitError: it is neither
+    """
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word not in CAPACITY_TYPES:
+        raise UnitError(f"{shortened(value)} is not a capacity type; valid: {' or '.join(CAPACITY_TYPES)}")
+    return word
+
+
+def parse_features(value: object) -> frozenset[str]:
+    """Words for what a machine has: a list of them, or text with commas between them.
+
+    :raises UnitError: it is something else
+    """
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
+        raise UnitError(f'{shortened(value)} is no list of features; valid: words such as ["avx512", "nvme"]')
+    found = frozenset(word.strip() for word in words)
+    for word in sorted(found):
+        if not FEATURE.fullmatch(word):
+            raise UnitError(
+                f"{shortened(word)} is not a feature; valid: 1 to 64 letters, digits, blanks and . _ + : / -, "
+                "beginning with a letter or a digit"
+            )
+    if len(found) > MOST_FEATURES:
+        raise UnitError(f"there are {len(found)} features; valid: at most {MOST_FEATURES}")
+    return found
+
+
+def parse_properties(value: object) -> frozenset[str]:
+    """What a machine must have under which name, such as ``{"license": "matlab"}``.
+
+    :returns: a word for each, ``license=matlab``: a property is a feature that has a name
+    :raises UnitError: it is something else
+    """
+    if not isinstance(value, Mapping):
+        raise UnitError(
+            f'{shortened(value)} are no properties; valid: names with values, such as {{"license": "matlab"}}'
+        )
+    found = set()
+    for name, said in value.items():
+        if not isinstance(name, str) or not PROPERTY.fullmatch(name):
+            raise UnitError(
+                f"{shortened(name)} is not the name of a property; valid: 1 to 32 letters, digits, _ . and -, "
+                "beginning with a letter"
+            )
+        text = str(said) if isinstance(said, (str, int)) and not isinstance(said, bool) else ""
+        if not FEATURE.fullmatch(text.strip()):
+            raise UnitError(
+                f"{name} = {shortened(said)} is not the value of a property; valid: a whole number, or 1 to 64 "
+                "letters, digits, blanks and . _ + : / -, beginning with a letter or a digit"
+            )
+        found.add(f"{name}{IS}{text.strip()}")
+    if len(found) > MOST_FEATURES:
+        raise UnitError(f"there are {len(found)} properties; valid: at most {MOST_FEATURES}")
+    return frozenset(found)
+
+
+def no_such_type(instance_type: str, valid: Collection[str]) -> str:
+    """Return in words why a task cannot have an instance type, given those that it could have."""
+    return f"hint instance_type: {shortened(instance_type)} cannot be had, {valid_types(instance_type, valid)}"
+
+
+def valid_types(asked: str, valid: Collection[str]) -> str:
+    """The instance types that could be had in place of one that cannot, in words; of very many the closest."""
+    if not valid:
+        return "because no machine has been given an instance_type"
+    if len(valid) <= MOST_TYPES_NAMED:
+        return f"valid: {', '.join(sorted(valid))}"
+    close = difflib.get_close_matches(asked[:LONGEST_TYPE], valid, n=5, cutoff=0.0)
+    return f"valid: {', '.join(close)} and {len(valid) - len(close)} more"
+
+
+def _word(value: object, what: str, valid: str) -> str:
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if not WORD.fullmatch(word):
+        raise UnitError(f"{shortened(value)} is not {what}; valid: {valid}")
+    return word

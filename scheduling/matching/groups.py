@@ -1,0 +1,230 @@
+"""Groups: the jobs of one task in one run, and those of the whole run, which are limited together. Pure.
+
+Their jobs are counted (``max_jobs``), and so are the machines that they use at once (``max_instances``), as Seven
+Bridges counts instances. A machine is a location on which jobs are packed: this machine, a host, an allocation. Where
+each job is a batch job of its own, each of these is a machine, or as many as it has nodes: on which node it will run,
+and with what others, is the batch system's to decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from lading.scheduling.job import Job
+from lading.scheduling.location import Location
+from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.plan import Limits
+from lading.scheduling.reasons import Reason, because
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What jobs have in common that are counted together.
+
+    :param run: the run of a Dag
+    :param task: the task
+    :param max_jobs: how many jobs of the task may be at work at once in the run; None: any number
+    :param run_max_jobs: how many jobs of all tasks of the run may; None: any number
+    """
+
+    run: tuple[str, str]
+    task: str
+    max_jobs: int | None = None
+    run_max_jobs: int | None = None
+
+    def room(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> int | None:
+        """How many more jobs may start; None: any number.
+
+        :param live: by run and task, how many jobs are at work
+        """
+        tasks = live.get(self.run, {})
+        rooms = []
+        if self.max_jobs is not None:
+            rooms.append(self.max_jobs - tasks.get(self.task, 0))
+        if self.run_max_jobs is not None:
+            rooms.append(self.run_max_jobs - sum(tasks.values()))
+        return max(min(rooms), 0) if rooms else None
+
+    def reason(self, live: Mapping[tuple[str, str], Mapping[str, int]]) -> Reason:
+        """Why a job of the group that may not start has to wait."""
+        if self.max_jobs is not None and live.get(self.run, {}).get(self.task, 0) >= self.max_jobs:
+            return because("task_jobs", most=self.max_jobs, task=self.task)
+        return because("run_jobs", most=self.run_max_jobs)
+
+
+def admitted(jobs: Iterable[tuple[str, Group]], live: Mapping[tuple[str, str], Mapping[str, int]]) -> list[str]:
+    """Return the tokens of the jobs that may start together, in their order.
+
+    :param jobs: tokens of waiting jobs with their groups, in the order in which they should start
+    :param live: by run and task, how many jobs are at work
+    """
+    counts = {run: Counter(tasks) for run, tasks in live.items()}
+    tokens = []
+    for token, group in jobs:
+        if group.room(counts) != 0:
+            counts.setdefault(group.run, Counter())[group.task] += 1
+            tokens.append(token)
+    return tokens
+
+
+class Label(NamedTuple):
+    """What jobs have in common whose machines are counted together: a task of a run, or a run.
+
+    :param kind: ``task`` or ``run``
+    :param name: as ``Job.task`` and ``Job.run`` have it
+    """
+
+    kind: str
+    name: str
+
+
+def labels(job: Job) -> list[Label]:
+    """The groups of a job whose machines are limited."""
+    if job.task is None and job.run is None:
+        return []
+    named = (("task", job.task), ("run", job.run))
+    return [Label(kind, name) for kind, name in named if name is not None]
+
+
+def run_name(dag_id: object, run_id: object) -> str:
+    """A run as ``Job.run`` has it."""
+    return f"{dag_id} {run_id}"
+
+
+def task_name(dag_id: object, run_id: object, task_id: object) -> str:
+    """A task of a run as ``Job.task`` has it."""
+    return f"{dag_id} {run_id} {task_id}"
+
+
+# A location of a site; of a batch job of its own, which lies in a queue, also its token.
+Used = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Machines:
+    """The machines on which the jobs of limited groups are.
+
+    :param most: of each group that has a limit and of which jobs wait: on how many its jobs may be at once
+    :param used: of each group: on which they are, and as how many machines each of these counts, all nodes of a batch
+        job together: an author may ask for any number of them
+    """
+
+    most: dict[Label, int] = field(default_factory=dict)
+    used: dict[Label, dict[Used, int]] = field(default_factory=dict)
+    _number: Counter[Label] = field(default_factory=Counter, init=False, repr=False)
+
+    @classmethod
+    def of(cls, waiting: Iterable[Waiting]) -> Machines:
+        """The limits of waiting jobs; where those of one group differ the lowest counts."""
+        made = cls()
+        for job in waiting:
+            if job.max_instances is None and job.run_max_instances is None:
+                continue
+            for kind, name, most in (("task", job.task, job.max_instances), ("run", job.run, job.run_max_instances)):
+                if name is not None and most is not None:
+                    label = Label(kind, name)
+                    made.most[label] = min(most, made.most.get(label, most))
+        return made
+
+    def put(self, job: Job, site: str, location: str, *, is_queue: bool) -> None:
+        """Count a job that is, or is to be, at a location.
+
+        :param is_queue: whether the job is a batch job of its own there
+        """
+        where, number = ((site, location, job.name), job.nodes) if is_queue else ((site, location), 1)
+        for label in labels(job):
+            there = self.used.setdefault(label, {})
+            self._number[label] += number - there.get(where, 0)
+            there[where] = number
+
+    def full(self, job: Job) -> Label | None:
+        """The group of a job that may use no further machine, or none as large as it is; None: there is none."""
+        if not self.most:
+            return None
+        return next((label for label in labels(job) if self._left(label) < job.nodes), None)
+
+    def _left(self, label: Label) -> float:
+        most = self.most.get(label)
+        return float("inf") if most is None else most - self._number[label]
+
+    def are_at(self, label: Label, site: str) -> bool:
+        """Whether jobs of a group are on a machine of a site that others can share."""
+        return any(len(each) == 2 and each[0] == site for each in self.used.get(label, ()))
+
+    def limits(self, site: str, locations: Sequence[Location]) -> Limits:
+        """What is left of the limits for some locations of a site, those counted on which jobs of a group are."""
+        found: dict[str, dict[str, int]] = {"task": {}, "run": {}}
+        for label, most in self.most.items():
+            used = self.used.get(label, {})
+            here = sum(used.get((site, name), 0) for name in on(label, locations))
+            found[label.kind][label.name] = max(0, most - self._number[label] + here)
+        return Limits(tasks=found["task"], runs=found["run"])
+
+    def reason(self, label: Label) -> Reason:
+        """Why a job of a group waits that may use no further machine."""
+        most = self.most[label]
+        if label.kind == "task":
+            return because("task_machines", most=most, task=label.name.rpartition(" ")[2])
+        return because("run_machines", most=most)
+
+
+def less(limits: Limits, locations: Sequence[Location]) -> Limits:
+    """What is left of limits when these locations, on which jobs of the groups may be, are counted no more."""
+    tasks = {name: max(0, most - len(on(Label("task", name), locations))) for name, most in limits.tasks.items()}
+    runs = {name: max(0, most - len(on(Label("run", name), locations))) for name, most in limits.runs.items()}
+    return replace(limits, tasks=tasks, runs=runs) if tasks or runs else limits
+
+
+def no_further(jobs: Iterable[Job]) -> Limits:
+    """Limits by which jobs of groups go only where others of theirs are."""
+    named = {label for job in jobs for label in labels(job)}
+    tasks, runs = ({name: 0 for kind, name in named if kind == wanted} for wanted in ("task", "run"))
+    return Limits(tasks=tasks, runs=runs)
+
+
+def on(label: Label, locations: Iterable[Location]) -> set[str]:
+    """The names of the locations on which jobs of a group are."""
+    return {each.name for each in locations if label.name in (each.tasks if label.kind == "task" else each.runs)}
+
+
+class Allowance:
+    """What is left of the limits of groups while locations are filled.
+
+    :param locations: those that are filled
+    """
+
+    def __init__(self, limits: Limits, locations: Collection[Location]) -> None:
+        named = [("task", limits.tasks), ("run", limits.runs)]
+        self.most = {Label(kind, name): most for kind, names in named for name, most in names.items()}
+        self.used = {label: on(label, locations) for label in self.most}
+        self._number = {label: len(used) for label, used in self.used.items()}
+
+    def full(self, job: Job) -> list[Label]:
+        """The groups of a job that may use no further machine."""
+        if not self.most:
+            return []
+        return [label for label in labels(job) if label in self.most and not self._left(label) >= job.nodes]
+
+    def _left(self, label: Label) -> int:
+        return self.most[label] - self._number[label]
+
+    def admits(self, job: Job, location: str) -> bool:
+        """Whether a job may go to a location: jobs of its groups are there, or they may use another one."""
+        return not self.most or all(location in self.used[label] for label in self.full(job))
+
+    def put(self, job: Job, machine: str) -> None:
+        """Count the machine of a job."""
+        self._count(job, machine, 1)
+
+    def put_batch_job(self, job: Job, queue: str) -> None:
+        """Count all nodes of a batch job of its own, which no other job shares."""
+        self._count(job, f"{queue} {job.name}", job.nodes)
+
+    def _count(self, job: Job, where: str, number: int) -> None:
+        for label in labels(job) if self.most else ():
+            if label in self.most and where not in self.used[label]:
+                self.used[label].add(where)
+                self._number[label] += number

@@ -1,0 +1,106 @@
+"""Placement: which job goes to which location of which site. Pure; one decision over all sites.
+
+A job goes to the first site that can ever run it. Where it finds no room there it waits for as long as that site says,
+then the next one that takes jobs which name no site may have it. A job that names a site goes to no other, and one that
+has targets to these alone, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from lading.scheduling.job import Job
+from lading.scheduling.matching.bindings import FILTERS, GetTargets
+from lading.scheduling.matching.groups import Machines
+from lading.scheduling.matching.ranking import Rank
+from lading.scheduling.matching.routes import matches, nowhere, rankable, route, through_filters, through_rank
+from lading.scheduling.matching.rules import RULES, Rule
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import Waiting, once_per_shape
+from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.choosing import Choice
+from lading.scheduling.placing.party import Alike
+from lading.scheduling.placing.tour import Tour
+from lading.scheduling.reasons import because
+
+# A job that has been given to a site, and the location.
+AtWork: TypeAlias = tuple[Job, str, str]
+
+
+def assign(
+    jobs: Sequence[Waiting],
+    sites: Sequence[SiteView],
+    at_work: Sequence[AtWork] = (),
+    *,
+    now: float,
+    filters: Mapping[str, GetTargets] = FILTERS,
+    rules: Sequence[Rule] = RULES,
+    wanted: Mapping[str, Sequence[Waiting]] = {},
+    choice: Choice | None = None,
+    rank: Rank | None = None,
+) -> Assignment:
+    """Give waiting jobs to the sites that have room.
+
+    First all sites get what they can run at once, then what they have in store: so no job lies behind others at one
+    site while the next one is idle. What is launched is decided in between, as if what is in store had no place: a job
+    waits for that, and goes to no other site.
+
+    :param jobs: in the order in which they should start
+    :param sites: all of them, in their order
+    :param at_work: the jobs of groups whose machines are limited that sites have been given and that have not ended
+    :param now: epoch seconds
+    :param filters: the binding filters by name
+    :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
+    :param rank: orders the sites of each job that names no place; None: that is done for all together that are alike
+    :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
+    :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
+    """
+    choice = choice or Choice(now)
+
+    def going(job: Waiting) -> Alike:
+        try:
+            found = route(job, sites, rules)
+        except ValueError as error:
+            return Alike((), because("nowhere", text=str(error)))
+        its_matches = () if rank is None else rankable(job, matches(job, sites))
+        refused = None if found else because("nowhere", text=nowhere(job, sites))
+        return Alike(found, refused, matches=its_matches)
+
+    alike_of = once_per_shape(going)
+    kinds: list[Alike] = []
+    found = Assignment()
+    for job in jobs:
+        its_own = alike_of(job)
+        if its_own.refused is not None:
+            found.refused[job.name] = its_own.refused
+            continue
+        if job.targets is not None:
+            try:
+                targets = through_filters(job, its_own.route, filters)
+            except ValueError as error:
+                found.refused[job.name] = because("nowhere", text=str(error))
+                continue
+            if targets is not None:
+                its_own.send(job, targets)
+        elif rank is not None and its_own.matches:
+            its_own.send(job, through_rank(job, its_own.route, its_own.matches, rank))
+        if not its_own.jobs:
+            kinds.append(its_own)
+        its_own.jobs.append(job)
+    by_name = {site.name: site for site in sites}
+    used = used_by_groups(jobs, at_work, by_name)
+    tour = Tour(jobs, kinds, by_name, found, used, choice.trouble, choice.plans, wanted)
+    tour.visit(choice.run, now)
+    tour.begin_storing()
+    tour.visit(choice.store, now)
+    tour.explain(now)
+    return found
+
+
+def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]) -> Machines:
+    """The machines on which the jobs of limited groups are."""
+    found = Machines.of(jobs)
+    for job, site, location in at_work:
+        found.put(job, site, location, is_queue=site in sites and sites[site].is_queue(location))
+    return found
