@@ -14,7 +14,7 @@ from collections import Counter
 
 from benchmarks.machine_hours import modern
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location, RunningJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.decision import decide
@@ -55,7 +55,7 @@ def there(number: int) -> list[Location]:
             arch=goods.arch,
             launched_at=NOW - 3_000,
             jobs=1,
-            running_jobs=(RunningJob(NOW - 600, Prediction(chance.uniform(700, 7_200), 0.3), half),),
+            running_jobs=(AssignedJob(NOW - 600, Prediction(chance.uniform(700, 7_200), 0.3), half),),
         )
         for i in range(number)
     ]

@@ -45,7 +45,7 @@ class MachineKind(NamedTuple):
         )
 
 
-class RunningJob(NamedTuple):
+class AssignedJob(NamedTuple):
     """A job that has begun, or will as soon as its machine is up.
 
     :param begun: epoch seconds
@@ -121,7 +121,7 @@ class Location:
     stored: tuple[PlannedJob, ...] = ()
     ahead: int = 0
     os: str = DEFAULT_OS
-    running_jobs: tuple[RunningJob, ...] = ()
+    running_jobs: tuple[AssignedJob, ...] = ()
     ready_at: float | None = None
     surcharges: tuple[tuple[str, float], ...] = ()
     priced_at: float | None = None
@@ -170,7 +170,7 @@ class Location:
         :param now: epoch seconds
         """
         used, begin = sum((job.resources for job in jobs), self.used), max(now, self.ready_at or now)
-        running = tuple(RunningJob(begin, predicted(job), job.resources) for job in jobs)
+        running = tuple(AssignedJob(begin, predicted(job), job.resources) for job in jobs)
         there = replace(self, used=used, running_jobs=self.running_jobs + running, jobs=self.jobs + len(jobs))
         return there.with_labels(jobs)
 

@@ -16,7 +16,7 @@ from lading.executors.store import JobRow, State, groups, shapes
 from lading.executors.store.durations import Durations
 from lading.scheduling.job import Budget
 from lading.scheduling.job import PlannedJob as Planned
-from lading.scheduling.location import Location, RunningJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.groups import run_name, task_name
 from lading.scheduling.matching.waiting import HINTS, WaitingJob
 from lading.scheduling.resources import Resources
@@ -234,7 +234,7 @@ def loaded(
     begun = [(each.started_at, need(each.job)) for each in here if each.state == State.RUNNING]
     running = [job.resources for _, job in begun]
     # Where durations count, what runs has one.
-    known = tuple(RunningJob(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
+    known = tuple(AssignedJob(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
     stored = [need(each.job) for each in here if each.state == State.PLACED]
     used = sum(running, Resources())
     location = replace(location, used=used, jobs=len(running), running_jobs=known)

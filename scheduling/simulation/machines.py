@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location, RunningJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.packing.problem import UNIT, Vector
 from lading.scheduling.plan import PlannedLaunch
 from lading.scheduling.prediction import History
@@ -29,7 +29,7 @@ class SimulatedMachine:
     ready_at: float
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     jobs: dict[int, int] = field(default_factory=dict)  # job: shape
-    running: dict[int, RunningJob] = field(default_factory=dict)  # job: since when, and how long it is expected to run
+    running: dict[int, AssignedJob] = field(default_factory=dict)  # job: since when, and how long it is expected to run
     idle_since: float | None = None
     location: Location | None = None  # as the planner sees it; None: to be made anew
 

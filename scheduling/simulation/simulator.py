@@ -21,7 +21,7 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import RunningJob
+from lading.scheduling.location import AssignedJob
 from lading.scheduling.machine_words import SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
@@ -418,7 +418,7 @@ class Simulation:
             begin = max(now, machine.ready_at) + lag
             self.waits[job] = begin - self.arrivals[job]
             self.later(begin + self.durations[job] + lag, "end", machine.name, job)
-            machine.running[job] = RunningJob(begin, expected, queue.job.resources)
+            machine.running[job] = AssignedJob(begin, expected, queue.job.resources)
         if not queue.waiting:
             del self.busy[shape]
         machine.idle_since = None

@@ -37,7 +37,7 @@ class Events(GetAll):
 
 
 @dataclass(slots=True)
-class AllocationFolder:
+class ListedAllocation:
     """An allocation as it lies on the cluster.
 
     :param terms: None: they cannot be read
@@ -65,7 +65,7 @@ class Left:
     user: str
     log_paths: dict[str, str] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
-    allocations: dict[str, AllocationFolder] = field(default_factory=dict)
+    allocations: dict[str, ListedAllocation] = field(default_factory=dict)
     claims: dict[str, Claim] = field(default_factory=dict)
 
 
@@ -104,11 +104,11 @@ def loaded(answer: CommandResult) -> Left:
     if not lines or not lines[0].startswith("user\t"):
         raise TransportError(f"work_dir cannot be used: {answer.words}")
     left = Left(lines[0].partition("\t")[2].strip())
-    found = AllocationFolder("")
+    found = ListedAllocation("")
     for line in lines[1:]:
         key, _, value = line.partition("\t")
         if key == "allocation":
-            found = AllocationFolder(_last(value))
+            found = ListedAllocation(_last(value))
             if TOKEN.fullmatch(found.name):  # else it is nothing that a controller has made
                 left.allocations[found.name] = found
         elif key == "terms":

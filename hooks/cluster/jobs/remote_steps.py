@@ -24,7 +24,7 @@ _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
 
 
 @dataclass(frozen=True)
-class SubmissionFolder:
+class ListedSubmission:
     """A submission as it lies on the cluster.
 
     :param answer: what the batch system said; None: it was not accepted, or nobody knows
@@ -97,7 +97,7 @@ def _told(key: str, path: str) -> str:
     return f'if [ -f "{path}" ]; then sed "s/^/{key}\t/" "{path}"; echo; fi'
 
 
-def loaded(answer: CommandResult) -> tuple[str, list[SubmissionFolder], frozenset[str]]:
+def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozenset[str]]:
     """The user's name, the submissions, and the tokens of the jobs that have begun.
 
     :raises TransportError: the folders could not be made, or the answer is cut
@@ -123,7 +123,7 @@ def loaded(answer: CommandResult) -> tuple[str, list[SubmissionFolder], frozense
             log.error("which jobs submission %s has cannot be read, it is left alone: %s", name, error)
             continue
         answered = "\n".join(section[_ANSWER]) if _ANSWER in section else None
-        found.append(SubmissionFolder(name, tasks, answered, frozenset(section.get(_WITHDRAWN, ()))))
+        found.append(ListedSubmission(name, tasks, answered, frozenset(section.get(_WITHDRAWN, ()))))
     return lines[0].strip(), found, frozenset(begun)
 
 

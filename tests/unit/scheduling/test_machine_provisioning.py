@@ -10,7 +10,7 @@ import pytest
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
 from lading.scheduling.gangs.room import GangRoom
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location, RunningJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Apart
@@ -46,7 +46,7 @@ def jobs(count: int, cpus: float = 1, memory: int = 1000, at: float = NOW - 100,
 
 def machine(name: str, type: str = "m5.large", used: float = 0.0, seconds: float = 100.0, **more: object) -> Location:
     cpus, memory, usd = TYPES[type]
-    running = (RunningJob(NOW - 10, Prediction(seconds), Resources(used, 1000)),) if used else ()
+    running = (AssignedJob(NOW - 10, Prediction(seconds), Resources(used, 1000)),) if used else ()
     return Location(
         name,
         Resources(cpus, memory, 100_000),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.traces import UNKNOWN, poisson
 from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location, RunningJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import InstanceLimits, Objective, Plan
@@ -32,7 +32,7 @@ FREE = Resources(1, 8)
 
 def busy(name: str, seconds: float) -> Location:
     """A machine of two, half of it taken for so long."""
-    running = (RunningJob(0.0, Prediction(seconds)),)
+    running = (AssignedJob(0.0, Prediction(seconds)),)
     return Location(name, PAIR.types["pair"].capacity, FREE, "pair", usd_per_hour=2.0, running_jobs=running)
 
 
@@ -147,7 +147,7 @@ def test_a_long_job_gets_a_small_machine_rather_than_the_rest_of_a_large_one() -
 
 def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine() -> None:
     def there(seconds: float) -> Location:
-        running = (RunningJob(0.0, Prediction(seconds), FREE), RunningJob(0.0, Prediction(9_000.0), FREE))
+        running = (AssignedJob(0.0, Prediction(seconds), FREE), AssignedJob(0.0, Prediction(9_000.0), FREE))
         size = PAIR.types["pair"].capacity
         return Location("m", size, size, "pair", usd_per_hour=2.0, running_jobs=running)
 
@@ -168,7 +168,7 @@ def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine(
 
 def test_a_job_whose_length_is_an_estimate_waits_for_longer() -> None:
     size = PAIR.types["pair"].capacity
-    running = (RunningJob(0.0, Prediction(700.0), FREE), RunningJob(0.0, Prediction(9_000.0), FREE))
+    running = (AssignedJob(0.0, Prediction(700.0), FREE), AssignedJob(0.0, Prediction(9_000.0), FREE))
     there = Location("m", size, size, "pair", usd_per_hour=2.0, running_jobs=running)
     for spread, waits in (0.0, 0), (0.5, 1):
         result = plan([PlannedJob("a", FREE, expected=Prediction(600.0, spread))], [there], PAIR, policy="hours")
@@ -181,7 +181,7 @@ def test_where_jobs_keep_coming_room_for_the_next_one_is_bought_as_well() -> Non
     size = Resources(1, 8)
     full = [
         Location(
-            f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(RunningJob(0.0, Prediction(9_000.0), size),)
+            f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(AssignedJob(0.0, Prediction(9_000.0), size),)
         )
         for i in range(9)
     ]
@@ -203,7 +203,7 @@ def test_where_jobs_come_often_room_is_bought_for_a_short_job_too() -> None:
                 size,
                 "one",
                 usd_per_hour=1.0,
-                running_jobs=(RunningJob(i * apart, Prediction(9e3), size),),
+                running_jobs=(AssignedJob(i * apart, Prediction(9e3), size),),
             )
             for i in range(20)
         ]
@@ -217,7 +217,7 @@ def test_room_that_suits_later_jobs_is_left_to_them() -> None:
 
     def there(name: str, memory: int) -> Location:
         used = Resources(1, memory)
-        running = (RunningJob(0.0, Prediction(9_000.0), used),)
+        running = (AssignedJob(0.0, Prediction(9_000.0), used),)
         return Location(
             name, goods.types["pair"].capacity, used, "pair", usd_per_hour=2.0, running_jobs=running, launched_at=0.0
         )
