@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from airflow.exceptions import AirflowException
 from airflow.utils.db import DBLocks, create_global_lock
 from airflow.utils.db_manager import BaseDBManager
 from airflow.utils.session import create_session
@@ -25,11 +26,42 @@ class LadingDBManager(BaseDBManager):
     supports_table_dropping = True
     revision_heads_map = {"0.1.0": "1ad1ce5a0023"}  # noqa: RUF012 - the base class declares it so
 
+    def upgradedb(
+        self,
+        to_revision: str | None = None,
+        from_revision: str | None = None,
+        show_sql_only: bool = False,
+        use_migration_files: bool = False,
+    ) -> None:
+        """Migrate the tables, as ``airflow db migrate`` asks.
+
+        :raises AirflowException: another version of Lading has made them, see :meth:`refuse_unknown_revision`
+        """
+        self.refuse_unknown_revision()
+        super().upgradedb(to_revision, from_revision, show_sql_only, use_migration_files)
+
+    def refuse_unknown_revision(self) -> None:
+        """Check that the tables are at a revision of this version, or are not there.
+
+        :raises AirflowException: they are at another; its text says what to do
+        """
+        current = self.get_current_revision()
+        known = [script.revision for script in self.get_script_object().walk_revisions()]
+        if current is not None and current not in known:
+            raise AirflowException(
+                f"The tables of Lading are at revision {current!r}; this version knows {', '.join(reversed(known))}. "
+                "They were made by a newer version, or by one from before 0.1.0, which has no migration to this one. "
+                "Install the version that made them; or remove the tables and the record of all jobs with `airflow "
+                "lading uninstall`, and create them again with `airflow db migrate`"
+            )
+
     def downgrade(self, to_revision: str, from_revision: str | None = None, show_sql_only: bool = False) -> None:
         """Go back to older tables, as ``airflow db-manager downgrade`` asks; ``base``: to none.
 
         :param from_revision: only for ``show_sql_only``: where to start; None: at what the database has
+        :raises AirflowException: another version of Lading has made the tables, see :meth:`refuse_unknown_revision`
         """
+        self.refuse_unknown_revision()
         self._release_metadata_locks_if_needed()
         revision = to_revision
         if show_sql_only:

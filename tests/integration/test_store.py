@@ -12,7 +12,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, event, inspect, select, text
+from sqlalchemy import create_engine, event, select
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session
 
@@ -102,98 +102,6 @@ def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
         assert compare_metadata(context, store.metadata) == []
 
 
-def test_what_an_older_version_counted_are_jobs(engine: Engine, tmp_path: Path) -> None:
-    """Its ``max_instances`` was a number of jobs; jobs that wait and run are kept with what they meant."""
-    if engine.dialect.name == "sqlite":
-        engine = create_engine(f"sqlite:///{tmp_path}/counted.db")
-    with engine.connect() as connection:
-        config = migrations(connection)
-        command.upgrade(config, "1ad1ce5a0005")
-        if engine.dialect.name != "sqlite":
-            command.downgrade(config, "1ad1ce5a0005")
-        names = "kind, subject, map_index, try_number, workload, cpus, memory, disk, gpus, priority, unreported, news"
-        values = "'ExecuteTask', 's', -1, 1, '{}', 1, 1, 0, 0, 0, false, 0"
-        for token, state in (("waits", "queued"), ("runs", "running")):
-            own = f"'{token}', '{state}', 1, 'd', 'r', 'two', 2, 5"
-            columns = "token, state, queued_at, dag_id, run_id, task_id, max_instances, run_max_instances"
-            connection.execute(text(f"insert into lading_job ({columns}, {names}) values ({own}, {values})"))
-        command.upgrade(config, "head")
-        with Session(connection) as session:
-            jobs = session.scalars(
-                select(JobRow).where(JobRow.token.in_(["waits", "runs"])).order_by(JobRow.token)
-            ).all()
-            limits = [(job.state, job.max_jobs, job.run_max_jobs, job.max_instances, job.arch) for job in jobs]
-            assert limits == [(State.RUNNING, 2, 5, None, None), (State.QUEUED, 2, 5, None, None)]
-            assert [job.name for job in queue.waiting(session)] == ["waits"], "one of two runs"
-            session.commit()
-        command.downgrade(config, "1ad1ce5a0005")
-        old = "select max_instances, run_max_instances from lading_job where token = 'waits'"
-        assert [tuple(row) for row in connection.execute(text(old))] == [(2, 5)]
-        connection.execute(text("delete from lading_job where token in ('waits', 'runs')"))
-        command.upgrade(config, "head")
-        connection.commit()
-
-
-def test_a_job_from_before_there_were_layouts_has_none(engine: Engine, tmp_path: Path) -> None:
-    if engine.dialect.name == "sqlite":
-        engine = create_engine(f"sqlite:///{tmp_path}/old.db")
-    with engine.connect() as connection:
-        config = migrations(connection)
-        command.upgrade(config, "1ad1ce5a0003")
-        if engine.dialect.name != "sqlite":
-            command.downgrade(config, "1ad1ce5a0003")
-        names = "token, kind, subject, map_index, try_number, workload, cpus, memory, disk, gpus, priority, state"
-        values = "'old', 'ExecuteTask', 'old', -1, 1, '{}', 1, 1, 0, 0, 0, 'queued'"
-        connection.execute(
-            text(f"insert into lading_job ({names}, unreported, news, queued_at) values ({values}, false, 0, 1)")
-        )
-        command.upgrade(config, "head")
-        with Session(connection) as session:
-            [job] = session.scalars(select(JobRow).where(JobRow.token == "old"))
-            assert job.layout is None
-            session.delete(job)
-            session.commit()
-
-
-def test_what_runs_is_kept_where_instances_come_and_go_again(engine: Engine, tmp_path: Path) -> None:
-    if engine.dialect.name == "sqlite":
-        engine = create_engine(f"sqlite:///{tmp_path}/old.db")
-    with engine.connect() as connection:
-        config = migrations(connection)
-        command.upgrade(config, "head")
-        command.downgrade(config, "1ad1ce5a0004")
-        assert not inspect(connection).has_table("lading_instance")
-        names = "token, kind, subject, map_index, try_number, workload, cpus, memory, disk, gpus, priority, state"
-        names += ", unreported, news, queued_at, site, location, placed_at"
-        values = "'old', 'ExecuteTask', 'old', -1, 1, '{}', 1, 1, 0, 0, 0, 'running', false, 0, 1, 'hpc', 'hpc', 1"
-        connection.execute(text(f"insert into lading_job ({names}) values ({values})"))
-        names = "site, name, kind, cpus, memory, disk, gpus, allocations, seen_at"
-        connection.execute(
-            text(f"insert into lading_location ({names}) values ('hpc', 'hpc', 'slurm', 1, 1, 0, 0, '[]', 1)")
-        )
-        connection.commit()
-        for _ in range(2):
-            command.upgrade(config, "head")
-            with Session(connection) as session:
-                job = session.get_one(JobRow, "old")
-                assert (job.state, job.location) == (State.RUNNING, "hpc")
-                assert session.scalars(select(LocationRow)).all() == [], "the next look fills it"
-                session.add(
-                    InstanceRow(
-                        token="L" * 250, site="hpc", kind="x" * 999, state=InstanceState.UP, cpus=1.0, memory=1, disk=0,
-                        gpus=0.0, seconds=60.0, ordered_at=1.0,
-                    )
-                )  # fmt: skip
-                session.commit()
-                assert instances.known(session, ["L" * 250, "other"]) == {"L" * 250}
-            command.downgrade(config, "1ad1ce5a0004")
-        command.upgrade(config, "head")
-        with Session(connection) as session:
-            assert instances.count_living(session) == 0
-            session.delete(session.get_one(JobRow, "old"))
-            session.commit()
-
-
 def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: Session) -> None:
     for token, site in (("a", "hpc"), ("b", "hpc"), ("c", "gone")):
         session.add(
@@ -220,6 +128,14 @@ def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: S
     assert sorted(states()) == ["a", "b"]
     instances.give_up(session, [], "all are gone", 8.0)
     assert instances.count_living(session) == 0
+
+
+def test_an_instance_may_have_any_name_as_long_as_that_of_a_location(session: Session) -> None:
+    longest = "L" * 250
+    columns = {"cpus": 1.0, "memory": 1, "disk": 0, "gpus": 0.0, "seconds": 60.0, "ordered_at": 1.0}
+    session.add(InstanceRow(token=longest, site="hpc", kind="x" * 999, state=InstanceState.UP, **columns))
+    session.flush()
+    assert instances.known(session, [longest, "other"]) == {longest}
 
 
 def test_a_layout_goes_from_the_hints_to_the_envelope(session: Session) -> None:

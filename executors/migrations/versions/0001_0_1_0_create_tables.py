@@ -1,6 +1,9 @@
 """Create the tables of 0.1.0.
 
-Revision ID: 1ad1ce5a0001
+The revision is that of the last of the migrations that were one before the first release, so that a database which has
+them all has this one.
+
+Revision ID: 1ad1ce5a0023
 Revises:
 """
 
@@ -8,7 +11,7 @@ import sqlalchemy as sa
 from airflow.models.base import StringID
 from alembic import op
 
-revision = "1ad1ce5a0001"
+revision = "1ad1ce5a0023"
 down_revision = None
 
 
@@ -33,32 +36,134 @@ def upgrade() -> None:
         sa.Column("time_limit", sa.Integer()),
         sa.Column("site_hint", sa.String(64)),
         sa.Column("instance_type", sa.String(64)),
+        sa.Column("arch", sa.String(32)),
+        sa.Column("os", sa.String(32)),
+        sa.Column("features", sa.Text()),
+        sa.Column("capacity_type", sa.String(12)),
+        sa.Column("queue_hint", sa.String(250)),
+        sa.Column("native_hint", sa.Text()),
+        sa.Column("targets", sa.Text()),
+        sa.Column("soft", sa.Text()),
+        sa.Column("nodes", sa.Integer()),
+        sa.Column("ppn", sa.Integer()),
+        sa.Column("threads", sa.Integer()),
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("max_instances", sa.Integer()),
         sa.Column("run_max_instances", sa.Integer()),
+        sa.Column("max_jobs", sa.Integer()),
+        sa.Column("run_max_jobs", sa.Integer()),
+        sa.Column("max_usd", sa.Double()),
         sa.Column("appraisal", sa.Text()),
+        sa.Column("examined_by", sa.String(36)),
+        sa.Column("strikes", sa.Integer()),
+        sa.Column("gang", sa.String(36)),
+        sa.Column("gang_terms", sa.Text()),
+        sa.Column("ahead", sa.Boolean()),
+        sa.Column("inputs", sa.Text()),
+        sa.Column("container", sa.Text()),
+        sa.Column("input_values", sa.Text()),
+        sa.Column("stage", sa.Text()),
+        sa.Column("input_size", sa.BigInteger()),
         sa.Column("state", sa.String(12), nullable=False),
         sa.Column("cause", sa.String(20)),
         sa.Column("reason", sa.Text()),
+        sa.Column("reason_code", sa.String(40)),
+        sa.Column("reason_limit", sa.String(250)),
         sa.Column("cancel", sa.Text()),
         sa.Column("unreported", sa.Boolean(), nullable=False),
         sa.Column("news", sa.Integer(), nullable=False),
         sa.Column("site", sa.String(64)),
         sa.Column("location", sa.String(250)),
+        sa.Column("queue", sa.String(250)),
+        sa.Column("rule", sa.String(64)),
+        sa.Column("asked", sa.Text()),
+        sa.Column("native_id", sa.String(250)),
+        sa.Column("node", sa.String(250)),
+        sa.Column("placed_because", sa.Text()),
         sa.Column("expires_at", sa.Double()),
+        sa.Column("lane", sa.Double()),
         sa.Column("queued_at", sa.Double(), nullable=False),
         sa.Column("placed_at", sa.Double()),
+        sa.Column("submitted_at", sa.Double()),
         sa.Column("started_at", sa.Double()),
         sa.Column("ended_at", sa.Double()),
         sa.Column("exit_code", sa.Integer()),
         sa.Column("peak_memory", sa.Integer()),
         sa.Column("cpu_seconds", sa.Double()),
+        sa.Column("given_back", sa.Boolean()),
+        sa.Column("usd", sa.Double()),
+        sa.Column("changed_at", sa.Double()),
         sa.PrimaryKeyConstraint("token", name=op.f("lading_job_pkey")),
     )
+    op.create_index("lading_job_ahead", "lading_job", ["ahead", "state"])
+    op.create_index("lading_job_changed", "lading_job", ["changed_at"])
+    op.create_index("lading_job_ended", "lading_job", ["ended_at"])
+    op.create_index("lading_job_gang", "lading_job", ["gang", "state"])
+    op.create_index("lading_job_history", "lading_job", ["dag_id", "task_id", "ended_at"])
+    op.create_index("lading_job_started", "lading_job", ["started_at"])
+    op.create_index("lading_job_task", "lading_job", ["dag_id", "run_id", "task_id"])
     op.create_index("lading_job_unreported", "lading_job", ["owner", "unreported"])
     op.create_index("lading_job_waiting", "lading_job", ["state", "priority", "queued_at"])
-    op.create_index("lading_job_ended", "lading_job", ["ended_at"])
-    op.create_index("lading_job_task", "lading_job", ["dag_id", "run_id", "task_id"])
+    op.create_table(
+        "lading_gang",
+        sa.Column("token", sa.String(36), nullable=False),
+        sa.Column("dag_id", StringID(), nullable=False),
+        sa.Column("run_id", StringID(), nullable=False),
+        sa.Column("name", sa.String(250)),
+        sa.Column("stage", sa.String(12), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("wake_at", sa.Double()),
+        sa.Column("memory", sa.Text(), nullable=False),
+        sa.Column("started_at", sa.Double()),
+        sa.Column("changed_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("token", name=op.f("lading_gang_pkey")),
+    )
+    op.create_table(
+        "lading_hold",
+        sa.Column("token", sa.String(36), nullable=False),
+        sa.Column("gang", sa.String(36), nullable=False),
+        sa.Column("job", sa.String(36), nullable=False),
+        sa.Column("partition", StringID(), nullable=False),
+        sa.Column("site", sa.String(64), nullable=False),
+        sa.Column("location", sa.String(250), nullable=False),
+        sa.Column("cpus", sa.Double(), nullable=False),
+        sa.Column("memory", sa.Integer(), nullable=False),
+        sa.Column("disk", sa.Integer(), nullable=False),
+        sa.Column("gpus", sa.Double(), nullable=False),
+        sa.Column("state", sa.String(12), nullable=False),
+        sa.Column("reason", sa.Text()),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("asked_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("token", name=op.f("lading_hold_pkey")),
+    )
+    op.create_index("lading_hold_gang", "lading_hold", ["gang"])
+    op.create_table(
+        "lading_usage",
+        sa.Column("dag_id", StringID(), nullable=False),
+        sa.Column("task_id", StringID(), nullable=False),
+        sa.Column("day", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("size_class", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("jobs", sa.Integer(), nullable=False),
+        sa.Column("failed", sa.Integer(), nullable=False),
+        sa.Column("cpu_seconds", sa.Double(), nullable=False),
+        sa.Column("cpu_seconds_used", sa.Double(), nullable=False),
+        sa.Column("usd", sa.Double()),
+        sa.Column("usage", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("dag_id", "task_id", "day", "size_class", name=op.f("lading_usage_pkey")),
+    )
+    op.create_index("lading_usage_day", "lading_usage", ["day"])
+    op.create_table(
+        "lading_site",
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("kind", sa.String(30), nullable=False),
+        sa.Column("position", sa.Integer(), nullable=False),
+        sa.Column("limits", sa.Text(), nullable=False),
+        sa.Column("contact_at", sa.Double()),
+        sa.Column("trouble", sa.Text()),
+        sa.Column("paused_by", sa.String(250)),
+        sa.Column("barred", sa.Text()),
+        sa.PrimaryKeyConstraint("name", name=op.f("lading_site_pkey")),
+    )
     op.create_table(
         "lading_location",
         sa.Column("site", sa.String(64), nullable=False),
@@ -69,10 +174,105 @@ def upgrade() -> None:
         sa.Column("memory", sa.Integer(), nullable=False),
         sa.Column("disk", sa.Integer(), nullable=False),
         sa.Column("gpus", sa.Double(), nullable=False),
+        sa.Column("arch", sa.String(32)),
+        sa.Column("os", sa.String(32)),
+        sa.Column("features", sa.Text()),
+        sa.Column("capacity_type", sa.String(12)),
+        sa.Column("nodes", sa.Integer()),
+        sa.Column("idle_nodes", sa.Integer()),
+        sa.Column("wraps", sa.String(250)),
+        sa.Column("stacked", sa.Boolean()),
+        sa.Column("usd_per_cpu_hour", sa.Double()),
+        sa.Column("state", sa.String(12)),
+        sa.Column("native_id", sa.String(250)),
+        sa.Column("node", sa.String(250)),
         sa.Column("note", sa.Text()),
         sa.Column("seen_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("site", "name", name=op.f("lading_location_pkey")),
     )
+    op.create_table(
+        "lading_capacity",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("site", sa.String(64), nullable=False),
+        sa.Column("name", sa.String(250), nullable=False),
+        sa.Column("cpus", sa.Double(), nullable=False),
+        sa.Column("memory", sa.Integer(), nullable=False),
+        sa.Column("gpus", sa.Double(), nullable=False),
+        sa.Column("usd_per_hour", sa.Double()),
+        sa.Column("since", sa.Double(), nullable=False),
+        sa.Column("until", sa.Double()),
+        sa.PrimaryKeyConstraint("id", name=op.f("lading_capacity_pkey")),
+    )
+    op.create_index("lading_capacity_until", "lading_capacity", ["until"])
+    op.create_table(
+        "lading_size",
+        sa.Column("site", sa.String(64), nullable=False),
+        sa.Column("instance_type", sa.String(64), nullable=False),
+        sa.Column("image", sa.String(250), nullable=False),
+        sa.Column("cpus", sa.Double(), nullable=False),
+        sa.Column("memory", sa.Integer(), nullable=False),
+        sa.Column("disk", sa.Integer(), nullable=False),
+        sa.Column("gpus", sa.Double(), nullable=False),
+        sa.Column("seen_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("site", "instance_type", "image", name=op.f("lading_size_pkey")),
+    )
+    op.create_table(
+        "lading_instance",
+        sa.Column("token", sa.String(250), nullable=False),
+        sa.Column("site", sa.String(64), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("cpus", sa.Double(), nullable=False),
+        sa.Column("memory", sa.Integer(), nullable=False),
+        sa.Column("disk", sa.Integer(), nullable=False),
+        sa.Column("gpus", sa.Double(), nullable=False),
+        sa.Column("usd_per_hour", sa.Double()),
+        sa.Column("surcharges", sa.Text()),
+        sa.Column("zone", sa.String(40)),
+        sa.Column("capacity_type", sa.String(12)),
+        sa.Column("usd", sa.Double()),
+        sa.Column("usd_since", sa.Double()),
+        sa.Column("usd_idle", sa.Double()),
+        sa.Column("seconds", sa.Double(), nullable=False),
+        sa.Column("state", sa.String(12), nullable=False),
+        sa.Column("native_id", sa.String(250)),
+        sa.Column("node", sa.String(250)),
+        sa.Column("ordered_at", sa.Double(), nullable=False),
+        sa.Column("launched_at", sa.Double()),
+        sa.Column("ready_at", sa.Double()),
+        sa.Column("idle_since", sa.Double()),
+        sa.Column("ended_at", sa.Double()),
+        sa.Column("cause", sa.String(20)),
+        sa.Column("reason", sa.Text()),
+        sa.Column("changed_at", sa.Double()),
+        sa.PrimaryKeyConstraint("token", name=op.f("lading_instance_pkey")),
+    )
+    op.create_index("lading_instance_ended", "lading_instance", ["ended_at"])
+    op.create_index("lading_instance_site", "lading_instance", ["site", "state"])
+    op.create_table(
+        "lading_data",
+        sa.Column("key", sa.String(40), nullable=False),
+        sa.Column("site", sa.String(64), nullable=False),
+        sa.Column("location", sa.String(250), nullable=False),
+        sa.Column("uri", sa.Text(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("dag_id", StringID()),
+        sa.Column("run_id", StringID()),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("key", "site", "location", name=op.f("lading_data_pkey")),
+    )
+    op.create_index("lading_data_at", "lading_data", ["at"])
+    op.create_table(
+        "lading_request",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(12), nullable=False),
+        sa.Column("target", sa.String(320), nullable=False),
+        sa.Column("by", sa.String(250), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("done_at", sa.Double()),
+        sa.Column("words", sa.Text()),
+        sa.PrimaryKeyConstraint("id", name=op.f("lading_request_pkey")),
+    )
+    op.create_index("lading_request_done", "lading_request", ["done_at"])
     op.create_table(
         "lading_lease",
         sa.Column("name", sa.String(30), nullable=False),
@@ -87,5 +287,14 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("lading_lease")
+    op.drop_table("lading_request")
+    op.drop_table("lading_data")
+    op.drop_table("lading_instance")
+    op.drop_table("lading_size")
+    op.drop_table("lading_capacity")
     op.drop_table("lading_location")
+    op.drop_table("lading_site")
+    op.drop_table("lading_usage")
+    op.drop_table("lading_hold")
+    op.drop_table("lading_gang")
     op.drop_table("lading_job")
