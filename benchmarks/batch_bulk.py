@@ -178,8 +178,7 @@ def make_site(account: Account, running: int, folder: Path) -> ClusterSite:
         node_memory=16000,
         memory_overhead=0,
         api_url="http://127.0.0.1:1/execution/",
-        poll_shortest=2,
-        poll_longest=2,
+        max_poll_interval=2,
     )
     return kind("hpc", config, folder)  # type: ignore[arg-type, return-value]
 

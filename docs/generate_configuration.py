@@ -94,9 +94,10 @@ whose machines have the file too.
 
 A task without the hint `site` goes to a site that takes such tasks:
 
-* **Which ones**: the first site of the file, and those with `takes_unnamed = true`. With `takes_unnamed = false` the
-  first one takes none either. `local` without a table is the first, so a cluster that is added to the file gets only
-  those tasks that name it; when a site of the file says `takes_unnamed = true`, `local` without a table takes none.
+* **Which ones**: the first site of the file, and those with `accept_untargeted = true`. With
+  `accept_untargeted = false` the first one takes none either. `local` without a table is the first, so a cluster that
+  is added to the file gets only those tasks that name it; when a site of the file says `accept_untargeted = true`,
+  `local` without a table takes none.
 * **Of several** the first in the file that can ever run the task. A task that fits none of them is an import error of
   its Dag, also when another site could run it. What could be there counts, not only what is: a task larger than the
   machines that are up waits where its site could have a larger one.

@@ -150,10 +150,12 @@ def cpus_here(sites_file: Path | None) -> float:
             return 0.0
         here = [each for each in tables if each.get("kind") == LOCAL]
         others = [each for each in tables if each.get("kind") != LOCAL]
-        if any(each.get("takes_unnamed") for each in others) or (here and (len(here) > 1 or here[0] is not tables[0])):
+        if any(each.get("accept_untargeted") for each in others) or (
+            here and (len(here) > 1 or here[0] is not tables[0])
+        ):
             return 0.0
         table = here[0] if here else {}
-    if table.get("enabled") is False or table.get("takes_unnamed") is False:
+    if table.get("enabled") is False or table.get("accept_untargeted") is False:
         return 0.0
     try:
         given, kept = table.get("cpus"), table.get("reserve_cpus", 0)

@@ -146,8 +146,8 @@ class SiteWatch:
             waits = {token: waits.get(token) or pauses(self.site.options) for token in records}
             pause = min((waits[token](record) for token, record in records.items()), default=0.0)
             if self.gathering.open:
-                pause = min(pause, self.site.options.poll_shortest)
-            left = max(0.0, began + self.site.options.poll_shortest - time.monotonic())
+                pause = min(pause, self.site.options.min_poll_interval)
+            left = max(0.0, began + self.site.options.min_poll_interval - time.monotonic())
             await asyncio.sleep(left)
             with suppress(asyncio.TimeoutError):  # a new run is looked at soon
                 await asyncio.wait_for(self._wake.wait(), max(0.0, pause - left))

@@ -56,7 +56,7 @@ def check(hints: Hints, dag_id: str) -> None:
             raise HintError(f"hint site: there is no site {hints.site!r}, valid: {', '.join(known)}")
         check_at(open_to(dag_id, {hints.site: known[hints.site]}), hints)
         return
-    takers = {name: site for name, site in known.items() if site.takes_unnamed}
+    takers = {name: site for name, site in known.items() if site.accept_untargeted}
     try:
         if not takers:
             raise HintError("no site takes tasks that name none")
@@ -71,7 +71,7 @@ def check(hints: Hints, dag_id: str) -> None:
         may = f"only {', '.join(takers)} may" if takers else "none may"
         raise HintError(
             f"{error}; the task names no site, and {may} run "
-            f"such tasks: give it the hint site, valid: {', '.join(others)}; or set takes_unnamed = true in the "
+            f"such tasks: give it the hint site, valid: {', '.join(others)}; or set accept_untargeted = true in the "
             "table of one of these"
         ) from error
 
@@ -136,7 +136,9 @@ def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -
     if hints.targets:
         places = list(map(Target.parse, hints.targets))
     else:
-        names = [hints.site] if hints.site is not None else [name for name, site in known.items() if site.takes_unnamed]
+        names = (
+            [hints.site] if hints.site is not None else [name for name, site in known.items() if site.accept_untargeted]
+        )
         places = [Target(str(name)) for name in names]
     found: dict[str, SiteSupply] = {}
     for place in places:
@@ -181,7 +183,7 @@ def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str) -> None:
     literal = [every[name].get("value") for name in hints.stage if name in every]
     known, _ = known_sites()
     names = [hints.site] if hints.site is not None else [Target.parse(each).site for each in hints.targets]
-    taking = {name: site for name, site in known.items() if (name in names if names else site.takes_unnamed)}
+    taking = {name: site for name, site in known.items() if (name in names if names else site.accept_untargeted)}
     rules = {name: site.stage_schemes for name, site in open_to(dag_id, taking).items()}
     if not rules:
         return

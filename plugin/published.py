@@ -27,7 +27,7 @@ class PublishedSite:
     :param holds: whether room is held there for gangs; None: that is not known
     :param launches: whether its locations are launched, of each as many as it takes
     :param dialect: of a batch site, see :meth:`Site.dialect`; None: it is none
-    :param takes_unnamed: whether it takes tasks that name no site
+    :param accept_untargeted: whether it takes tasks that name no site
     :param burst_after: seconds that these wait for room here before another site may have them
     :param has_sites_file: whether its jobs can read the sites file
     :param arch: the architecture of tasks that name none; None: any of its machines will do for them
@@ -39,7 +39,7 @@ class PublishedSite:
 
     locations: tuple[Location, ...] = ()
     dialect: Mapping[str, Any] | None = field(default=None, compare=False)
-    takes_unnamed: bool = field(default=True, compare=False)
+    accept_untargeted: bool = field(default=True, compare=False)
     burst_after: int = field(default=0, compare=False)
     has_sites_file: bool = field(default=False, compare=False)
     rules: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -164,7 +164,7 @@ def known(site: Mapping[str, Any]) -> PublishedSite:
     return PublishedSite(
         locations,
         site["dialect"],
-        site["takes_unnamed"],
+        site["accept_untargeted"],
         site["burst_after"],
         site["has_sites_file"],
         site["rules"],

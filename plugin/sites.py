@@ -11,7 +11,7 @@ from lading.executors.controller import sites_file
 from lading.executors.settings import Settings
 from lading.hooks.files import table_model
 from lading.hooks.files.sites_file import LOCAL, SitesError, read
-from lading.hooks.site import Site, SiteConfig, taking_unnamed
+from lading.hooks.site import Site, SiteConfig, sites_accepting_untargeted
 from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.place_words import SITE_NAME
@@ -55,10 +55,10 @@ def load_sites(settings: Settings) -> dict[str, Site[Any]]:
         raise SitesError(f"{where}: " + "; ".join(shared))
     sites_file.bindings_of(settings.sites_file, configs)
     sites_file.rules_of(settings.sites_file, rules())
-    takers = taking_unnamed(configs, is_implicit=tables.get(LOCAL) is IMPLICIT)
+    takers = sites_accepting_untargeted(configs, is_implicit=tables.get(LOCAL) is IMPLICIT)
     return {
         name: kinds[config.kind](
-            name, config.model_copy(update={"takes_unnamed": name in takers}), settings.spool_folder / name
+            name, config.model_copy(update={"accept_untargeted": name in takers}), settings.spool_folder / name
         )
         for name, config in configs.items()
     }
@@ -116,7 +116,7 @@ def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, typ
 
 def describe_fault(fault: Any, model: Any) -> str:
     """One of pydantic's findings as a sentence."""
-    return table_model.describe_fault(fault, f"{{}} is unknown; the keys are: {', '.join(keys(model))}")
+    return table_model.describe_fault(fault, keys(model))
 
 
 def keys(model: type[SiteConfig]) -> list[str]:

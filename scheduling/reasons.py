@@ -328,7 +328,7 @@ _AUTHOR, _OPERATOR, _BOTH = (Actor.AUTHOR,), (Actor.OPERATOR,), (Actor.AUTHOR, A
 _CHECK = "Look at the site's note; run: airflow lading check SITE."
 _NO_ROOM = (
     "Not enough free capacity",
-    "More or larger machines, another site (takes_unnamed, burst_after), or smaller requests.",
+    "More or larger machines, another site (accept_untargeted, burst_after), or smaller requests.",
 )
 _GROUP_LIMIT = ("A limit that its Dag sets", "Raise max_instances or max_jobs of the task or the Dag.")
 _LAUNCHING = ("Waiting for its machine to start", "Nothing: it starts when the machine or allocation is up.")
@@ -351,7 +351,10 @@ _LIMIT = (
     "The site accepts no more jobs for now",
     "Nothing: it is tried again after ever longer pauses. If it lasts, raise the limit that it names.",
 )
-_KEPT = ("Capacity is reserved for a larger job", "Raise patience of the site, or ask for less for the larger job.")
+_KEPT = (
+    "Capacity is reserved for a larger job",
+    "Raise reservation_delay of the site, or ask for less for the larger job.",
+)
 _GANG = (
     "Waiting for the other members of its gang",
     "Look at what those wait for in Airflow: its pool and max_active_tasks need room for all of them.",
@@ -562,8 +565,8 @@ _TABLE = (
         "no_driver",
         "The image has no driver for GPUs",
         "the image has no NVIDIA driver ({images:names}), for machines of it show no GPU; install one in the image or "
-        "by `boot`, or name another image in `ami`",
-        "Install the NVIDIA driver in the image or by `boot`, or name another image in `ami`.",
+        "by `boot_script`, or name another image in `ami`",
+        "Install the NVIDIA driver in the image or by `boot_script`, or name another image in `ami`.",
         _OPERATOR,
         form=Form.PHRASE,
     ),

@@ -46,7 +46,7 @@ from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.site import Observation, Site, taking_unnamed
+from lading.hooks.site import Observation, Site, sites_accepting_untargeted
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
@@ -83,7 +83,7 @@ class Controller:
     ) -> None:
         self.sites = sites
         self.by_dag = any(site.config.allowed_dags is not None for site in sites.values())
-        self.takers = taking_unnamed({name: site.config for name, site in sites.items()})
+        self.takers = sites_accepting_untargeted({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify
         self.mark = Mark(settings.controller_mark)
@@ -343,7 +343,7 @@ class Controller:
                 in_trouble=since.get(each.name, 0.0),
                 is_new=self.threads.is_new(each.name),
                 turned_away=self.turned_away[each.name].seconds(),
-                takes_unnamed=each.name in self.takers,
+                accept_untargeted=each.name in self.takers,
             )
             for each in found
         ]

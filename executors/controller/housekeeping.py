@@ -146,7 +146,9 @@ class Housekeeping:
         :param name: the only site that it may go to; None: each that takes jobs which name none
         """
         asked = [
-            site for site in self.sites.values() if name == site.name or (name is None and site.config.takes_unnamed)
+            site
+            for site in self.sites.values()
+            if name == site.name or (name is None and site.config.accept_untargeted)
         ]
         known = [self.possible(site) for site in asked]
         found = [each.capacity for locations in known for each in locations]

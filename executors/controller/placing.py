@@ -71,11 +71,11 @@ class Extensions:
 class PlacementAttempts:
     """For which jobs a place was sought at a site since something has come free there.
 
-    :param retry_delay: seconds after which it is sought again in any case; 0: it is not; None: it always is
+    :param placement_interval: seconds after which it is sought again in any case; 0: it is not; None: it always is
     """
 
-    def __init__(self, retry_delay: float | None) -> None:
-        self.retry_delay = retry_delay
+    def __init__(self, placement_interval: float | None) -> None:
+        self.placement_interval = placement_interval
         self._tried: set[str] = set()
         self._locations: frozenset[str] = frozenset()
         self._since = time.monotonic()
@@ -90,7 +90,7 @@ class PlacementAttempts:
 
         :param locations: those that take jobs; one that did not when it was sought last is something new
         """
-        is_due = self.retry_delay and time.monotonic() - self._since >= self.retry_delay
+        is_due = self.placement_interval and time.monotonic() - self._since >= self.placement_interval
         if is_due or not self._locations.issuperset(locations := frozenset(locations)):
             self.begin()
         self._locations = frozenset(locations)
@@ -98,7 +98,7 @@ class PlacementAttempts:
 
     def note(self, turned_away: Iterable[str]) -> None:
         """It was sought for these, and not found."""
-        if self.retry_delay is not None:
+        if self.placement_interval is not None:
             self._tried = set(turned_away)
 
 
@@ -138,7 +138,7 @@ class Placing:
         )
         self.trouble = Trouble(log)
         self.waits = PastWaits()
-        self.attempts = {name: PlacementAttempts(site.config.retry_delay) for name, site in sites.items()}
+        self.attempts = {name: PlacementAttempts(site.config.placement_interval) for name, site in sites.items()}
         used = {site.config.policy for site in sites.values()}
         self.history = AllocationHistory() if used & extensions.policies.keys() else None
         third_party = extensions.filters.keys() - FILTERS.keys() or used & extensions.policies.keys()

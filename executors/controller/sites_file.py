@@ -110,7 +110,7 @@ def about(
         "launches": site.launches,
         "arch": site.arch,
         "dialect": dialect,
-        "takes_unnamed": bool(site.config.takes_unnamed),
+        "accept_untargeted": bool(site.config.accept_untargeted),
         "burst_after": site.config.burst_after,
         "has_sites_file": site.has_sites_file,
         "needs_files": site.config.policy not in BUILT_IN or site.config.policy == DATA_LOCALITY,

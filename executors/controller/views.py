@@ -68,7 +68,7 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
         launches=site.launches,
         attempts=config.attempts,
         policy=config.policy,
-        rest=config.rest,
+        locality_fallback=config.locality_fallback,
         locality_wait=config.locality_wait,
     )
 

@@ -175,7 +175,7 @@ class Turn:
     def _attempts_there(self) -> AttemptSchedule | None:
         """How often room is looked for as the first site says that says it and to which members may go."""
         named = {each.job.site for each in self.ready}
-        there = (site for site in self.tick.sites if site.name in named or (None in named and site.takes_unnamed))
+        there = (site for site in self.tick.sites if site.name in named or (None in named and site.accept_untargeted))
         return next((site.attempts for site in there if site.attempts is not None), None)
 
     def _freed(self) -> list[Event]:

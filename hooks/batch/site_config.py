@@ -62,6 +62,8 @@ REFUSED_OF: Mapping[str, Mapping[str, str]] = {
         "xd-run-as-image-user": "it runs the job as another user",  # qsub(1), "-xd_run_as_image_user"
     },
 }
+# Between two questions to a site whose jobs change: what a batch system's own users are asked to keep to.
+SECONDS_WHILE_JOBS_CHANGE = 2.0
 # Of PBS, LSF and Grid Engine: options whose values have names of their own in them.
 _WITH_NAMES = ("l", "W", "R")
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
@@ -90,13 +92,15 @@ class BatchSiteConfig(TableModel):
         default="auto",
         description="Whether the site's accounting is asked how jobs have ended, where its system has one.",
     )
-    poll_shortest: Seconds = Field(default=2, description="Time between questions to the site while jobs change.")
-    poll_longest: Seconds = Field(default=60, description="Time between questions while nothing happens.")
-    absence_deadline: Seconds = Field(
+    max_poll_interval: Seconds = Field(
+        default=60,
+        description="Time between questions while nothing happens; while jobs change it is 2 s, or this if it is less.",
+    )
+    lost_after: Seconds = Field(
         default=120,
         description="How long a job may be unknown to the batch system, and say nothing, before it counts as lost.",
     )
-    never_deadline: Seconds = Field(
+    cancel_unrunnable_after: Seconds = Field(
         default=900,
         description="How long a job waits of which the batch system says that it can never start, although an "
         "administrator may change that; then it is cancelled and has failed.",
@@ -120,6 +124,11 @@ class BatchSiteConfig(TableModel):
         if self.ssh_conn_id is not None and self.control_master is not None:
             raise ValueError("ssh_conn_id and control_master are two ways to the login node; keep one")
         return self
+
+    @property
+    def min_poll_interval(self) -> float:
+        """Seconds between two questions while jobs change."""
+        return min(SECONDS_WHILE_JOBS_CHANGE, self.max_poll_interval)
 
     def transport(self) -> Transport:
         """The way to the login node; nothing is opened yet."""

@@ -63,7 +63,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
 
     def __init__(self, name: str, config: ClusterConfig, folder: Path) -> None:
         super().__init__(name, config, folder)
-        self.jwt_seconds = float(config.max_wait)
+        self.jwt_seconds = float(config.jwt_lifetime)
         self.seconds_ahead = SECONDS_AHEAD
         self.launches = self.holds = config.mode == "allocation"
         self.is_trial = False

@@ -246,8 +246,8 @@ def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
     named = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     whole = format_bytes(sum(member.size for member in found))
     return (
-        f"Dag bundle {name!r} has {whole}, more than sync_limit = {limit} MiB; its largest files are {named}; "
-        "move data out of the bundle, or raise sync_limit"
+        f"Dag bundle {name!r} has {whole}, more than max_bundle_size = {limit} MiB; its largest files are {named}; "
+        "move data out of the bundle, or raise max_bundle_size"
     )
 
 

@@ -107,8 +107,8 @@ def user_data(config: EC2Config, identity: Identity, token: str) -> str:
         "ssh_keys": {"ed25519_private": key.private, "ed25519_public": key.public},
         "ssh_authorized_keys": [f"{identity.user_key.public} lading"],
     }
-    if config.boot:
-        document["runcmd"] = [["sh", "-c", BOOT, "sh", config.boot, config.boot_log]]
+    if config.boot_script:
+        document["runcmd"] = [["sh", "-c", BOOT, "sh", config.boot_script, config.boot_log]]
     return f"#cloud-config\n{json.dumps(document, sort_keys=True, indent=1)}\n"
 
 
@@ -175,7 +175,7 @@ def subnet_of(request: Mapping[str, Any]) -> str:
 
 def mark(config: EC2Config, image: str) -> str:
     """An image, and after a space what in the table of the site decides, too, what machines of it have."""
-    told = [config.boot, config.setup, config.scratch]
+    told = [config.boot_script, config.setup, config.scratch]
     return f"{image} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}" if any(told) else image
 
 
@@ -222,7 +222,7 @@ HEAD = """#cloud-config
 # that was said. The machine's console ends with the same, so that no login is needed:
 #   aws ec2 get-console-output --latest --output text --instance-id ID
 """
-# Runs ``boot`` of the table, and leaves a file where it has failed, which whoever logs in can read.
+# Runs ``boot_script`` of the table, and leaves a file where it has failed, which whoever logs in can read.
 BOOT = """sh -c "$1" >"$2.log" 2>&1
 status=$?
 cat "$2.log"

@@ -350,7 +350,7 @@ class EC2:
     def picture(self, image: str) -> Picture:
         """What an image is like; it never changes, so that it is asked for once.
 
-        :raises EC2Error: there is none, or it could not be asked, or the table calls its root volume otherwise
+        :raises EC2Error: there is none, or it could not be asked
         """
         if image not in self._pictures:
             found = self.reader.describe_images(ImageIds=[image])["Images"][0]
@@ -360,11 +360,7 @@ class EC2:
                 if "Ebs" in each
             }
             self._pictures[image] = Picture(str(found.get("RootDeviceName", "")), volumes)
-        picture, said = self._pictures[image], self.config.root_device
-        if said is not None and said != picture.root:
-            words = f"root_device = {said!r}, and {image} calls its root volume {picture.root!r}: leave the key out"
-            raise EC2Error(AWSTrouble.PERMANENT, "", words)
-        return picture
+        return self._pictures[image]
 
     def volumes(self, image: str) -> tuple[float, float]:
         """The size of the root volume of a machine with this image, which ``disk`` changes, and of all, GiB.

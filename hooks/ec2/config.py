@@ -24,6 +24,8 @@ MOST_TAGS = 40
 WITH_FALLBACK = "spot-with-fallback"
 # What the environment that ``airflow lading bootstrap`` makes has when it is made, and where that has failed.
 READY, FAILED = ".lading-ready", ".lading-failed"
+# How a machine switches itself off: what cloud images let their user do.
+POWER_OFF = "sudo -n shutdown -h now"
 # The last lines of what was said when something has failed that a machine was to do at its first boot.
 LINES = 5
 Family = Literal["standard", "dl", "f", "g", "hpc", "inf", "p", "trn", "u", "x"]
@@ -53,7 +55,7 @@ class EC2Config(MachinesConfig):
     ami: dict[Arch, str] = Field(
         min_length=1,
         description="The image of each architecture, its id or the name of an SSM parameter that has it: "
-        '`{x86_64 = "ami-..."}`. Lading and Airflow\'s Task SDK are in it, or `boot` installs them.',
+        '`{x86_64 = "ami-..."}`. Lading and Airflow\'s Task SDK are in it, or `boot_script` installs them.',
     )
     instance_types: Texts = Field(
         (),
@@ -82,13 +84,13 @@ class EC2Config(MachinesConfig):
         "count them: `{standard = 256, g = 64}`.",
     )
     min_instances: int = Field(0, ge=0, description="So many machines are kept though nothing runs on them.")
-    idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
+    idle_timeout: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
     policy: str = Field(
         HOURS,
         description="How it is decided what is launched: `hours`, by what machine-hours cost, `greedy` or `priced`; "
         "any other [policy](placement.md#policies) chooses among the machines that are there, and `hours` launches.",
     )
-    boot_seconds: Duration = Field(60, description="How long a machine takes from its launch to its first job.")
+    expected_boot_time: Duration = Field(60, description="How long a machine takes from its launch to its first job.")
     key_pair: str | None = Field(
         None, description="A key pair of EC2 for people to log in; Lading has a key of its own in any case."
     )
@@ -102,14 +104,11 @@ class EC2Config(MachinesConfig):
     )
     instance_profile: str | None = Field(None, description="The name of the IAM instance profile that jobs use.")
     disk: Amount | None = Field(None, description="Size of the root volume; without it the image's own.")
-    root_device: str | None = Field(
-        None,
-        description="What the image calls its root volume; without it the image is asked. Where it says otherwise, "
-        "nothing is launched, for there would be a second volume.",
-    )
     tags: Table = Field({}, description="Tags of the machines and their volumes.")
-    boot: str = Field("", description="Shell lines that root runs at a machine's first boot, such as an installation.")
-    ready: str = Field("", description="A shell command that succeeds when a machine may be given jobs.")
+    boot_script: str = Field(
+        "", description="Shell lines that root runs at a machine's first boot, such as an installation."
+    )
+    readiness_probe: str = Field("", description="A shell command that succeeds when a machine may be given jobs.")
     terminate_on_shutdown: StrictBool = Field(
         True,
         description="Whether machines go when Airflow is stopped; otherwise those without jobs switch themselves off "
@@ -119,15 +118,7 @@ class EC2Config(MachinesConfig):
         1800, ge=300, description="A machine without jobs, of which no controller has asked anything for so long, "
         "switches itself off."
     )  # fmt: skip
-    power_off: str = Field(
-        "sudo -n shutdown -h now", description="The shell command by which a machine switches itself off."
-    )
     prices: str | None = Field(None, description="A file of prices in place of AWS's own.")
-    usd_per_gib_month: Price = Field(
-        0.08,
-        description="What a GiB of volumes costs for 730 hours, USD: that of gp3 in us-east-1. Prices of machines have "
-        "their volumes in them.",
-    )
     reserve_memory: Amount = Field(512, description="Memory that is left to the system and the node agent.")
 
     @field_validator("subnets")
@@ -165,31 +156,32 @@ class EC2Config(MachinesConfig):
             raise ValueError(
                 f"min_instances = {self.min_instances} is more than max_instances = {self.max_instances}; lower it"
             )
-        if self.orphan_after < 2 * self.longest_poll:
+        if self.orphan_after < 2 * self.max_poll_interval:
             raise ValueError(
                 f"orphan_after = {self.orphan_after} is too short: machines would switch themselves off between two "
-                f"questions; give {2 * self.longest_poll:g} or more, twice poll_longest"
+                f"questions; give {2 * self.max_poll_interval} or more, twice max_poll_interval"
             )
         return self
 
     @property
     def agent_setup(self) -> str:
-        probe = f"{{ {self.ready}\n}} </dev/null >&2 || {{ echo 'it is not ready: the probe fails' >&2; exit 1; }}"
-        return "\n".join(
-            filter(None, [self._boot_fault, self._environment_fault, probe if self.ready else "", self.setup])
-        )
+        probe = ""
+        if self.readiness_probe:
+            fault = "{ echo 'it is not ready: the probe fails' >&2; exit 1; }"
+            probe = f"{{ {self.readiness_probe}\n}} </dev/null >&2 || {fault}"
+        return "\n".join(filter(None, [self._boot_fault, self._environment_fault, probe, self.setup]))
 
     @property
     def boot_log(self) -> str:
-        """How the files begin that ``boot`` leaves on a machine."""
+        """How the files begin that ``boot_script`` leaves on a machine."""
         return f"{self.work_dir}-boot"
 
     @property
     def _boot_fault(self) -> str:
-        """Shell text that says why ``boot`` has failed, where Lading's Python is not there or the probe fails."""
-        if not self.boot:
+        """Shell text that says why ``boot_script`` failed, where Lading's Python is not there or the probe fails."""
+        if not self.boot_script:
             return ""
-        probe = f"{{ {self.ready}\n}} </dev/null >/dev/null 2>&1" if self.ready else "true"
+        probe = f"{{ {self.readiness_probe}\n}} </dev/null >/dev/null 2>&1" if self.readiness_probe else "true"
         failed, python = shlex.quote(f"{self.boot_log}-failed"), shlex.quote(self.python)
         return (
             f"[ ! -e {failed} ] || {{ command -v {python} >/dev/null && {probe}\n}} || {{ cat {failed} >&2; exit 1; }}"
@@ -225,7 +217,7 @@ class EC2Config(MachinesConfig):
 
     @property
     def switch_off(self) -> str:
-        return self.power_off
+        return POWER_OFF
 
     @property
     def reads_notices(self) -> bool:

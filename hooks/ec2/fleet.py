@@ -93,7 +93,9 @@ class EC2Fleet:
             for batch in batches:
                 known = self.offers.specified(batch.offering[0])
                 for each in batch.orders:
-                    self.members[each.name] = EC2Machine.ordered(each, batch, ours, self.config.boot_seconds, known)
+                    self.members[each.name] = EC2Machine.ordered(
+                        each, batch, ours, self.config.expected_boot_time, known
+                    )
             self.launcher.order(batches)
 
     def release(self, reasons: Mapping[str, str]) -> None:
@@ -341,12 +343,12 @@ class EC2Fleet:
         is_new = phase in (LifePhase.ORDERED, LifePhase.PENDING, LifePhase.BOOTING) and not member.is_adopted
         if reason is not None and is_new:  # it never had a job
             return End(None, reason)
-        deadline = self.config.absence_deadline
+        deadline = self.config.lost_after
         if phase in AT_WORK and member.silence() > deadline:
             return End("node_failure", f"it has not been reached for {format_time(deadline)}: {member.trouble}")
         if phase is LifePhase.UP and connection is not None and member.seconds_of_no_use() > deadline:
             return End("node_failure", f"it has taken no jobs for {format_time(deadline)}: {connection.machine.note}")
-        late = life.overdue(phase, member.seconds, self.config.boot_seconds, member.trouble)
+        late = life.overdue(phase, member.seconds, self.config.expected_boot_time, member.trouble)
         return End("node_failure", late) if late is not None else None
 
     def _terminate(self) -> None:

@@ -28,8 +28,10 @@ from lading.scheduling.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import InstanceLimits
 
-# A month of a volume in hours, and what a public IPv4 address costs in all regions, USD per hour:
+# What a GiB of gp3 costs for a month in us-east-1, USD, such a month in hours, and what a public IPv4 address costs in
+# all regions, USD per hour:
 # https://aws.amazon.com/ebs/pricing/ https://aws.amazon.com/vpc/pricing/
+USD_PER_GIB_MONTH = 0.08
 HOURS_PER_MONTH = 730
 USD_PER_ADDRESS = 0.005
 # How large the root volume of an image may be, MiB: https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
@@ -131,7 +133,7 @@ class EC2Offers:
         :param arch: its architecture
         """
         _, gib = self._volumes_of.get(arch or "", (0.0, 0.0))
-        found = {"volumes": gib * self.config.usd_per_gib_month / HOURS_PER_MONTH}
+        found = {"volumes": gib * USD_PER_GIB_MONTH / HOURS_PER_MONTH}
         if self.config.address == "public":
             found["public IPv4"] = USD_PER_ADDRESS
         return tuple((name, usd) for name, usd in sorted(found.items()) if usd)
@@ -170,9 +172,9 @@ class EC2Offers:
             Catalogue(types),
             limits,
             config.buying,
-            config.idle_seconds,
+            config.idle_timeout,
             config.min_instances,
-            config.boot_seconds,
+            config.expected_boot_time,
             shortages.reason,
             {arch: boot.mark(config, self._ids.get(arch, said)) for arch, said in config.ami.items()},
         )

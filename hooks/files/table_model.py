@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -22,6 +22,28 @@ from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
 # Every database keeps it in its plain integer.
 LARGEST = 2**31 - 1
+# What keys are called now that had other names before the first release; None: they are no keys any more, since nobody
+# needed to set them, and what was their default holds.
+FORMER_KEYS: Mapping[str, str | None] = {
+    "absence_deadline": "lost_after",
+    "boot": "boot_script",
+    "boot_seconds": "expected_boot_time",
+    "idle_seconds": "idle_timeout",
+    "keep_failed": "keep_failed_scratch",
+    "max_wait": "jwt_lifetime",
+    "never_deadline": "cancel_unrunnable_after",
+    "patience": "reservation_delay",
+    "poll_longest": "max_poll_interval",
+    "poll_shortest": None,
+    "power_off": None,
+    "ready": "readiness_probe",
+    "rest": "locality_fallback",
+    "retry_delay": "placement_interval",
+    "root_device": None,
+    "sync_limit": "max_bundle_size",
+    "takes_unnamed": "accept_untargeted",
+    "usd_per_gib_month": None,
+}
 # PATH_MAX of Linux, in bytes.
 LONGEST_PATH = 4096
 
@@ -51,14 +73,28 @@ class TableModel(BaseModel):
         return value
 
 
-def describe_fault(fault: Any, unknown: str = "'{}' is unknown") -> str:
+def describe_former_key(key: str, keys: Collection[str] = ()) -> str | None:
+    """What to do about a key that a table could have before the first release; None: it could not.
+
+    :param keys: those that the table can have; empty: they are not known
+    """
+    if key not in FORMER_KEYS or key in keys:
+        return None
+    if (name := FORMER_KEYS[key]) is None:
+        return f"{key} is no longer a key, and what was its default holds; remove it"
+    return f"{key} is now called {name}; rename it" if name in keys or not keys else None
+
+
+def describe_fault(fault: Any, keys: Collection[str] = ()) -> str:
     """One of pydantic's findings as a sentence.
 
-    :param unknown: what is said of a key that is no field, with braces for it
+    :param keys: those that the table can have; empty: they are not listed where a key is unknown
     """
     place = cut(printable(".".join(str(part) for part in fault["loc"])))
     if fault["type"] == "extra_forbidden":
-        return unknown.format(place)
+        if (former := describe_former_key(place, keys)) is not None:
+            return former
+        return f"{place} is unknown; the keys are: {', '.join(keys)}" if keys else f"{place!r} is unknown"
     if fault["type"] == "missing":  # what pydantic calls its input is the whole table
         return f"{place} is missing; it must be given"
     said = fault["msg"].removeprefix("Value error, ")
@@ -86,8 +122,7 @@ def each_of(name: str, tables: object, model: type[Model], make: Callable[[Model
                 raise ValueError("it is no table")
             found.append(make(model(**table)))
         except ValidationError as error:
-            unknown = f"{{}} is unknown; the keys are: {', '.join(model.model_fields)}"
-            faults += [f"[[{name}]] {number}: {describe_fault(each, unknown)}" for each in error.errors()]
+            faults += [f"[[{name}]] {number}: {describe_fault(each, model.model_fields)}" for each in error.errors()]
         except ValueError as error:
             faults.append(f"[[{name}]] {number}: {error}")
     if faults:

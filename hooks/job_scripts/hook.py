@@ -27,6 +27,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.files.file_names import fitting
+from lading.hooks.files.table_model import describe_former_key
 from lading.hooks.job_scripts.array_result import JobArrayRun
 from lading.hooks.job_scripts.profile import OPTIONS, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.result import JobCancelled, JobFailed, JobRun, RunTimeout, Saved, SubmitRejected
@@ -62,8 +63,8 @@ class BatchHook:
     :param ssh_conn_id: Airflow's SSH connection to the login node; None: commands run on this machine
     :param work_dir: a folder that login node and compute nodes share; absolute, or below the home as ``~/...``
     :param profile: what is special at the site
-    :param options: further keys of a site's table: ``login_setup``, ``setup``, ``accounting``, ``poll_shortest``,
-        ``poll_longest``, ``absence_deadline``, ``never_deadline``, ``control_master``
+    :param options: further keys of a site's table: ``login_setup``, ``setup``, ``accounting``, ``max_poll_interval``,
+        ``lost_after``, ``cancel_unrunnable_after``, ``control_master``
     :param transport: in place of a connection of its own
     :param runs_folder: where runs are saved on this machine; None: nowhere, so each call of :meth:`submit` submits, and
         no other process finds the run again
@@ -85,7 +86,8 @@ class BatchHook:
         given = {key: value for key, value in table.items() if value is not None}
         unknown = sorted(given.keys() - set(OPTIONS))
         if unknown:
-            raise TypeError(f"{unknown[0]!r} is no option; the options are: {', '.join(OPTIONS)}")
+            former = describe_former_key(unknown[0], OPTIONS)
+            raise TypeError(former or f"{unknown[0]!r} is no option; the options are: {', '.join(OPTIONS)}")
         found = batch_system(system) if isinstance(system, str) else system
         parsed = SiteOptions.of_table(given, "BatchHook")
         self._begin(RunSite(ssh_conn_id or "here", found, profile or SiteProfile(), parsed, transport), runs_folder)
@@ -169,7 +171,7 @@ class BatchHook:
         """
         with self.lock:
             options = self.site.options
-            if not at_once and time.monotonic() - self._looked_at < options.poll_shortest:
+            if not at_once and time.monotonic() - self._looked_at < options.min_poll_interval:
                 return
             asked = {run.key: run.living() for run in self._runs.values()}
             records = [record for living in asked.values() for record in living]
@@ -258,7 +260,7 @@ def _log_repetition(state: RetryCallState) -> None:
 def pauses(options: SiteOptions) -> Callable[[RunRecord], float]:
     """How long to wait between looks at a run: from the shortest to the longest pause while it does not change."""
     last: list[object] = []
-    interval = PollInterval(options.poll_shortest, options.poll_longest, SHARE_OF_QUIET)
+    interval = PollInterval(options.min_poll_interval, options.max_poll_interval, SHARE_OF_QUIET)
 
     def next_pause(record: RunRecord) -> float:
         now = [record.state, record.attempt, record.gone_since]

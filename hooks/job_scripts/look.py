@@ -205,10 +205,10 @@ class RunLook:
                     cancelled=contents[f"{record.token}/{layout.CANCELLED}"] is not None,
                 ),
                 self.now,
-                deadline=options.absence_deadline,
-                patience=min(10.0, options.absence_deadline / 2),
+                deadline=options.lost_after,
+                patience=min(10.0, options.lost_after / 2),
                 system=system,
-                never_deadline=options.never_deadline,
+                cancel_unrunnable_after=options.cancel_unrunnable_after,
             ).timed(_text(contents[f"{record.token}/{layout.EXIT}"]), self.now)
             for record in self.known
         }

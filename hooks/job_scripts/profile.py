@@ -29,7 +29,7 @@ from lading.hooks.batch.directives import COMMON_RESOURCES
 from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
 from lading.hooks.files import text_file
-from lading.hooks.files.table_model import Texts, describe_fault, directive_value, remote_path
+from lading.hooks.files.table_model import Texts, describe_fault, describe_former_key, directive_value, remote_path
 from lading.hooks.job_scripts.properties import JobProperties, PropertyError
 from lading.scheduling.text import toml
 from lading.scheduling.text.printable import shortened
@@ -107,8 +107,10 @@ class SiteOptions(BatchSiteConfig):
         """What a table says; keys of others are left alone.
 
         :param where: the file and the table, for messages
-        :raises ProfileError: a value is not valid
+        :raises ProfileError: a value is not valid, or a key has another name now
         """
+        if former := [text for key in table if (text := describe_former_key(key)) is not None]:
+            raise ProfileError(f"{where}: {'; '.join(former)}")
         try:
             return cls(**{name: table[name] for name in cls.model_fields if name in table})
         except ValidationError as error:

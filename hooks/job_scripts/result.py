@@ -115,9 +115,9 @@ class Waiters(list[Any]):
 class JobRun(futures.Future[int]):
     """A job script at a batch site: submitted once, whatever process asks.
 
-    Methods that look at the site do so at most once per ``poll_shortest`` seconds, for all runs of the hook together.
-    Callbacks, and whoever waits by ``concurrent.futures``, are served by the first thread that sees the end: one that
-    asks, or the one that the runs of a hook share.
+    Methods that look at the site do so at most once in 2 s, or in ``max_poll_interval`` if that is less, for all runs
+    of the hook together. Callbacks, and whoever waits by ``concurrent.futures``, are served by the first thread that
+    sees the end: one that asks, or the one that the runs of a hook share.
     """
 
     def __init__(self, hook: RunKeeper, key: str, saved: Saved) -> None:

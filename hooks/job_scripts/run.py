@@ -287,13 +287,13 @@ def after_question(
     deadline: float,
     patience: float,
     system: BatchSystem,
-    never_deadline: float = 900,
+    cancel_unrunnable_after: float = 900,
 ) -> RunRecord:
     """The run after its site was asked how its job is; how it has ended :mod:`lading.hooks.batch.outcome` decides.
 
     :param deadline: seconds after which a run that nobody knows is lost
     :param patience: seconds for which accounting and sentinel are waited for, since they come late
-    :param never_deadline: seconds after which a run has failed that can never start, though that may be changed
+    :param cancel_unrunnable_after: seconds after which a run has failed that can never start, though that may change
     """
     id, index = record.submission
     runs_as, element = layout.in_job(facts.job or id)
@@ -304,7 +304,7 @@ def after_question(
         return record
     native = facts.native
     if native is not None and native.state != "ended":
-        living = _living(record, native, now, never_deadline)
+        living = _living(record, native, now, cancel_unrunnable_after)
         # What will never start is failed, however often it takes to cancel it.
         return replace(living, cancelling=record.cancelling or (facts.cancelled and not living.hopeless))
     since = record.gone_since if record.gone_since is not None else now
@@ -335,11 +335,11 @@ def _over(record: RunRecord, ended: Outcome) -> RunRecord:
     return record.failed(ended.cause, ended.reason, ended.exit_code)
 
 
-def _living(record: RunRecord, native: NativeJob, now: float, never_deadline: float) -> RunRecord:
+def _living(record: RunRecord, native: NativeJob, now: float, cancel_unrunnable_after: float) -> RunRecord:
     """The run whose job has not ended."""
     waits = native.state == "pending"
     since = (record.never_since if record.never_since is not None else now) if waits and native.never else None
-    is_over = since is not None and now - since >= never_deadline
+    is_over = since is not None and now - since >= cancel_unrunnable_after
     hopeless = waits and (native.cause == "error" or is_over) and not record.cancelling
     return replace(
         record,

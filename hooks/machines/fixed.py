@@ -91,7 +91,7 @@ class FixedSite(Site[SSHConfig], Holding):
                 each.rounds.start()
         self._await_first_answers()
         now = time.monotonic()
-        deadline = self.config.absence_deadline
+        deadline = self.config.lost_after
         if not any(each.machine.is_loaded or each.silence(now) > deadline for each in self.connections.values()):
             troubles = (f"{each.name}: {each.trouble}" for each in self.connections.values())
             raise OSError("; ".join(troubles))
@@ -99,7 +99,7 @@ class FixedSite(Site[SSHConfig], Holding):
         for each in self.connections.values():
             if each.silence(now) > deadline:
                 away.append(
-                    f"{each.name} has not been reached for {format_time(self.config.absence_deadline)}, so its "
+                    f"{each.name} has not been reached for {format_time(self.config.lost_after)}, so its "
                     f"jobs count as lost: {each.trouble}"
                 )
             else:

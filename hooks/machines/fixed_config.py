@@ -24,6 +24,8 @@ from lading.scheduling.machine_words import DEFAULT_ARCH, ON_DEMAND
 
 # What names a location and its folder; Airflow takes more for a connection.
 CONNECTION = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
+# Between two questions to a machine whose jobs change: an exchange takes a fraction of this.
+SECONDS_WHILE_JOBS_CHANGE = 1.0
 _HOST_FIELDS = "cpus", "memory", "disk", "gpus"
 
 
@@ -81,15 +83,22 @@ class MachinesConfig(PackedConfig, RemoteConfig):
     setup: str = Field("", description="Shell lines (sh) before the node agent, whose environment all jobs have.")
     reserve_cpus: CountOrZero = Field(0.0, description="Processors left to others where a host says no `cpus`.")
     reserve_memory: Amount = Field(1024, description="Memory left to others where a host says no `memory`.")
-    absence_deadline: Duration = Field(
+    lost_after: Duration = Field(
         600,
         description="How long a machine may be out of reach before its jobs count as lost; none of them is started "
         "elsewhere before that.",
     )
-    poll_shortest: Duration = Field(1, ge=1, le=60, description="Time between questions while jobs change.")
-    poll_longest: Duration = Field(
-        30, ge=1, le=60, description="Time between questions while nothing happens; ends of jobs are reported at once."
+    max_poll_interval: Duration = Field(
+        30,
+        ge=1,
+        le=60,
+        description="Time between questions while nothing happens, from 1 s to 1 min; while jobs change a machine is "
+        "asked every second, and ends of jobs are reported at once.",
     )
+
+    @property
+    def min_poll_interval(self) -> float:
+        return SECONDS_WHILE_JOBS_CHANGE
 
     @property
     def agent_setup(self) -> str:
@@ -122,14 +131,14 @@ class SSHConfig(MachinesConfig):
     hosts: tuple[HostConfig, ...] = Field(
         min_length=1, description="The machines: a list of tables, each with the keys [below](#a-host)."
     )
-    idle_seconds: Duration = Field(
+    idle_timeout: Duration = Field(
         1800,
         description="A node agent that has no job, and of which nobody has asked anything for so long, ends by itself.",
     )
 
     @property
     def agent_idle_seconds(self) -> float:
-        return self.idle_seconds
+        return self.idle_timeout
 
     @model_validator(mode="after")
     def _has_each_host_once(self) -> SSHConfig:
@@ -140,9 +149,9 @@ class SSHConfig(MachinesConfig):
 
     @model_validator(mode="after")
     def _asks_before_agents_end(self) -> SSHConfig:
-        if self.idle_seconds < 2 * self.longest_poll:
+        if self.idle_timeout < 2 * self.max_poll_interval:
             raise ValueError(
-                f"idle_seconds = {self.idle_seconds} is too short: agents would end between two questions; give "
-                f"{2 * self.longest_poll} or more, twice poll_longest"
+                f"idle_timeout = {self.idle_timeout} is too short: agents would end between two questions; give "
+                f"{2 * self.max_poll_interval} or more, twice max_poll_interval"
             )
         return self

@@ -213,9 +213,9 @@ class LocalSite(Site[LocalConfig], Holding):
         config = self.config
         return agent_host.settings(
             self.capacity,
-            config.patience,
+            config.reservation_delay,
             config.kill_grace,
             measure_disk=config.disk is None,
             scratch=config.scratch,
-            keep_failed=config.keep_failed,
+            keep_failed=config.keep_failed_scratch,
         )

@@ -85,9 +85,9 @@ class Machine:
         self.rejected = RejectedFiles(folder / "rejected")
         self.event_buffer = EventBuffer()
         self.endings = Endings(host.ssh_conn_id, self.tracker, self.event_buffer)
-        self.interval = PollInterval(config.poll_shortest, config.longest_poll)
+        self.interval = PollInterval(config.min_poll_interval, config.max_poll_interval)
         self.logs = TaskLogs(lambda token: f"logs/{token}", LogCopies(logs, folder / "logs.json"))
-        bundles = DagBundles(config.sync_limit) if config.dags == "sync" else None
+        bundles = DagBundles(config.max_bundle_size) if config.dags == "sync" else None
         self.bundles = BundleSync(f"{self.root}/bundles", bundles) if bundles else None
         self.spool = introduction.spool_connection(transport, config, host, api)
         self.no_api: str | None = None
@@ -179,7 +179,7 @@ class Machine:
         if self.note is not None:
             return PAUSE_AFTER_FAULT
         if self.is_closing:  # it is paid for until it is empty
-            return self.config.poll_shortest
+            return self.config.min_poll_interval
         return self.interval.pause(has_jobs=self.tracker.is_busy or bool(self.tracker.jobs))
 
     def _introduce(self) -> MachineRefused | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -27,7 +28,7 @@ class SiteConfig(TableModel):
     """What every kind of site takes from its table in the sites file."""
 
     kind: str
-    takes_unnamed: StrictBool | None = Field(
+    accept_untargeted: StrictBool | None = Field(
         None,
         description="Whether tasks that name no site may run here; without it those do at the first site of the file "
         "alone.",
@@ -54,14 +55,14 @@ class SiteConfig(TableModel):
         description="By which [policy](placement.md#policies) jobs get to its locations: `greedy`, `priced`, "
         "`first_come`, `data_locality`, or that of a plugin.",
     )
-    rest: Literal["random", "cheapest"] = Field(
+    locality_fallback: Literal["random", "cheapest"] = Field(
         "random", description="With `data_locality`: where a job goes whose inputs are nowhere that has room."
     )
     locality_wait: DurationOrZero = Field(
         0,
         description="With `data_locality`: how long a job waits for room where its inputs are.",
     )
-    retry_delay: DurationOrZero | None = Field(
+    placement_interval: DurationOrZero | None = Field(
         None,
         description="How often a place is sought for jobs that have found none here, beside each end of a job; 0: only "
         "then; without it once a second.",
@@ -81,7 +82,7 @@ class SiteConfig(TableModel):
 
     @model_validator(mode="after")
     def _of_its_policy(self) -> SiteConfig:
-        given = sorted(self.model_fields_set & {"rest", "locality_wait"})
+        given = sorted(self.model_fields_set & {"locality_fallback", "locality_wait"})
         if given and self.policy != DATA_LOCALITY:
             raise ValueError(f"{' and '.join(given)} mean nothing without policy = '{DATA_LOCALITY}'")
         return self
@@ -125,7 +126,7 @@ class EnforcingConfig(SiteConfig):
     container_python: str = Field(
         "python", description="The Python in the images of containers that has Lading and Airflow's Task SDK."
     )
-    keep_failed: DurationOrZero = Field(
+    keep_failed_scratch: DurationOrZero = Field(
         3600,
         description="How long the scratch folder of a failed job is kept, unless another job needs its room; 0: not at "
         "all.",
@@ -145,7 +146,7 @@ class EnforcingConfig(SiteConfig):
 class PackedConfig(EnforcingConfig):
     """A site whose node agents hold room for jobs that wait."""
 
-    patience: Duration = Field(
+    reservation_delay: Duration = Field(
         60,
         description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
         "urgent ones five times as long.",
@@ -157,8 +158,7 @@ class RemoteConfig(EnforcingConfig):
 
     work_dir: str
     python: str
-    poll_shortest: float
-    poll_longest: float
+    max_poll_interval: float
     api: Literal["url", "tunnel"] = Field(
         "url",
         description="How jobs reach Airflow's execution API: `url`, directly; `tunnel`, through the SSH connection.",
@@ -173,7 +173,7 @@ class RemoteConfig(EnforcingConfig):
         description="Where jobs read their Dags: `shared`, where Airflow's configuration on their machine says; "
         "`sync`, in `work_dir`, where the bundle of the controller's machine is brought whenever its content is new.",
     )
-    sync_limit: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
+    max_bundle_size: Memory = Field(100, description="With `sync`: how much a bundle may have in all.")
 
     @field_validator("api_url")
     @classmethod
@@ -189,22 +189,22 @@ class RemoteConfig(EnforcingConfig):
 
     @model_validator(mode="after")
     def _has_bundles_to_limit(self) -> RemoteConfig:
-        if self.dags != "sync" and "sync_limit" in self.model_fields_set:
-            raise ValueError("sync_limit means nothing without dags = 'sync'")
+        if self.dags != "sync" and "max_bundle_size" in self.model_fields_set:
+            raise ValueError("max_bundle_size means nothing without dags = 'sync'")
         return self
 
     @property
-    def longest_poll(self) -> float:
-        """Seconds between questions while nothing happens."""
-        return max(self.poll_shortest, self.poll_longest)
+    @abstractmethod
+    def min_poll_interval(self) -> float:
+        """Seconds between two questions while jobs change; ``max_poll_interval`` is while nothing happens."""
 
 
-def taking_unnamed(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:
+def sites_accepting_untargeted(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:
     """The sites that take tasks which name none: those that say so, and the first one unless it says no.
 
     :param is_implicit: whether the first is this machine without a table; it gives way to a site that says so
     """
-    said = {name: config.takes_unnamed for name, config in configs.items()}
+    said = {name: config.accept_untargeted for name, config in configs.items()}
     if not (is_implicit and True in said.values()):
         said |= {first: takes is not False for first, takes in list(said.items())[:1]}
     return frozenset(name for name, takes in said.items() if takes)

@@ -210,7 +210,7 @@ def views(sites: Mapping[str, Site[Any]]) -> list[SiteView]:
         SiteView(
             name=name,
             possible=site.potential(),
-            takes_unnamed=bool(site.config.takes_unnamed),
+            accept_untargeted=bool(site.config.accept_untargeted),
             allowed_dags=site.config.allowed_dags,
             arch=default_arch(site.arch, site.potential()),
         )

@@ -145,7 +145,7 @@ def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, i
         barred=json.loads(row.barred) if row is not None and row.barred else {},
         holds=site.holds,
         launches=site.launches,
-        takes_unnamed=bool(site.config.takes_unnamed),
+        accept_untargeted=bool(site.config.accept_untargeted),
         burst_after=site.config.burst_after,
         allowed_dags=site.config.allowed_dags,
         arch=default_arch(site.arch, could_be),

@@ -170,9 +170,11 @@ def default_finding(settings: Settings) -> Check:
         return Check(what, False, f"{settings.published_sites} cannot be read: {error!r}")
     except ValueError as error:
         return Check(what, False, f"what the sites have is not known: {error}")
-    takers = {name: site for name, site in known.items() if site.takes_unnamed}
+    takers = {name: site for name, site in known.items() if site.accept_untargeted}
     if not takers:
-        return Check(what, False, "no site takes tasks that name none; set takes_unnamed = true in the table of one")
+        return Check(
+            what, False, "no site takes tasks that name none; set accept_untargeted = true in the table of one"
+        )
     words = f"a task without hints asks for {format_resources(asked)}"
     fitting = [name for name, site in takers.items() if site.suits(PlannedJob("", asked))]
     if fitting:

@@ -74,7 +74,7 @@ def location_row(location: LocationRow, used: tuple[int, Resources], known: Publ
         "disk_mib_used": resources.disk,
         "gpus": location.gpus,
         "gpus_used": resources.gpus,
-        "takes_unnamed": known and known.takes_unnamed,
+        "accept_untargeted": known and known.accept_untargeted,
         "burst_after": known and known.burst_after,
         "note": location.note,
     }

@@ -37,15 +37,15 @@ class SiteView:
     :param launched: all that was launched there, with what is on it, oldest first, also what boots or drains
     :param booting: of each kind that boots, what it waits for
     :param turned_away: seconds for which jobs have found no room there, also while it launches some, by their names
-    :param takes_unnamed: whether it takes jobs that name no site
+    :param accept_untargeted: whether it takes jobs that name no site
     :param burst_after: seconds after which a job that names no site, and finds no room here, may go to the next site
     :param allowed_dags: patterns of the Dags that it takes; None: every Dag
     :param waits: for how long jobs have waited in queues; None: that is not asked
     :param holds: whether its locations hold room for jobs that are to come
     :param attempts: how often room is looked for where gangs do not say it; None: as usual
     :param arch: the architecture of jobs that name none; None: any of its machines will do for them
-    :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`; ``rest`` and
-        ``locality_wait``: how ``data_locality`` does it
+    :param policy: by which its locations are chosen, see :mod:`lading.scheduling.placing.choosing`;
+        ``locality_fallback`` and ``locality_wait``: how ``data_locality`` does it
     :param launches: whether its locations are launched, also while it is not known which can be
     :param tried: the names of jobs for which nothing has come free since a place was sought for them
     """
@@ -61,7 +61,7 @@ class SiteView:
     launched: Sequence[Location] = ()
     booting: Mapping[str, Reason] = field(default_factory=dict)
     turned_away: Mapping[str, float] = field(default_factory=dict)
-    takes_unnamed: bool = True
+    accept_untargeted: bool = True
     burst_after: float = 0.0
     allowed_dags: Sequence[str] | None = None
     waits: QueueWaits | None = None
@@ -69,7 +69,7 @@ class SiteView:
     attempts: AttemptSchedule | None = None
     arch: str | None = None
     policy: str = "greedy"
-    rest: str = "random"
+    locality_fallback: str = "random"
     locality_wait: float = 0.0
     tried: frozenset[str] = frozenset()
     launches: bool = False
@@ -191,7 +191,7 @@ def asked(job: WaitingJob, sites: Sequence[SiteView]) -> list[SiteView]:
     if job.targets is not None:
         named = dict.fromkeys(Target.parse(each).site for each in of_text(job.targets)[0])
         return [site for name in named for site in sites if site.name == name]
-    return [site for site in sites if (site.name == job.site if job.site else site.takes_unnamed)]
+    return [site for site in sites if (site.name == job.site if job.site else site.accept_untargeted)]
 
 
 def stop_at(

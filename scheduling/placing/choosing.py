@@ -67,7 +67,7 @@ class Choice:
             policy = self.policies[site.policy]
             return each_by(rooms, jobs, lambda job: self._asked(policy, context, job, rooms))
         if site.policy == DATA_LOCALITY:
-            choose = DataLocality(context, rooms, site.rest, site.locality_wait).location
+            choose = DataLocality(context, rooms, site.locality_fallback, site.locality_wait).location
             return each_by(rooms, jobs, choose)
         if site.policy in FILLING:
             taken = filled(jobs, there)

@@ -17,14 +17,14 @@ from lading.scheduling.placing.rooms import Rooms
 class DataLocality:
     """The choice for the jobs that come to a site.
 
-    :param rest: where a job goes whose inputs are nowhere that has room: ``random`` or ``cheapest``
+    :param fallback: where a job goes whose inputs are nowhere that has room: ``random`` or ``cheapest``
     :param wait: seconds for which a job waits for a location that has one of its inputs before it goes to another
     """
 
-    def __init__(self, context: PolicyContext, rooms: Rooms, rest: str, wait: float) -> None:
+    def __init__(self, context: PolicyContext, rooms: Rooms, fallback: str, wait: float) -> None:
         self.context = context
         self.rooms = rooms
-        self.rest = rest
+        self.fallback = fallback
         self.wait = wait
         self._order = {name: number for number, name in enumerate(rooms.by_name)}
 
@@ -37,7 +37,7 @@ class DataLocality:
         suiting = self.rooms.suiting(job)
         if holders and self.context.now - job.queued_at < self.wait:
             return None
-        return self._cheapest(job, suiting) if self.rest == CHEAPEST else self._by_chance(job, suiting)
+        return self._cheapest(job, suiting) if self.fallback == CHEAPEST else self._by_chance(job, suiting)
 
     def _holders(self, job: PlannedJob) -> Iterator[str]:
         """The locations of the site that have an input of a job, by the weight of the inputs, then by age."""

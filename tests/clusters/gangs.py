@@ -39,7 +39,7 @@ class HoldingSite(FakeSite, Holding):
 
     def __init__(self, name: str, folder: Path, machines: Sequence[str] = ("m1", "m2"), cpus: float = 4) -> None:
         super().__init__(name, folder, known=True)
-        self.config = SiteConfig(kind="fake", takes_unnamed=True)
+        self.config = SiteConfig(kind="fake", accept_untargeted=True)
         self.there = {each: Location(f"{name}-{each}", Resources(cpus, 4096), site=name) for each in machines}
         self.lies: str | None = None
         self.held: dict[str, Hold] = {}

@@ -15,7 +15,7 @@ def site(cpus: float, memory: int, disk: int = 0, gpus: float = 0, *types: str |
         "locations": [{**amounts, **MACHINE, "instance_type": each} for each in types or (None,)],
         "arch": "x86_64",
         "dialect": None,
-        "takes_unnamed": True,
+        "accept_untargeted": True,
         "burst_after": 0,
         "has_sites_file": others.get("dialect") is None,
         "rules": {},

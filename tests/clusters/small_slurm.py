@@ -28,7 +28,7 @@ def small_slurm(account: Account, api_url: str, **options: Any) -> Callable[[str
         "python": str(node_python.make(account)),
         "node_cpus": 4,
         "node_memory": 8000,
-        "poll_longest": 2,
+        "max_poll_interval": 2,
         "kill_grace": 2,
         **options,
     }

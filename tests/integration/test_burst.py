@@ -55,12 +55,12 @@ def start(
 
             [sites.cloud]
             {service.toml}
-            takes_unnamed = true
+            accept_untargeted = true
             instance_types = ["m5.large", "m5.xlarge"]
             capacity_type = "spot-with-fallback"
             max_instances = 4
-            idle_seconds = 2
-            boot_seconds = 5
+            idle_timeout = 2
+            expected_boot_time = 5
             python = "{node_python.make(service.account)}"
             kill_grace = 3
             setup = '''

@@ -188,7 +188,7 @@ def test_connections_are_cut_again_and_again(make: Callable[..., Lab], hosts: li
 def test_a_machine_that_stays_away_is_gone_after_the_deadline(
     make: Callable[..., Lab], hosts: list[Host], api: ExecutionApi
 ) -> None:
-    lab = make(absence_deadline=8)
+    lab = make(lost_after=8)
     lab.look()
     api.delays[HEALTH] = 60
     tokens = lab.put(4)
@@ -360,7 +360,7 @@ def test_a_key_that_is_not_known_is_refused_with_the_line_to_add(
 def test_a_key_that_has_changed_is_refused_with_what_to_do(
     make: Callable[..., Lab], hosts: list[Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = make(poll_longest=1)
+    lab = make(max_poll_interval=1)
     assert wait_until(lambda: set(lab.states().values()) == {LocationState.UP}, 30)
     wrong = hosts[0].sshd.connection(host_key=hosts[0].sshd.other_key)
     monkeypatch.setenv(f"AIRFLOW_CONN_{hosts[0].name.upper()}", wrong)

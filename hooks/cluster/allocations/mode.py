@@ -173,7 +173,7 @@ class AllocationMode(ClusterPoller):
     def _slow_down(self) -> None:
         """Know when the next look is due: a node that comes out of its queue shall not wait for its jobs for long."""
         awaited = any(each.is_pending for each in self.fleet.allocations.values())
-        longest = self.config.longest_poll
+        longest = self.config.max_poll_interval
         self.interval.longest = min(longest, max(self.interval.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
         self.interval.looked(has_jobs=bool(self.tracker.jobs or self.fleet.allocations))
 

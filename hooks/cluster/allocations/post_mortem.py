@@ -112,8 +112,8 @@ class AllocationPostMortem(ClusterPart):
             self.conclude(job, event, job.own_file)
 
     def _facts(self, native: NativeJob | None, own: Mapping[str, Any] | None, gone: float) -> Evidence:
-        patience = end_event.patience(native, own, self.config.poll_shortest)
-        return Evidence(native=native, gone=gone, patience=patience, deadline=self.config.absence_deadline)
+        patience = end_event.patience(native, own, self.config.min_poll_interval)
+        return Evidence(native=native, gone=gone, patience=patience, deadline=self.config.lost_after)
 
     def _end(self, allocation: Allocation, native: NativeJob | None, output: str) -> None:
         """An allocation is over, and all that can be known of that is known."""
@@ -144,7 +144,7 @@ class AllocationPostMortem(ClusterPart):
                     self._conclude_now(job, allocation.batch.native)
             elif allocation.over and not job.started and job.token not in self.fleet.doubtful:
                 job.gone_since = job.gone_since or now
-                if now - job.gone_since > self.config.absence_deadline:
+                if now - job.gone_since > self.config.lost_after:
                     self._conclude_now(job, None)
 
     def _conclude_now(self, job: TrackedBatchJob, native: NativeJob | None) -> None:

@@ -29,7 +29,7 @@ def market(config: ClusterConfig) -> Market:
         seconds / 2,
         min(config.max_allocations, config.max_submitted or config.max_allocations),
         config.whole_node is not None,
-        config.idle_seconds,
+        config.idle_timeout,
         memory_limit=config.memory_limit,
         time_limit=config.time_limit,
         grace=config.kill_grace,
@@ -48,11 +48,11 @@ def terms(launch: Launch, config: ClusterConfig) -> AllocationTerms:
         launch.capacity,
         launch.seconds,
         unlimited,
-        config.idle_seconds,
+        config.idle_timeout,
         config.kill_grace,
         launch.kind,
         config.scratch,
-        config.keep_failed,
+        config.keep_failed_scratch,
     )
 
 

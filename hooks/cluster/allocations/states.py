@@ -79,7 +79,7 @@ class AllocationStates(ClusterPart):
 
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch
-        native = batch.given_up(native, asked_at, self.config.never_deadline)
+        native = batch.given_up(native, asked_at, self.config.cancel_unrunnable_after)
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
         unwanted = allocation.release is ReleaseState.TOLD and allocation.ends_at is None and batch.gone_since is None

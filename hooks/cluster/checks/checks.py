@@ -154,7 +154,7 @@ def _version(package: str) -> str:
 
 def _bundles(config: ClusterConfig) -> Iterator[Check]:
     """Whether the Dag bundles of this machine can be sent to the site."""
-    bundles = DagBundles(config.sync_limit)
+    bundles = DagBundles(config.max_bundle_size)
     try:
         names = bundles.source.names()
     except Exception as error:  # Airflow's configuration may be wrong in many ways

@@ -77,14 +77,14 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     max_jobs: int = Field(
         1000, ge=1, description='With `mode = "job"`: so many jobs are submitted at a time; the others wait in Airflow.'
     )
-    max_wait: Duration = Field(
+    jwt_lifetime: Duration = Field(
         86400, description="How long a job's JWT is valid; it is renewed while it waits, when half of this has passed."
     )
-    poll_shortest: Duration = Field(
-        2, ge=2, le=60, description="Time between questions to the site while jobs change, from 2 s to 1 min."
-    )
-    poll_longest: Duration = Field(
-        60, ge=2, le=60, description="Time between questions while nothing happens, from 2 s to 1 min."
+    max_poll_interval: Duration = Field(
+        60,
+        ge=2,
+        le=60,
+        description="Time between questions while nothing happens, from 2 s to 1 min; while jobs change it is 2 s.",
     )
     exclude_nodes_for: DurationOrZero = Field(
         1800,
@@ -111,7 +111,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     allocation_time: Duration = Field(
         14400, description="With allocations: their time limit; a task with a longer one gets one of its own length."
     )
-    idle_seconds: Duration = Field(
+    idle_timeout: Duration = Field(
         300, description="With allocations: one in which nothing has run for so long ends by itself."
     )
     usd_per_cpu_hour: Price | None = Field(
@@ -146,7 +146,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
 
     @model_validator(mode="after")
     def _of_its_mode(self) -> ClusterConfig:
-        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds"})
+        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_timeout"})
         if self.mode == "job" and given:
             raise ValueError(f"{' and '.join(given)} mean nothing without mode = 'allocation'")
         if self.mode == "allocation" and "max_jobs" in self.model_fields_set:

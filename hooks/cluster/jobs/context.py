@@ -28,7 +28,7 @@ class ClusterContext:
 
     def __post_init__(self) -> None:
         self.folder = ClusterFolder(self.config.work_dir)
-        self.interval = PollInterval(self.config.poll_shortest, self.config.longest_poll)
+        self.interval = PollInterval(self.config.min_poll_interval, self.config.max_poll_interval)
 
 
 class ClusterPart:

@@ -94,7 +94,11 @@ class ScriptWriter:
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
         command = [config.python, "-m", "lading.executors.agent.batch_job", self.folder.root, name]
-        scratch = ["--keep-failed", str(config.keep_failed), *(["--scratch", config.scratch] if config.scratch else ())]
+        scratch = [
+            "--keep-failed",
+            str(config.keep_failed_scratch),
+            *(["--scratch", config.scratch] if config.scratch else ()),
+        ]
         last = [
             f"export OMP_NUM_THREADS={shape.layout.threads}",
             f"export {NODES_VARIABLE}={self._granted(shape.layout)}",

@@ -110,8 +110,8 @@ class PostMortem(ClusterPart):
             cancelled=job.cancelled_at is not None,
             waited=waited and not (begun or job.started),
             gone=time.monotonic() - job.gone_since,
-            patience=end_event.patience(native or account, own, self.config.poll_shortest),
-            deadline=self.config.absence_deadline,
+            patience=end_event.patience(native or account, own, self.config.min_poll_interval),
+            deadline=self.config.lost_after,
         )
 
     def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:

@@ -52,7 +52,7 @@ class Submitter(ClusterPart):
         self.barred = Barred()
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(largest_array(self.system, self.config.profile))
-        bundles = DagBundles(self.config.sync_limit) if self.config.dags == "sync" else None
+        bundles = DagBundles(self.config.max_bundle_size) if self.config.dags == "sync" else None
         self.bundles = BundleSync(self.folder.bundles, bundles) if bundles else None
         self._given: dict[str, Envelope] = {}
 

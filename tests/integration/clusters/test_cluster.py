@@ -78,7 +78,7 @@ def cluster(
         queue = "batch"
         node_cpus = 8
         node_memory = 16000
-        poll_longest = 4
+        max_poll_interval = 4
         kill_grace = 5
         setup = "{setup}"
 
@@ -89,22 +89,22 @@ def cluster(
         python = "{python}"
         node_cpus = 8
         node_memory = 16000
-        poll_longest = 4
+        max_poll_interval = 4
         setup = "export AIRFLOW_HOME={account.home}/airflow"
         dags = "sync"
-        sync_limit = "1 MiB"
+        max_bundle_size = "1 MiB"
 
         [sites.packed]
         kind = "slurm"
         mode = "allocation"
         max_allocations = 1
-        idle_seconds = 15
+        idle_timeout = 15
         ssh_conn_id = "hpc"
         work_dir = "{account.home}/lading-packed"
         python = "{python}"
         node_cpus = 8
         node_memory = 16000
-        poll_longest = 4
+        max_poll_interval = 4
         kill_grace = 5
         setup = "{setup}"
 
@@ -116,24 +116,24 @@ def cluster(
         parallel_environment = "smp"
         node_cpus = 8
         node_memory = 16000
-        poll_longest = 4
+        max_poll_interval = 4
         setup = "{setup}"
 
         [sites.barred]
         kind = "slurm"
-        takes_unnamed = false
+        accept_untargeted = false
         ssh_conn_id = "hpc"
         work_dir = "{account.home}/lading-barred"
         python = "{python}"
         node_cpus = 8
         node_memory = 16000
-        poll_longest = 4
+        max_poll_interval = 4
         resources = {{account = "nosuch"}}
         setup = "{setup}"
 
         [sites.lab]
         kind = "ssh"
-        takes_unnamed = false
+        accept_untargeted = false
         hosts = [{{ssh_conn_id = "lab", cpus = 2, memory = 2000}}]
         work_dir = "{lab.account.home}/lading"
         python = "{python}"

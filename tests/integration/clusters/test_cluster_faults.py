@@ -55,7 +55,7 @@ def make(
         monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", login.connection())
         site = site_kinds()[kind]
         table = {"ssh_conn_id": "cluster", "work_dir": work_dir, "python": str(python), "api_url": f"{api.url}"}
-        table |= {"node_cpus": 8, "node_memory": 16000, "poll_longest": 3, "kill_grace": 2, "absence_deadline": 30}
+        table |= {"node_cpus": 8, "node_memory": 16000, "max_poll_interval": 3, "kill_grace": 2, "lost_after": 30}
         table["setup"] = f"export AIRFLOW_HOME={account.home}/airflow AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900"
         config = site.config_model(kind=kind, **{**table, **options})
         made.append(Site(site("hpc", config, tmp_path / str(len(made)))))  # type: ignore[arg-type]

@@ -102,8 +102,7 @@ def make_hook(tmp_path: Path) -> Iterator[MakeHook]:
                 work_dir="~/work",
                 profile=profile,
                 runs_folder=tmp_path / "runs",
-                poll_shortest=0.3,
-                poll_longest=1.0,
+                max_poll_interval=1.0,
             )
         )
         return made[-1]

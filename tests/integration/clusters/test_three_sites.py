@@ -67,7 +67,7 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
             f"""
             [sites.hpc]
             kind = "slurm"
-            takes_unnamed = true
+            accept_untargeted = true
             ssh_conn_id = "hpc"
             work_dir = "{account.home}/lading-everywhere"
             python = "{node_python.make(account)}"
@@ -75,21 +75,21 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
             max_jobs = 2
             node_cpus = 8
             node_memory = 16000
-            poll_longest = 2
+            max_poll_interval = 2
             setup = "export AIRFLOW_HOME={account.home}/airflow {variables}"
 
             [sites.local]
-            takes_unnamed = true
+            accept_untargeted = true
             cpus = 1
             memory = "1 GiB"
 
             [sites.cloud]
             {service.toml}
-            takes_unnamed = true
+            accept_untargeted = true
             instance_types = ["m5.large", "m5.xlarge"]
             max_instances = 2
-            idle_seconds = 2
-            boot_seconds = 5
+            idle_timeout = 2
+            expected_boot_time = 5
             python = "{node_python.make(service.account)}"
             setup = "export AIRFLOW_HOME={service.account.home}/airflow {variables}"
             """

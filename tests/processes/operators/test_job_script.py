@@ -33,7 +33,7 @@ from tests.services import processes
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
     made = ToyCluster(tmp_path / "toy")
-    options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.05, poll_longest=0.1, absence_deadline=0.6)
+    options = SiteOptions(work_dir=str(tmp_path / "work"), max_poll_interval=0.1, lost_after=0.6)
     monkeypatch.setattr(job_script, "site_of", lambda name: RunSite(name, Toy(), SiteProfile(), options, made))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -34,7 +34,7 @@ class Log:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSite:
-    options = SiteOptions(work_dir=str(tmp_path / "work"), poll_shortest=0.05, poll_longest=0.1, absence_deadline=0.6)
+    options = SiteOptions(work_dir=str(tmp_path / "work"), max_poll_interval=0.1, lost_after=0.6)
     made = RunSite("toy", Toy(), SiteProfile(), options, ToyCluster(tmp_path / "toy"))
     monkeypatch.setattr(job_script_trigger, "site_of", lambda name: made)
     monkeypatch.setattr(job_script_trigger, "SETTLING", 0.0)
@@ -83,7 +83,7 @@ def test_a_trigger_tells_how_the_job_has_ended(site: RunSite) -> None:
 
 
 def test_one_question_for_all(site: RunSite) -> None:
-    site.options = site.options.model_copy(update={"poll_shortest": 0.2, "poll_longest": 0.2})
+    site.options = site.options.model_copy(update={"max_poll_interval": 0.2})
     records = submitted(site, "sleep 2", 12)
     cluster = site.transport
     assert isinstance(cluster, ToyCluster)

@@ -424,7 +424,7 @@ CLOUD = {
     "hpc": SITES["hpc"],
     "cloud": {
         **site(1, 1),
-        "takes_unnamed": True,
+        "accept_untargeted": True,
         "locations": [
             machine("big.cpu", 32, 8 * 1024, features=["avx512"]),
             machine("big.memory", 4, 256 * 1024),
@@ -571,7 +571,7 @@ def test_hints_wait_unread_where_lading_is_not_the_default(tmp_path: Path, parse
 
 PLACED = {
     "local": SITES["small"],
-    "hpc": site(64, 99999, dialect=SITES["hpc"]["dialect"], takes_unnamed=False),
+    "hpc": site(64, 99999, dialect=SITES["hpc"]["dialect"], accept_untargeted=False),
 }
 
 SCRIPTS = """
@@ -635,12 +635,12 @@ def test_a_task_that_names_no_site_must_fit_one_that_takes_such_tasks(tmp_path: 
         assert words in parsed.errors[f"{name}.py"]
         assert (
             "the task names no site, and only local may run such tasks: give it the hint site, valid: hpc; or set "
-            "takes_unnamed = true in the table of one of these" in parsed.errors[f"{name}.py"]
+            "accept_untargeted = true in the table of one of these" in parsed.errors[f"{name}.py"]
         )
 
 
 def test_where_no_site_takes_them_tasks_must_name_one(tmp_path: Path, parse: Parser) -> None:
-    sites = {name: {**site, "takes_unnamed": False, "has_sites_file": False} for name, site in PLACED.items()}
+    sites = {name: {**site, "accept_untargeted": False, "has_sites_file": False} for name, site in PLACED.items()}
     dags = {
         "bare": UNNAMED.replace("{hints}", ""),
         "named": UNNAMED.replace("{hints}", ', executor_config=resources(site="hpc")'),

@@ -50,7 +50,7 @@ def test_what_is_configured_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         ("[sites.here]\nkind = 'local'", 0.0625),
         ("[sites.local]\nenabled = false\n[sites.hpc]\nkind = 'slurm'", 0.25),
         ("[sites.hpc]\nkind = 'slurm'", 0.0625),
-        ("[sites.hpc]\nkind = 'slurm'\ntakes_unnamed = true", 0.25),
+        ("[sites.hpc]\nkind = 'slurm'\naccept_untargeted = true", 0.25),
         ("[sites.hpc]\nkind = 'slurm'\n[sites.local]", 0.25),
         ("[sites.local]\ncpus = 'many'", 0.25),
     ],

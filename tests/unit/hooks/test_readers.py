@@ -159,7 +159,17 @@ def test_files_of_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: b
     assert main(["script", "--body", "/dev/null", "--ini", str(path), "--scheduler", "slurm"]) in (0, 2)
 
 
-SITE_KEYS = ("cpus", "memory", "disk", "gpus", "instance_type", "time_limit", "patience", "kill_grace", "reserve_cpus")
+SITE_KEYS = (
+    "cpus",
+    "memory",
+    "disk",
+    "gpus",
+    "instance_type",
+    "time_limit",
+    "reservation_delay",
+    "kill_grace",
+    "reserve_cpus",
+)
 CLUSTER_KEYS = ("work_dir", "python", "queue", "node_cpus", "node_memory", "max_jobs", "api_url", "memory", "resources")
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from lading.hooks.batch.system import WholeNode
 from lading.hooks.cluster.jobs.config import ClusterConfig
+from lading.hooks.files.table_model import FORMER_KEYS
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.site_table import read_site
+from lading.plugin.manager import site_kinds
 
-DURATIONS = {"poll_shortest", "poll_longest", "absence_deadline", "never_deadline"}
+DURATIONS = {"max_poll_interval", "lost_after", "cancel_unrunnable_after"}
 TABLE = {"kind": "slurm", "work_dir": "/w", "python": "/p", "node_cpus": 4, "node_memory": "8 GiB"}
 
 
@@ -44,12 +46,36 @@ def test_every_length_of_time_of_runs_is_read_as_such() -> None:
 def test_memory(tmp_path: Path) -> None:
     for text, mib in (("64 GiB", 65536), (1000, 1000), ("1500", 1500)):
         assert WholeNode.model_validate({"cpus": 4, "memory": text}).memory == mib
-    found = config(node_memory="8 GiB", memory_overhead="1 GiB", node_disk="1 TiB", sync_limit="1 GiB", dags="sync")
-    assert (found.node_memory, found.memory_overhead, found.node_disk, found.sync_limit) == (8192, 1024, 2**20, 1024)
+    found = config(
+        node_memory="8 GiB", memory_overhead="1 GiB", node_disk="1 TiB", max_bundle_size="1 GiB", dags="sync"
+    )
+    assert (found.node_memory, found.memory_overhead, found.node_disk, found.max_bundle_size) == (
+        8192,
+        1024,
+        2**20,
+        1024,
+    )
     path = tmp_path / "sites.toml"
     path.write_text(
-        '[sites.hpc]\nkind = "slurm"\nabsence_deadline = "5 min"\n[sites.hpc.whole_node]\ncpus = 4\nmemory = "64 GiB"\n'
+        '[sites.hpc]\nkind = "slurm"\nlost_after = "5 min"\n[sites.hpc.whole_node]\ncpus = 4\nmemory = "64 GiB"\n'
     )
     site = read_site(path, "hpc")
-    assert site.options.absence_deadline == 300
+    assert site.options.lost_after == 300
     assert site.profile.profile.whole_node == WholeNode(cpus=4, memory=65536)
+
+
+def test_keys_of_before_the_first_release_are_refused_with_their_new_names(tmp_path: Path) -> None:
+    path = tmp_path / "sites.toml"
+    path.write_text('[sites.hpc]\nkind = "slurm"\nabsence_deadline = "5 min"\npoll_shortest = 2\n')
+    with pytest.raises(ProfileError) as raised:
+        read_site(path, "hpc")
+    assert "[sites.hpc]: absence_deadline is now called lost_after; rename it; poll_shortest is no longer a key" in str(
+        raised.value
+    )
+
+
+def test_a_former_key_is_no_key_of_any_kind_and_its_new_name_is_one() -> None:
+    models = [site.config_model for site in site_kinds().values()]
+    known = {key for model in models for key in model.model_fields}
+    assert not known & FORMER_KEYS.keys()
+    assert {name for name in FORMER_KEYS.values() if name is not None} <= known

@@ -186,7 +186,7 @@ def machine(cpus: float, memory: int = 64 * 1024, **more: Any) -> Location:
 
 LOCAL = PublishedSite((machine(16),), holds=True)
 QUEUE = PublishedSite((machine(64),), holds=False)
-CLOUD = PublishedSite((machine(8, instance_type="m"),), holds=True, launches=True, takes_unnamed=False)
+CLOUD = PublishedSite((machine(8, instance_type="m"),), holds=True, launches=True, accept_untargeted=False)
 UNNAMED = Resources(0.25, 512)
 
 

@@ -21,8 +21,8 @@ from lading.scheduling.resources import Resources
 
 SITES = {
     "lab": PublishedSite(stage_schemes=("s3",)),
-    "hpc": PublishedSite(stage_schemes=("http",), takes_unnamed=False),
-    "old": PublishedSite(takes_unnamed=False),
+    "hpc": PublishedSite(stage_schemes=("http",), accept_untargeted=False),
+    "old": PublishedSite(accept_untargeted=False),
 }
 
 
@@ -76,7 +76,7 @@ def batch(most: dict[str, int] | None, **options: Any) -> PublishedSite:
         most_nodes=None if most is None else tuple(most.items()),
         **options,
     )
-    names = ("dialect", "takes_unnamed", "burst_after", "has_sites_file", "rules", "arch")
+    names = ("dialect", "accept_untargeted", "burst_after", "has_sites_file", "rules", "arch")
     values = ({"system": "slurm", "profile": {}, "takes_layouts": True}, True, 0, True, {}, "x86_64")
     return known({"locations": [described(location)], **dict(zip(names, values, strict=True))})
 
@@ -99,7 +99,7 @@ def batch(most: dict[str, int] | None, **options: Any) -> PublishedSite:
 def test_more_nodes_than_any_place_can_ever_give_are_an_import_error(
     hints: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machines = PublishedSite((Location("", Resources(16, 65536)),), takes_unnamed=False)
+    machines = PublishedSite((Location("", Resources(16, 65536)),), accept_untargeted=False)
     sites = {"hpc": batch({"": 4, "short": 2, "long": 9}), "small": batch({"": 2}), "ec2": machines}
     monkeypatch.setattr(hint_checks, "known_sites", lambda: (sites, Resources()))
     with pytest.raises(HintError) as error:
@@ -140,7 +140,7 @@ def test_explain_knows_what_a_controller_has_published(tmp_path: Path, monkeypat
     monkeypatch.setattr(type(settings), "published_sites", property(lambda _: file))
     assert most_nodes(settings) == {}, "no controller has run"
     location = Location("hpc", Resources(16, 65536), most_nodes=(("", 4), ("short", 2)))
-    site = {"locations": [described(location)], "dialect": None, "takes_unnamed": True, "burst_after": 0}
+    site = {"locations": [described(location)], "dialect": None, "accept_untargeted": True, "burst_after": 0}
     site |= {"has_sites_file": True, "rules": {}, "arch": "x86_64"}
     file.write_text(json.dumps({"sites": {"hpc": site}}))
     assert most_nodes(settings) == {"hpc": (("", 4), ("short", 2))}

@@ -296,7 +296,13 @@ def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
         ("node_gpus = nan", "node_gpus = nan: a finite number is expected"),
         ('queue = "a\\nb"', "queue = 'a\\nb': one line of text is expected"),
         ("[sites.hpc.whole_node]\ncpus = true", "whole_node.cpus = True: neither true nor false"),
-        ("poll_shortest = 1", "poll_shortest = 1"),
+        ("max_poll_interval = 1", "max_poll_interval = 1"),
+        ("poll_longest = 30", "[sites.hpc] poll_longest is now called max_poll_interval; rename it"),
+        (
+            "poll_shortest = 2",
+            "[sites.hpc] poll_shortest is no longer a key, and what was its default holds; remove it",
+        ),
+        ("boot = 'true'", "[sites.hpc] boot is unknown; the keys are: "),
         ("mode = 'pilot'", "mode = 'pilot'"),
         ("modes = 'job'", "modes is unknown; the keys are: kind, "),
         ("nodes = 2", "nodes = 2: Input should be 'ignore'"),
@@ -320,17 +326,17 @@ OTHER = CLUSTER.replace("hpc", "other")
     [
         (None, ["local"], []),
         (CLUSTER, ["local"], ["hpc"]),
-        (CLUSTER + "takes_unnamed = true", ["hpc"], ["local"]),
-        (CLUSTER + "takes_unnamed = false", ["local"], ["hpc"]),
-        (CLUSTER + "takes_unnamed = true" + OTHER + "takes_unnamed = true", ["hpc", "other"], ["local"]),
+        (CLUSTER + "accept_untargeted = true", ["hpc"], ["local"]),
+        (CLUSTER + "accept_untargeted = false", ["local"], ["hpc"]),
+        (CLUSTER + "accept_untargeted = true" + OTHER + "accept_untargeted = true", ["hpc", "other"], ["local"]),
         ("[sites.local]\nenabled = false" + CLUSTER + OTHER, ["hpc"], ["other"]),
         (CLUSTER + OTHER + "[sites.local]\nenabled = false\nkind = 'local'", ["hpc"], ["other"]),
         ("[sites.local]" + CLUSTER, ["local"], ["hpc"]),
         (CLUSTER + "[sites.local]\ncpus = 2", ["hpc"], ["local"]),
         (CLUSTER + "[sites.box]\nkind = 'local'", ["hpc"], ["box"]),
-        ("[sites.local]" + CLUSTER + "takes_unnamed = true", ["local", "hpc"], []),
-        ("[sites.local]\ntakes_unnamed = false" + CLUSTER + "takes_unnamed = true", ["hpc"], ["local"]),
-        ("[sites.local]\ntakes_unnamed = false" + CLUSTER, [], ["local", "hpc"]),
+        ("[sites.local]" + CLUSTER + "accept_untargeted = true", ["local", "hpc"], []),
+        ("[sites.local]\naccept_untargeted = false" + CLUSTER + "accept_untargeted = true", ["hpc"], ["local"]),
+        ("[sites.local]\naccept_untargeted = false" + CLUSTER, [], ["local", "hpc"]),
         (CLUSTER.replace("hpc", "local") + OTHER, ["local"], ["other"]),
     ],
 )
@@ -338,10 +344,10 @@ def test_which_sites_there_are_and_which_take_tasks_that_name_none(
     make: Make, text: str | None, takers: list[str], others: list[str]
 ) -> None:
     sites = load_sites(make(text))
-    assert [name for name, site in sites.items() if site.config.takes_unnamed] == takers
-    assert [name for name, site in sites.items() if not site.config.takes_unnamed] == others
+    assert [name for name, site in sites.items() if site.config.accept_untargeted] == takers
+    assert [name for name, site in sites.items() if not site.config.accept_untargeted] == others
     known = known_sites(make(text))
-    assert [name for name, site in known.items() if site.takes_unnamed] == takers
+    assert [name for name, site in known.items() if site.accept_untargeted] == takers
 
 
 @pytest.mark.parametrize(
@@ -351,12 +357,12 @@ def test_every_kind_takes_the_options_of_all(make: Make, text: str) -> None:
     table = CLUSTER.replace('kind = "slurm"', text) if "local" not in text else f"[sites.hpc]\n{text}\n"
     [site] = [
         site
-        for name, site in load_sites(make(f"{table}\nburst_after = '1h'\ntakes_unnamed = true")).items()
+        for name, site in load_sites(make(f"{table}\nburst_after = '1h'\naccept_untargeted = true")).items()
         if name == "hpc"
     ]
-    assert (site.config.burst_after, site.config.takes_unnamed) == (3600, True)
+    assert (site.config.burst_after, site.config.accept_untargeted) == (3600, True)
     assert load_sites(make(f"{table}\nburst_after = 0"))["hpc"].config.burst_after == 0
-    for line in ("takes_unnamed = 'yes'", "takes_unnamed = 1", "burst_after = -1", "burst_after = 'soon'"):
+    for line in ("accept_untargeted = 'yes'", "accept_untargeted = 1", "burst_after = -1", "burst_after = 'soon'"):
         with pytest.raises(SitesError, match=line.partition(" ")[0]):
             load_sites(make(f"{table}\n{line}"))
 
@@ -370,7 +376,7 @@ def test_what_is_published_has_the_order_of_the_file_and_its_options(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = make(
-        '[sites.a]\nkind = "local"\n[sites.b]\nkind = "local"\nburst_after = 5\ntakes_unnamed = true' + CLUSTER
+        '[sites.a]\nkind = "local"\n[sites.b]\nkind = "local"\nburst_after = 5\naccept_untargeted = true' + CLUSTER
     )
     settings.state_folder.mkdir(exist_ok=True)
     sites = load_sites(settings)
@@ -380,7 +386,7 @@ def test_what_is_published_has_the_order_of_the_file_and_its_options(
     seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["b"]]]
     housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["b"], Observation(seen))  # type: ignore[arg-type]
     found = [
-        (name, site.takes_unnamed, site.burst_after, site.has_sites_file)
+        (name, site.accept_untargeted, site.burst_after, site.has_sites_file)
         for name, site in known_sites(settings).items()
     ]
     assert found == [("a", True, 0, True), ("b", True, 5, True), ("hpc", False, 0, False)]
@@ -443,5 +449,5 @@ def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
 
 
 def test_what_is_for_another_policy_is_refused(make: Make) -> None:
-    with pytest.raises(SitesError, match="rest mean nothing without policy = 'data_locality'"):
-        load_sites(make('[sites.local]\nkind = "local"\nrest = "cheapest"\n'))
+    with pytest.raises(SitesError, match="locality_fallback mean nothing without policy = 'data_locality'"):
+        load_sites(make('[sites.local]\nkind = "local"\nlocality_fallback = "cheapest"\n'))

@@ -166,7 +166,7 @@ class House:
 
 def made(name: str, spools: Path) -> Watched:
     """A site of one cpu, with an agent of its own."""
-    return Watched(name, LocalConfig(takes_unnamed=True, cpus=1, memory=1000, kill_grace=2), spools / name)
+    return Watched(name, LocalConfig(accept_untargeted=True, cpus=1, memory=1000, kill_grace=2), spools / name)
 
 
 @pytest.fixture(scope="module")

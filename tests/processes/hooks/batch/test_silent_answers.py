@@ -98,7 +98,7 @@ class ToyById(Toy):
 
 def test_a_run_of_which_nothing_is_said_goes_on(tmp_path: Path) -> None:
     cluster = ToyCluster(tmp_path / "toy")
-    options = SiteOptions(work_dir=str(tmp_path / "work"), absence_deadline=0.6)
+    options = SiteOptions(work_dir=str(tmp_path / "work"), lost_after=0.6)
     site = RunSite("toy", ToyById(), SiteProfile(), options, cluster)
     known, silent = advanced(site, placed(site, "sleep 60", 2))
     (cluster.folder / "bin/toy-list").write_text(f"#!/bin/sh\necho {known.job_id} {known.jobname}\n")
@@ -136,7 +136,7 @@ class Named(Toy):
 
 
 def placed_at(tmp_path: Path, system: Toy, **resources: Any) -> tuple[RunSite, RunRecord]:
-    options = SiteOptions(work_dir=str(tmp_path / "work"), absence_deadline=0.6)
+    options = SiteOptions(work_dir=str(tmp_path / "work"), lost_after=0.6)
     site = RunSite("toy", system, SiteProfile(), options, ToyCluster(tmp_path / "toy"))
     (record,) = advanced(site, placed(site, "sleep 60", **resources))
     return site, record

@@ -343,7 +343,7 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchHook]
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     folders = {"work_dir": str(tmp_path / "work"), "runs_folder": tmp_path / "runs"}
-    speed: Any = {"poll_shortest": 0.05, "poll_longest": 0.1, "absence_deadline": 0.6}
+    speed: Any = {"max_poll_interval": 0.1, "lost_after": 0.6}
     with BatchHook(Toy(), transport=ToyCluster(tmp_path / "toy"), **folders, **speed) as made:  # type: ignore[arg-type]
         yield made
 

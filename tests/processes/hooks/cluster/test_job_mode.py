@@ -351,7 +351,7 @@ def test_a_job_whose_output_says_that_it_was_killed_for_its_memory(
     [("DependencyNeverSatisfied", 900, True), ("PartitionTimeLimit", 900, False), ("PartitionTimeLimit", 1, True)],
 )
 def test_what_can_never_start_is_cancelled(tmp_path: Path, reason: str, deadline: int, ends: bool) -> None:
-    paper = Paper(tmp_path, never_deadline=deadline)
+    paper = Paper(tmp_path, cancel_unrunnable_after=deadline)
     paper.give("a")
     paper.go()
     paper.write("queue", paper.read("queue").replace("|Priority|", f"|{reason}|"))

@@ -198,16 +198,16 @@ def test_the_check_says_what_is_in_the_bundles(site: Site) -> None:
     assert found["bundle 'mine' can be read: 1 files, 0.0 KiB"]
     [bad] = [words for words, good in found.items() if not good]
     assert bad.startswith("Dag bundle 'away' cannot be read: ")
-    small = site.config.model_copy(update={"sync_limit": 1})
+    small = site.config.model_copy(update={"max_bundle_size": 1})
     (site.dags / "large").write_bytes(bytes(2**21))
-    assert any("more than sync_limit = 1 MiB" in check.words for check in checks._bundles(small))
+    assert any("more than max_bundle_size = 1 MiB" in check.words for check in checks._bundles(small))
 
 
 def test_a_limit_without_sync_means_nothing(site: Site) -> None:
-    table = {**site.config.model_dump(exclude_unset=True), "dags": "shared", "sync_limit": "1 GiB"}
-    with pytest.raises(ValueError, match="sync_limit means nothing without dags = 'sync'"):
+    table = {**site.config.model_dump(exclude_unset=True), "dags": "shared", "max_bundle_size": "1 GiB"}
+    with pytest.raises(ValueError, match="max_bundle_size means nothing without dags = 'sync'"):
         ClusterConfig.model_validate(table)
-    assert ClusterConfig.model_validate({**table, "dags": "sync"}).sync_limit == 1024
+    assert ClusterConfig.model_validate({**table, "dags": "sync"}).max_bundle_size == 1024
 
 
 def test_an_envelope_of_an_older_controller_can_be_read(site: Site) -> None:

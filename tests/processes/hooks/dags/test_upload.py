@@ -133,7 +133,7 @@ def test_a_bundle_that_cannot_be_read_or_is_too_large(cluster: Cluster) -> None:
     cluster.write("mine/dag.py", "a")
     bound = cluster.prepare("missing", "large", "mine")
     assert "'missing' cannot be read" in str(bound.wait_of(envelope("missing")))
-    assert "more than sync_limit = 1 MiB" in str(bound.refusal_of(envelope("large")))
+    assert "more than max_bundle_size = 1 MiB" in str(bound.refusal_of(envelope("large")))
     assert bound.hash_of(envelope("mine")), "one of them does not hold up the others"
 
 

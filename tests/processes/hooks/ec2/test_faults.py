@@ -45,7 +45,7 @@ def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_o
     for name in ("CONNECT_TIMEOUT", "LAUNCH_TIMEOUT", "READ_TIMEOUT"):
         monkeypatch.setattr(client, name, 1)
     monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", 3.0)  # less than it is away
-    drive, before = make(poll_longest=1), len(service.ledger())
+    drive, before = make(max_poll_interval=1), len(service.ledger())
     works, goes = drive.up(2)
     api.delays[HEALTH] = 10
     [long] = drive.give(works)
@@ -169,9 +169,13 @@ def test_a_machine_that_is_never_reached_is_given_up_in_words_and_another_offeri
     fault: Callable[[FakeEC2, Drive], str],
 ) -> None:
     monkeypatch.setattr(life, "LEAST_BOOT", 8.0)
-    options = {"instance_types": ("m5.large", "m5.xlarge"), "subnets": (service.subnets[ZONE],), "boot_seconds": 1}
+    options = {
+        "instance_types": ("m5.large", "m5.xlarge"),
+        "subnets": (service.subnets[ZONE],),
+        "expected_boot_time": 1,
+    }
     drive, before = make(**options), len(service.ledger())
-    drive.site.config = drive.site.config.model_copy(update={"idle_seconds": 1})
+    drive.site.config = drive.site.config.model_copy(update={"idle_timeout": 1})
     if fault is not hanging:
         words = fault(service, drive)
     driven = Driven(drive.answered())
@@ -204,7 +208,9 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     monkeypatch.setattr(pace, "FIRST_HOLD", 15.0)
     monkeypatch.setattr(pace, "LONGEST_HOLD", 15.0)
     service.never_boots("*")
-    drive = make(instance_types=("m5.*", "c5.*"), subnets=(service.subnets[ZONE],), boot_seconds=1, idle_seconds=1)
+    drive = make(
+        instance_types=("m5.*", "c5.*"), subnets=(service.subnets[ZONE],), expected_boot_time=1, idle_timeout=1
+    )
     before, driven = len(service.ledger()), Driven(drive.answered())
     driven.put(pace.MOST_SILENT, cpus=2)  # each asks for a machine of its own
 
@@ -231,8 +237,8 @@ def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
 ) -> None:
     monkeypatch.setattr(connection, "SECONDS_UNTIL_LATE", 2.0)
     api.delays[HEALTH] = 60
-    drive = make(poll_longest=1)
-    drive.site.fleet.config = drive.site.config.model_copy(update={"absence_deadline": 8})
+    drive = make(max_poll_interval=1)
+    drive.site.fleet.config = drive.site.config.model_copy(update={"lost_after": 8})
     [name] = drive.up()
     [job] = drive.give(name)
     drive.wait_for("started", job)
@@ -253,7 +259,7 @@ def test_a_machine_whose_lading_is_refused_is_never_up_and_given_up_in_words(
     python.write_text(f'#!/bin/sh\n[ "$2" != lading.executors.host ] || exit 3\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     tmp_path.chmod(0o755)
-    drive = make(python=str(python), boot_seconds=1)
+    drive = make(python=str(python), expected_boot_time=1)
     [name] = drive.order()
     [released] = drive.wait_for("released", name)
     assert released["message"].startswith("it was booting for more than 8 s: Lading does not answer there")
@@ -264,9 +270,9 @@ def test_a_machine_whose_lading_is_refused_is_never_up_and_given_up_in_words(
 def test_a_machine_that_takes_no_jobs_and_has_none_is_given_up(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drive = make(poll_longest=1)
+    drive = make(max_poll_interval=1)
     [name] = drive.up()
-    drive.site.fleet.config = drive.site.config.model_copy(update={"absence_deadline": 8})
+    drive.site.fleet.config = drive.site.config.model_copy(update={"lost_after": 8})
     monkeypatch.setattr(Machine, "note", property(lambda _: "its disk is full"))
     drive.until(lambda states: states.get(name) is LocationState.UNREACHABLE)
     assert len(service.living()) == 1, "it may be mended"

@@ -23,8 +23,8 @@ def test_a_machine_of_an_ssm_parameter_behind_a_jump_host_that_boots_and_is_read
             ami={"x86_64": "/lading/image"},
             jump_host=f"-F {jump.client_config} site",
             api="tunnel",
-            boot=f"echo by $(id -un) > {installed}",
-            ready=f"test -e {allowed} && grep -q . {installed}",
+            boot_script=f"echo by $(id -un) > {installed}",
+            readiness_probe=f"test -e {allowed} && grep -q . {installed}",
         )
         [name] = drive.order()
         drive.answered()

@@ -195,8 +195,8 @@ def house(
         "api_url": api.url,
         "kill_grace": 2,
         "disk": "16 TiB",
-        "idle_seconds": 1,
-        "boot_seconds": 5,
+        "idle_timeout": 1,
+        "expected_boot_time": 5,
         "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
     }
     made = House(airflow_database, EC2Config(**table), tmp_path)

@@ -108,7 +108,7 @@ def test_a_machine_that_somebody_stops_is_terminated(
 def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drive = make(capacity_type="spot", poll_longest=1)
+    drive = make(capacity_type="spot", max_poll_interval=1)
     [name] = drive.up(capacity_type="spot")
     drive.until(lambda _: drive.last is not None and drive.last.market is not None)  # prices were asked for once
     monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
@@ -143,7 +143,7 @@ def test_jobs_get_the_cheapest_machines_that_fit_though_a_zone_has_none_and_thes
     make: Callable[..., Drive], service: FakeEC2
 ) -> None:
     service.refuse("ice", zone="us-east-1a")
-    options = {"instance_types": ("m5.large", "m5.xlarge"), "idle_seconds": 2, "boot_seconds": 5}
+    options = {"instance_types": ("m5.large", "m5.xlarge"), "idle_timeout": 2, "expected_boot_time": 5}
     driven = Driven(make(**options).answered())
     jobs = driven.put(4)
     ends = driven.wait_for("finished", jobs, 2 * PATIENCE)
@@ -164,7 +164,7 @@ def test_what_a_type_has_less_than_its_specification_makes_no_launch_loop(
 ) -> None:
     service.shrink(KIND, 5000)
     before = len(service.ledger())
-    driven = Driven(make(instance_types=("m5.large", "m5.xlarge"), idle_seconds=2).answered())
+    driven = Driven(make(instance_types=("m5.large", "m5.xlarge"), idle_timeout=2).answered())
     now = time.time()
     big = Envelope(str(uuid.uuid4()), probe.workload(), Resources(1, 6500), None, None, 0, now, now + 3600)
     driven.solo.put([big])
@@ -226,7 +226,7 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
 def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(
     make: Callable[..., Drive], service: FakeEC2
 ) -> None:
-    drive = make(poll_longest=1)
+    drive = make(max_poll_interval=1)
     # So short a time is refused in a table: machines would end while a controller is only slow.
     drive.site.config = drive.site.config.model_copy(update={"orphan_after": 20})
     [name] = drive.up()

@@ -52,9 +52,7 @@ def cluster(tmp_path: Path) -> ToyCluster:
 @pytest.fixture
 def make_site(cluster: ToyCluster, tmp_path: Path) -> MakeSite:
     def make(**profile: Any) -> RunSite:
-        options = SiteOptions(
-            work_dir=str(tmp_path / "work"), poll_shortest=0.05, poll_longest=0.1, absence_deadline=0.6
-        )
+        options = SiteOptions(work_dir=str(tmp_path / "work"), max_poll_interval=0.1, lost_after=0.6)
         return RunSite("toy", Toy(), SiteProfile(profile=Profile(**profile)), options, cluster)
 
     return make

@@ -42,7 +42,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyCluster:
 @pytest.fixture
 def make_hook(cluster: ToyCluster, tmp_path: Path) -> Callable[..., BatchHook]:
     def make(**options: Any) -> BatchHook:
-        speed = {"poll_shortest": 0.05, "poll_longest": 0.1, "absence_deadline": 0.6, **options}
+        speed = {"max_poll_interval": 0.1, "lost_after": 0.6, **options}
         return BatchHook(
             Toy(), transport=cluster, work_dir=str(tmp_path / "work"), runs_folder=tmp_path / "runs", **speed
         )
@@ -223,12 +223,14 @@ def test_names_of_our_own_are_refused(hook: BatchHook, tmp_path: Path) -> None:
 
 
 def test_unknown_options_and_systems() -> None:
-    with pytest.raises(TypeError, match="poll_shortest"):
+    with pytest.raises(TypeError, match="max_poll_interval"):
         BatchHook("slurm", interval=3)
+    with pytest.raises(TypeError, match="poll_longest is now called max_poll_interval; rename it"):
+        BatchHook("slurm", poll_longest=3)
     with pytest.raises(ValueError, match="slurm, pbspro"):
         BatchHook("condor")
-    with pytest.raises(ValueError, match="absence_deadline"):
-        BatchHook("slurm", absence_deadline=0)
+    with pytest.raises(ValueError, match="lost_after"):
+        BatchHook("slurm", lost_after=0)
 
 
 def test_a_site_of_the_sites_file(tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ def test_runs_that_have_not_ended_are_kept(hook: BatchHook, cluster: ToyCluster)
 def test_no_more_are_submitted_than_may_be(cluster: ToyCluster, tmp_path: Path) -> None:
     profile = SiteProfile(profile=Profile(max_submitted=1))
     work, runs = str(tmp_path / "work"), tmp_path / "runs"
-    hook = BatchHook(Toy(), transport=cluster, work_dir=work, runs_folder=runs, profile=profile, poll_shortest=0.05)
+    hook = BatchHook(Toy(), transport=cluster, work_dir=work, runs_folder=runs, profile=profile, max_poll_interval=0.05)
     first, second = hook.submit(JobScript("sleep 0.5")), hook.submit(JobScript("sleep 0.4"))
     assert (first.job_id, second.job_id, second.status) == ("1", None, "queued")
     assert "max_submitted" in str(second.record.reason)
@@ -493,7 +495,7 @@ def test_the_names_of_ipyparallel(hook: BatchHook) -> None:
 
 def test_nothing_is_saved_where_nobody_wants_it(cluster: ToyCluster, tmp_path: Path) -> None:
     work_dir = str(tmp_path / "work")
-    hook = BatchHook(Toy(), transport=cluster, work_dir=work_dir, runs_folder=None, poll_shortest=0.05)
+    hook = BatchHook(Toy(), transport=cluster, work_dir=work_dir, runs_folder=None, max_poll_interval=0.05)
     script = JobScript("echo hi")
     first, second = hook.submit(script), hook.submit(script)
     assert first.token != second.token

@@ -28,7 +28,7 @@ def cluster(tmp_path: Path) -> ToyCluster:
 
 
 def site_at(cluster: ToyCluster, system: Toy | None = None, *, setup: str = "", **profile: Any) -> RunSite:
-    options = SiteOptions(work_dir=str(cluster.folder.parent / "work"), absence_deadline=0.6, setup=setup)
+    options = SiteOptions(work_dir=str(cluster.folder.parent / "work"), lost_after=0.6, setup=setup)
     return RunSite("toy", system or Toy(), SiteProfile(profile=Profile(**profile)), options, cluster)
 
 

@@ -75,7 +75,7 @@ def home(service: FakeEC2, airflow_database: Engine, tmp_path: Path, monkeypatch
     (tmp_path / "sites.toml").write_text(f"""
         [sites.local]
         kind = "local"
-        takes_unnamed = true
+        accept_untargeted = true
 
         [sites.lab]
         kind = "slurm"
@@ -89,12 +89,12 @@ def home(service: FakeEC2, airflow_database: Engine, tmp_path: Path, monkeypatch
         [sites.cloud]
         kind = "ec2"
         aws_conn_id = ""
-        takes_unnamed = true
+        accept_untargeted = true
         subnets = {list(service.subnets.values())}
         ami = {{x86_64 = "{service.ami["x86_64"]}"}}
         instance_types = ["m5.large"]
-        boot_seconds = {BOOT}
-        idle_seconds = {IDLE}
+        expected_boot_time = {BOOT}
+        idle_timeout = {IDLE}
         work_dir = "/var/lading"
         python = "/usr/bin/python3"
         user = "nobody"

@@ -60,14 +60,14 @@ SITES = """
 [sites.local]
 kind = "local"
 memory_limit = "3 GiB"
-takes_unnamed = true
+accept_untargeted = true
 
 [sites.hpc]
 kind = "slurm"
 work_dir = "/scratch/lading"
 python = "/apps/python"
 setup = "module load mpi"
-takes_unnamed = true
+accept_untargeted = true
 node_cpus = 16
 node_memory = "32 GiB"
 api_url = "http://airflow:8080/execution/"

@@ -330,7 +330,7 @@ def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one_before_its_time
 ) -> None:
     first, second = FakeSite("a", tmp_path, []), FakeSite("b", tmp_path, [])
     first.config = SiteConfig(kind="fake", burst_after=burst_after)
-    second.config = SiteConfig(kind="fake", takes_unnamed=True)
+    second.config = SiteConfig(kind="fake", accept_untargeted=True)
     here = house(engine, settings, [first, second], {"t": "a"})
     with Session(engine) as session:
         job = session.get_one(JobRow, "t")

@@ -117,7 +117,7 @@ def test_without_retry_delay_a_place_is_sought_in_every_tick(engine: Engine, tmp
 def test_with_none_there_is_an_attempt_at_each_end_of_a_job_and_none_between(
     engine: Engine, tmp_path: Path, policy: Asked
 ) -> None:
-    here = house(engine, tmp_path, policy, retry_delay="0")
+    here = house(engine, tmp_path, policy, placement_interval="0")
     here.add("t", State.RUNNING, "here")
     here.add("a")
     here.tick(3)

@@ -300,7 +300,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     """A whole controller: what is asked for ahead is there when the job comes, and it begins in it."""
     monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
     site = FakeElasticSite("hpc", tmp_path / "hpc")
-    site.config = site.config.model_copy(update={"takes_unnamed": True})
+    site.config = site.config.model_copy(update={"accept_untargeted": True})
     house = House(airflow_database, make_settings(tmp_path / "state"), [site])
     session.execute(update(InstanceRow).values(ready_at=3600.0))  # it takes an hour
     begun = time.time() - 10

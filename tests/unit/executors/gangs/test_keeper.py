@@ -222,7 +222,7 @@ def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None
 
 
 def test_a_site_says_how_often_it_is_tried_where_the_hints_do_not(house: House, lab: HoldingSite) -> None:
-    lab.config = SiteConfig(kind="fake", takes_unnamed=True, attempts={"pauses": ["90s"], "count": 3})  # type: ignore[arg-type]
+    lab.config = SiteConfig(kind="fake", accept_untargeted=True, attempts={"pauses": ["90s"], "count": 3})  # type: ignore[arg-type]
     lab.lies = "refused"
     house.queue("head", "workers.0")
     house.queue("own", gang=None, attempts=AttemptSchedule(count=2))

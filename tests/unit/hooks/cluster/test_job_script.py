@@ -51,7 +51,7 @@ def test_an_array_runs_one_task_per_element(name: str, array: str, index: str) -
 
 
 def test_jobs_have_their_scratch_folders_where_the_site_says() -> None:
-    assert script("slurm", 1, scratch="$FAST/jobs", keep_failed="0")[-1].endswith(
+    assert script("slurm", 1, scratch="$FAST/jobs", keep_failed_scratch="0")[-1].endswith(
         " --keep-failed 0 --scratch '$FAST/jobs'"
     )
 

@@ -123,7 +123,7 @@ def test_a_bundle_that_is_too_large(configure: Any, tmp_path: Path) -> None:
     (tmp_path / "dag.py").write_text("x")
     (tmp_path / "data.bin").write_bytes(bytes(3 * 2**19))
     (tmp_path / "more.bin").write_bytes(bytes(2**19))
-    with pytest.raises(BundleRefused, match=r"has 2.0 MiB, more than sync_limit = 1 MiB; .* data.bin \(1.5 MiB\)"):
+    with pytest.raises(BundleRefused, match=r"has 2.0 MiB, more than max_bundle_size = 1 MiB; .* data.bin \(1.5 MiB\)"):
         DagBundles(1).look(Bundle("mine", None))
     assert DagBundles(3).look(Bundle("mine", None)) is not None
 

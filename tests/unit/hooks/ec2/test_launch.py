@@ -85,7 +85,7 @@ def test_orders_are_put_together_where_they_are_alike() -> None:
 
 
 def test_user_data_is_a_cloud_config_with_the_keys_and_nothing_of_ours_that_is_secret() -> None:
-    text = user_data(config(boot="echo hello"), US, "L1")
+    text = user_data(config(boot_script="echo hello"), US, "L1")
     head, _, document = text.partition("\n")
     found = json.loads(document)
     assert head == "#cloud-config"
@@ -125,9 +125,9 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
 
 
 def test_user_data_that_is_too_long_for_ec2_is_refused() -> None:
-    EC2Site.refuse(config(boot="true\n" * 100))
+    EC2Site.refuse(config(boot_script="true\n" * 100))
     with pytest.raises(ValueError, match="have it download"):
-        EC2Site.refuse(config(boot="x" * boot.MOST_USER_DATA))
+        EC2Site.refuse(config(boot_script="x" * boot.MOST_USER_DATA))
 
 
 def test_only_what_this_deployment_has_launched_is_ours_whatever_its_tags_say() -> None:

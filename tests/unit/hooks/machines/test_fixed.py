@@ -37,10 +37,10 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"hosts": [{"ssh_conn_id": "a", "cores": 4}]}, "cores"),
         ({"hosts": [{"ssh_conn_id": "a", "usd_per_hour": -1}]}, "usd_per_hour"),
         ({"work_dir": "lading"}, "an absolute path is expected"),
-        ({"sync_limit": 5}, "sync_limit means nothing without dags = 'sync'"),
+        ({"max_bundle_size": 5}, "max_bundle_size means nothing without dags = 'sync'"),
         ({"api_url": "airflow"}, "no URL of an API"),
-        ({"idle_seconds": 0}, "idle_seconds"),
-        ({"idle_seconds": 45}, "too short: agents would end between two questions; give 60 or more"),
+        ({"idle_timeout": 0}, "idle_timeout"),
+        ({"idle_timeout": 45}, "too short: agents would end between two questions; give 60 or more"),
     ],
 )
 def test_tables_that_are_wrong(changes: dict[str, Any], words: str) -> None:
@@ -76,7 +76,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FixedSite:
     """Nobody talks to its machines."""
     monkeypatch.setattr("lading.hooks.machines.fixed.FIRST_ANSWER", 0.0)
     monkeypatch.setattr("lading.hooks.polling.rounds.Rounds.start", lambda self: None)
-    return FixedSite("lab", SSHConfig(**table(absence_deadline=100)), tmp_path)
+    return FixedSite("lab", SSHConfig(**table(lost_after=100)), tmp_path)
 
 
 def answer(site: FixedSite, name: str) -> None:

@@ -32,7 +32,7 @@ work_dir = "/shared"
 python = "/python"
 node_cpus = 16
 node_memory = "64 GiB"
-takes_unnamed = true
+accept_untargeted = true
 
 [sites.four]
 kind = "pbspro"
@@ -40,7 +40,7 @@ work_dir = "/shared"
 python = "/python"
 node_cpus = 8
 node_memory = "64 GiB"
-takes_unnamed = true
+accept_untargeted = true
 
 [sites.small]
 kind = "slurm"
@@ -48,7 +48,7 @@ work_dir = "/shared"
 python = "/python"
 node_cpus = 2
 node_memory = "64 GiB"
-takes_unnamed = true
+accept_untargeted = true
 """
 
 
@@ -157,7 +157,7 @@ kind = "ssh"
 work_dir = "/shared"
 python = "/python"
 hosts = [{ssh_conn_id = "m1", cpus = 16, memory = "64 GiB"}]
-takes_unnamed = true
+accept_untargeted = true
 """
 
 

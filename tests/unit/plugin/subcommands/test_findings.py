@@ -173,11 +173,11 @@ def test_where_tasks_without_a_site_run_is_said(settings: Settings, tmp_path: Pa
     assert words.endswith("which fits site hpc: it runs there as a batch job, so the nodes need its Dag")
     assert warns
     assert "a JobScriptOperator is an import error unless" in here
-    words, warns, here = found(CLUSTER + "takes_unnamed = true\n[sites.local]\nenabled = true")
+    words, warns, here = found(CLUSTER + "accept_untargeted = true\n[sites.local]\nenabled = true")
     assert (words.partition("which ")[2][:13], warns) == ("fits site hpc", False)
-    found("[sites.local]\ntakes_unnamed = false" + CLUSTER)
+    found("[sites.local]\naccept_untargeted = false" + CLUSTER)
     assert not default_finding(settings).good
-    path.write_text(CLUSTER + "takes_unnamed = true")
+    path.write_text(CLUSTER + "accept_untargeted = true")
     wide = default_finding(replace(settings, default_resources=Resources(cpus=33)))
     assert "site hpc has" in wide.words
     assert "site local" not in wide.words

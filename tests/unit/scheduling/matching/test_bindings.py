@@ -26,7 +26,7 @@ NODE = Resources(cpus=4, memory=8192)
 QUEUE = Location("hpc", NODE, hints=frozenset([NATIVE]), max_jobs=10)
 HPC = SiteView(name="hpc", locations=[QUEUE], possible=[QUEUE])
 TYPES = [Location(name, NODE, instance_type=f"{name}.xlarge") for name in ("c7i", "c7g", "m7i")]
-CLOUD = SiteView(name="cloud", locations=TYPES, possible=TYPES, takes_unnamed=False)
+CLOUD = SiteView(name="cloud", locations=TYPES, possible=TYPES, accept_untargeted=False)
 LOCAL = SiteView(name="local", locations=[Location("here", NODE)], possible=[Location("here", NODE)])
 
 

@@ -115,7 +115,7 @@ def test_a_job_that_is_held_back_for_others_goes_nowhere_else() -> None:
     assert (sites_of(found), told(found.waits)) == ({"a": "local"}, {"b": None, "c": None})
     only_lab = replace(jobs[1], site="lab")
     assert sites_of(assign([jobs[0], only_lab], view("local", queue), view("lab", MACHINE))) == {"a": "local"}
-    elsewhere = view("lab", MACHINE, takes_unnamed=False)
+    elsewhere = view("lab", MACHINE, accept_untargeted=False)
     assert sites_of(assign([jobs[0], only_lab], view("local", queue), elsewhere)) == {"a": "local", "b": "lab"}
 
 
@@ -216,12 +216,14 @@ def test_where_all_that_can_run_a_job_are_in_trouble_it_waits_for_all() -> None:
 
 
 def test_a_job_without_a_site_goes_to_those_alone_that_take_it() -> None:
-    local = view("local", MACHINE, takes_unnamed=False)
+    local = view("local", MACHINE, accept_untargeted=False)
     hpc = view("hpc", replace(MACHINE, capacity=Resources(64, 9999)))
     assert sites_of(assign([waits("a"), waits("b", site="local")], local, hpc)) == {"a": "hpc", "b": "local"}
-    refused = told(assign([waits("a", cpus=9)], view("local", MACHINE), replace(hpc, takes_unnamed=False)).refused["a"])
+    refused = told(
+        assign([waits("a", cpus=9)], view("local", MACHINE), replace(hpc, accept_untargeted=False)).refused["a"]
+    )
     assert refused.endswith("only local may run tasks that name no site: name one of hpc with the hint site")
-    assert told(assign([waits("a")], local, replace(hpc, takes_unnamed=False)).refused) == {
+    assert told(assign([waits("a")], local, replace(hpc, accept_untargeted=False)).refused) == {
         "a": "it names no site; no site may run tasks that name no site: name one of local, hpc with the hint site"
     }
 

@@ -75,7 +75,7 @@ def test_where_nothing_has_room_it_waits() -> None:
 
 def test_the_rest_may_be_the_cheapest() -> None:
     priced = [replace(full(X), usd_per_hour=0.1), replace(Z, usd_per_hour=2.0), replace(W, usd_per_hour=1.0)]
-    assert place(*priced, rest="cheapest") == "W"
+    assert place(*priced, locality_fallback="cheapest") == "W"
 
 
 def test_a_job_may_wait_for_its_data() -> None:

@@ -114,7 +114,7 @@ class Runs:
     """Runs there, looked at until something is so of all."""
 
     def __init__(self, server: Server, bodies: Sequence[str]) -> None:
-        options = SiteOptions(work_dir=str(server.root.parent / "work"), absence_deadline=0.6)
+        options = SiteOptions(work_dir=str(server.root.parent / "work"), lost_after=0.6)
         self.site = RunSite("pbs", PBSPro(), SiteProfile(profile=Profile()), options, server)
         scripts = [JobScript(body) for body in bodies]
         self.records = [self.site.new_record(f"t{n}-{n:032d}", script) for n, script in enumerate(scripts)]
