@@ -186,10 +186,9 @@ def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
     from sqlalchemy.orm import Session
 
     from lading.executors.store import Change, JobRow, State, apply, metadata
-    from lading.plugin.ui.queries.packing import packing
+    from lading.plugin.ui.queries.chart import packing
+    from lading.plugin.ui.queries.now import costs, summary, waits
     from lading.plugin.ui.queries.sight import EVERYTHING
-    from lading.plugin.ui.queries.summary import costs, summary
-    from lading.plugin.ui.queries.waits import waits
     from tests.services.mariadb import MariaDB
     from tests.services.page_data import add_house
 

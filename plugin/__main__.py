@@ -9,5 +9,5 @@ from lading.plugin.service import serve
 parser = argparse.ArgumentParser(prog="python -m lading.plugin")
 commands = parser.add_subparsers(required=True)
 controller = commands.add_parser("controller", help="run a controller")
-controller.add_argument("--managed", action="store_true", help="an executor looks after it")
+controller.add_argument("--managed", action="store_true", help="an executor has started it")
 serve(parser.parse_args().managed)

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lading.plugin.hint_checks import check_gang
+from lading.plugin import hint_checks
 from lading.scheduling.hints.gang_words import LIMITS, TASKS
 from lading.scheduling.hints.hints import HintError, Hints
+from lading.scheduling.hints.place_words import Target
+from lading.scheduling.matching import dag_rules
+from lading.scheduling.matching.wishes import resolved
+from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+    from lading.plugin.published import PublishedSite
+    from lading.scheduling.gangs.supply import SiteSupply
+
 Task: TypeAlias = "BaseOperator | MappedOperator"
 
 
-def of_gang(
+def gang_hints(
     task: Task, gang: str, gang_of: Callable[[Task], object], hints_of: Callable[[Task], Mapping[str, object]]
 ) -> dict[str, object]:
     """What the task policy adds to the hints of a member: the tasks of its gang.
@@ -39,14 +48,14 @@ def of_gang(
             f"hint gang: the task waits for {', '.join(sorted(before))}, which is of gang {gang!r} as well, so they "
             "can never start together; take one of them out of the gang"
         )
-    if others := waits_for(members.values(), gang, gang_of):
+    if others := gangs_waited_for(members.values(), gang, gang_of):
         raise HintError(
             f"hint gang: gang {gang!r} waits for gang {others[0]!r}, and that for gang {gang!r}, so neither can ever "
             "start; take one of their tasks out of its gang"
         )
     check_limits(task, gang, list(members.values()))
     if task.task_id == next(iter(members)):  # what concerns all of them is looked at once
-        check_together(gang, {name: (hints_of(each), length(each)) for name, each in members.items()}, task.dag_id)
+        check_together(gang, {name: (hints_of(each), job_count(each)) for name, each in members.items()}, task.dag_id)
     limits = {task_id: [*min(found)[::-1]] for task_id, each in members.items() if (found := limits_of(each))}
     return {TASKS: {name: [] for name in members}, **({LIMITS: limits} if limits else {})}
 
@@ -63,10 +72,66 @@ def check_together(gang: str, members: Mapping[str, tuple[Mapping[str, object], 
             f"hint spread: it is True of task {spread[0]!r} of gang {gang!r} and not of {', '.join(others)}; it says "
             "that no two members share a location: give it to all of them, as by default_args of their task group"
         )
-    check_gang(gang, {name: (Hints.parse(hints), count) for name, (hints, count) in members.items()}, dag_id)
+    check_supply(gang, {name: (Hints.parse(hints), count) for name, (hints, count) in members.items()}, dag_id)
 
 
-def waits_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task], object]) -> list[str]:
+def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: str) -> None:
+    """Check what the members of a gang ask for together against all that their sites can ever give.
+
+    :param members: by task, its hints and how many jobs it is at least
+    :raises HintError: it is more, so that they can never start together; the message has the sums
+    """
+    from lading.scheduling.gangs.supply import Demand, shortage  # few tasks are of a gang
+
+    known, defaults = hint_checks.known_sites()
+    demands = []
+    for task_id, (hints, count) in members.items():
+        supplies = supplies_of(hints, dag_id, known)
+        if not supplies:
+            return  # that is not known, or said of the task itself
+        of_facts: dict[str, Any] = dict.fromkeys({*hints.auto, *hints.expressions} - {"time"}, 0)  # known when it runs
+        least = hints.minimum(hints.resources(replace(defaults, **of_facts)))
+        demands.append(Demand(task_id, [least] * count, supplies))
+    is_partial = any(hints.partial for hints, _ in members.values())
+    is_spread = any(hints.spread for hints, _ in members.values())
+    if lacking := shortage(demands, together=not is_partial, spread=is_spread):
+        raise HintError(
+            f"hint gang: gang {gang!r} can never start together: {lacking}; ask for less, or name a site that has more"
+        )
+
+
+def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -> list[SiteSupply]:
+    """What the sites can ever give to a member of a gang to which it may go; none: that is not known."""
+    from lading.scheduling.gangs.supply import SiteSupply
+
+    if hints.targets:
+        places = list(map(Target.parse, hints.targets))
+    else:
+        names = (
+            [hints.site] if hints.site is not None else [name for name, site in known.items() if site.accept_untargeted]
+        )
+        places = [Target(str(name)) for name in names]
+    found: dict[str, SiteSupply] = {}
+    for place in places:
+        site = known.get(place.site)
+        if site is None or site.holds is False or not dag_rules.takes(site.rules.get("allowed_dags"), dag_id):
+            continue
+        if site.holds is None or not site.locations:
+            return []
+        of_type = place.within if site.dialect is None else None
+        need = resolved(hint_checks.as_job(hints, Resources()), site.arch)
+        here = {
+            number: location
+            for number, location in enumerate(site.locations)
+            if location.kind.grants(need.wish)
+            and (of_type is None or fnmatchcase(location.instance_type or "", of_type))
+        }
+        before = found.get(place.site, SiteSupply(place.site, {}, math.inf if site.launches else None))
+        found[place.site] = before._replace(locations={**before.locations, **here})
+    return list(found.values())
+
+
+def gangs_waited_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task], object]) -> list[str]:
     """The gangs for which a gang waits while they, or others behind them, wait for itself.
 
     A task waits for those before it, and for what the other members of its gang wait for.
@@ -100,7 +165,7 @@ def check_limits(task: Task, gang: str, members: Sequence[Task]) -> None:
 
     :raises HintError: it is less than the gang has
     """
-    dag, its_own, size = task.get_dag(), length(task), sum(map(length, members))
+    dag, its_own, size = task.get_dag(), job_count(task), sum(map(job_count, members))
     limits = [(name, most, its_own, "jobs of the task") for most, name in limits_of(task)]
     if dag is not None and dag.max_active_tasks > 0:
         limits.append(("max_active_tasks of the Dag", dag.max_active_tasks, size, f"members of gang {gang!r}"))
@@ -120,7 +185,7 @@ def limits_of(task: Task) -> list[tuple[int, str]]:
     return [(most, name) for name in OF_TASKS if (most := getattr(task, name, None) or 0) > 0]
 
 
-def length(task: Task) -> int:
+def job_count(task: Task) -> int:
     """How many jobs a task is at least: one, or where it is mapped over lists that the Dag file has, their product."""
     expand = getattr(task, "_get_specified_expand_input", None)
     if expand is None:

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.bindings import FILTERS, Binding
-from lading.scheduling.matching.wishes import MatchedMachine, lacking, resolved, too_many_nodes
+from lading.scheduling.matching.wishes import MatchedMachine, lacking, too_many_nodes
 from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.units import format_count, format_memory
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from lading.hooks.batch.system import BatchSystem, Profile
     from lading.plugin.published import PublishedSite
-    from lading.scheduling.gangs.supply import SiteSupply
 
 log = logging.getLogger(__name__)
 
@@ -101,62 +99,6 @@ def check_targets(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite])
 
         if unknown := [name for name in hints.filters if name not in (there := binding_filters())]:
             raise HintError(f"hint filters: there is no {unknown[0]!r}, valid: {', '.join(sorted(there))}")
-
-
-def check_gang(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: str) -> None:
-    """Check what the members of a gang ask for together against all that their sites can ever give.
-
-    :param members: by task, its hints and how many jobs it is at least
-    :raises HintError: it is more, so that they can never start together; the message has the sums
-    """
-    from lading.scheduling.gangs.supply import Demand, shortage  # few tasks are of a gang
-
-    known, defaults = known_sites()
-    demands = []
-    for task_id, (hints, count) in members.items():
-        supplies = supplies_of(hints, dag_id, known)
-        if not supplies:
-            return  # that is not known, or said of the task itself
-        of_facts: dict[str, Any] = dict.fromkeys({*hints.auto, *hints.expressions} - {"time"}, 0)  # known when it runs
-        least = hints.minimum(hints.resources(replace(defaults, **of_facts)))
-        demands.append(Demand(task_id, [least] * count, supplies))
-    every = [hints for hints, _ in members.values()]
-    if words := shortage(
-        demands, together=not any(each.partial for each in every), spread=any(each.spread for each in every)
-    ):
-        raise HintError(
-            f"hint gang: gang {gang!r} can never start together: {words}; ask for less, or name a site that has more"
-        )
-
-
-def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -> list[SiteSupply]:
-    """What the sites can ever give to a member of a gang to which it may go; none: that is not known."""
-    from lading.scheduling.gangs.supply import SiteSupply
-
-    if hints.targets:
-        places = list(map(Target.parse, hints.targets))
-    else:
-        names = (
-            [hints.site] if hints.site is not None else [name for name, site in known.items() if site.accept_untargeted]
-        )
-        places = [Target(str(name)) for name in names]
-    found: dict[str, SiteSupply] = {}
-    for place in places:
-        site = known.get(place.site)
-        if site is None or site.holds is False or not dag_rules.takes(site.rules.get("allowed_dags"), dag_id):
-            continue
-        if site.holds is None or not site.locations:
-            return []
-        of_type = place.within if site.dialect is None else None
-        need = resolved(as_job(hints, Resources()), site.arch)
-        here = {
-            number: each
-            for number, each in enumerate(site.locations)
-            if each.kind.grants(need.wish) and (of_type is None or fnmatchcase(each.instance_type or "", of_type))
-        }
-        before = found.get(place.site, SiteSupply(place.site, {}, math.inf if site.launches else None))
-        found[place.site] = before._replace(locations={**before.locations, **here})
-    return list(found.values())
 
 
 def open_to(dag_id: str, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
@@ -366,9 +308,8 @@ def known_bindings() -> Sequence[Binding]:
 
 
 def known_sites() -> tuple[Mapping[str, PublishedSite], Resources]:
-    """What is known of each site, and what a task without hints asks for; ``{}`` where Lading cannot tell.
-
-    That breaks nobody's Dags.
+    """What is known of each site, and what a task without hints asks for; ``{}`` where Lading cannot tell,
+    which breaks no Dag.
     """
     return _read_sites(_now())
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from lading.plugin.gang_checks import of_gang
+from lading.plugin.gang_checks import gang_hints
 from lading.plugin.hint_checks import check, check_script, check_stage, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
 from lading.scheduling.hints.gang_words import AFTER
@@ -70,11 +70,11 @@ def faults_behind(task: BaseOperator | MappedOperator) -> list[str]:
     tasks = [] if dag is None else list(dag.tasks)
     position = next((number for number, each in enumerate(tasks, 1) if each is task), len(tasks))
     faults = []
-    for each in tasks[position:]:
+    for following in tasks[position:]:
         try:
-            give_checked_hints(each)
+            give_checked_hints(following)
         except HintError as error:
-            faults.append(in_task(each, error))
+            faults.append(in_task(following, error))
     return faults
 
 
@@ -103,7 +103,7 @@ def give_checked_hints(task: BaseOperator | MappedOperator) -> None:
         hints = beside_the_sites_file(hints)
     parsed = Hints.parse(hints)
     if parsed.gang is not None:
-        hints |= of_gang(
+        hints |= gang_hints(
             task,
             parsed.gang,
             lambda each: merged(each).get("gang"),

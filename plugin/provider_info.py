@@ -57,7 +57,7 @@ def options() -> dict[str, dict[str, str | None]]:
             example="1 GiB",
         ),
         "on_shutdown": _option(
-            "What becomes of running tasks when Airflow's scheduler stops in order: ``cancel`` ends them, and Airflow "
+            "What happens to running tasks when Airflow's scheduler stops in order: ``cancel`` ends them, and Airflow "
             "retries them as their Dags say; ``leave`` lets them run on, and the next scheduler takes them over.",
             example="leave",
         ),

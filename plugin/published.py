@@ -150,16 +150,16 @@ def known(site: Mapping[str, Any]) -> PublishedSite:
     locations = tuple(
         Location(
             "",
-            Resources(*(each[name] for name in amounts)),
-            instance_type=each["instance_type"],
-            arch=each["arch"],
-            os=each["os"],
-            features=frozenset(each["features"]),
-            capacity_type=each["capacity_type"],
-            most_nodes=tuple(each["most_nodes"].items()) if each.get("most_nodes") is not None else None,
+            Resources(*(location[name] for name in amounts)),
+            instance_type=location["instance_type"],
+            arch=location["arch"],
+            os=location["os"],
+            features=frozenset(location["features"]),
+            capacity_type=location["capacity_type"],
+            most_nodes=tuple(location["most_nodes"].items()) if location.get("most_nodes") is not None else None,
         )
-        for each in site["locations"]
-        for _ in range(each.get("count", 1))
+        for location in site["locations"]
+        for _ in range(location.get("count", 1))
     )
     return PublishedSite(
         locations,

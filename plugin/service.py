@@ -1,7 +1,11 @@
-"""The controller as a process: put together from the configuration, and run until it is told to end."""
+"""The controller as a process: made from the configuration, and run until a signal ends it.
+
+An executor starts it by ``python -m lading.plugin``, an administrator by ``airflow lading controller``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import io
@@ -18,6 +22,7 @@ from types import FrameType
 import httpx
 from airflow.configuration import conf
 from airflow.executors.base_executor import get_execution_api_server_url
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions
@@ -38,6 +43,12 @@ LOG_FILES = 3
 SECONDS_UNTIL_AWAKE = 120.0
 
 
+@providers_configuration_loaded
+def controller(args: argparse.Namespace) -> None:
+    """The command ``airflow lading controller``: run a controller as a service."""
+    serve(managed=False)
+
+
 def serve(managed: bool) -> None:
     """Run a controller in this process until SIGTERM or SIGINT.
 
@@ -56,23 +67,23 @@ def serve(managed: bool) -> None:
     try:
         sites = load_sites(settings)
     except SitesError as error:
-        log.critical("%s", error)  # the last words, which the executor quotes
+        log.critical("%s", error)  # the last line, which the executor quotes
         sys.exit(1)
-    controller = Controller(sites, mint(), settings, managed, tell_listeners, extensions(settings))
+    acting = Controller(sites, mint(), settings, managed, tell_listeners, extensions(settings))
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        controller.stop()
+        acting.stop()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    # Blocked by whoever started it until now, and before anything is started that would inherit that.
+    # Blocked by the process that started it until now, and before anything is started that would inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     # Airflow's modules live for ever: a plan's many small objects must not make the collector look at them again.
     gc.collect()
     gc.freeze()
     threading.Thread(target=wake_api_server, daemon=True).start()
-    controller.leadership.clock.give_up = lambda: end_at_once(1)
-    controller.run()
+    acting.leadership.clock.give_up = lambda: end_at_once(1)
+    acting.run()
     end_in_spite_of_threads()
 
 
@@ -140,7 +151,7 @@ class PrivateFileHandler(logging.handlers.RotatingFileHandler):
 
 
 def log_to(settings: Settings, managed: bool) -> None:
-    """Send the log to a file that is kept small, or to standard error where somebody else keeps it."""
+    """Send the log to a file that is kept small, or to standard error where another program keeps it."""
     handler: logging.Handler = logging.StreamHandler()
     if managed:
         handler = PrivateFileHandler(settings.controller_log, maxBytes=LOG_BYTES, backupCount=LOG_FILES)

@@ -79,16 +79,17 @@ def frontier_svg(points: Sequence[FrontierPoint], equal: Sequence[FrontierPoint]
     labels: dict[tuple[float, float], tuple[float, float, list[str]]] = {}  # of points that are close, one
     for some, colour in ((points, USED), (equal, MACHINES)):
         at = [
-            (across(each.seconds / 3600), down(each.usd), each) for each in sorted(some, key=lambda each: each.seconds)
+            (across(point.seconds / 3600), down(point.usd), point)
+            for point in sorted(some, key=lambda point: point.seconds)
         ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in at)
         lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-opacity="0.4"/>')
-        for x, y, each in at:
-            said = f"{each.way}: {each.usd:.4f} USD, {each.seconds:,.0f} s"
+        for x, y, point in at:
+            said = f"{point.way}: {point.usd:.4f} USD, {point.seconds:,.0f} s"
             lines.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"><title>{escape(said)}</title></circle>'
             )
-            labels.setdefault((x // LABEL_WIDTH, y // LABEL_HEIGHT), (x, y, []))[2].append(each.way)
+            labels.setdefault((x // LABEL_WIDTH, y // LABEL_HEIGHT), (x, y, []))[2].append(point.way)
     lines += [
         f'<text x="{x + 6:.1f}" y="{y - 6:.1f}">{escape(", ".join(ways))}</text>' for x, y, ways in labels.values()
     ]

@@ -213,11 +213,11 @@ def print_reports(
     for name, words in REPORT_LINES.items():
         table.add_row(words, *(shown(getattr(report, name)) for report in reports))
     console.print(table)
-    for path, each in references.items():
+    for path, fleets in references.items():
         console.print(
             printable(
-                f"{path}: critical path {each.critical_path:,.0f} s; with equal machines and lengths that are known "
-                f"{format_fleet(each.in_time)} within {SLACK:g} × of it, {format_fleet(each.cheapest)} at least"
+                f"{path}: critical path {fleets.critical_path:,.0f} s; with equal machines and lengths that are known "
+                f"{format_fleet(fleets.in_time)} within {SLACK:g} × of it, {format_fleet(fleets.cheapest)} at least"
             ),
             soft_wrap=True,
         )

@@ -51,7 +51,7 @@ MOST_NAMES = 10
 
 @dataclass(frozen=True, slots=True)
 class TaskSubmission:
-    """What becomes of a task.
+    """What a task would submit.
 
     :param text: the script that would be submitted, or a sentence that says why none is
     :param notes: what the text does not show

@@ -1,24 +1,54 @@
-"""``airflow lading check``: a finding per line, and what accounts must be allowed."""
+"""``airflow lading check``: what is wrong with configuration, store and sites, a finding per line.
+
+Or, with ``--policy``, what the accounts of sites must be allowed.
+"""
 
 from __future__ import annotations
 
+import json
+import socket
 import sys
+import tempfile
+import uuid
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import psutil
+from airflow.configuration import AIRFLOW_CONFIG, conf
+from airflow.exceptions import AirflowConfigException
+from airflow.executors.executor_loader import ExecutorLoader
 from airflow.utils import cli as airflow_cli
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+from airflow.utils.session import create_session
+from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.settings import Settings
-from lading.hooks.site import Check
-from lading.plugin.database import read_connections
-from lading.plugin.sites import SitesError, load_sites
+from lading.executors.controller.sites_file import difference
+from lading.executors.controller_process import current_lease, lives
+from lading.executors.settings import SECTION, Settings
+from lading.executors.store import Lease
+from lading.hooks.files.host import existing
+from lading.hooks.site import Check, Site
+from lading.plugin.database import read_connections, store_fault
+from lading.plugin.published import edition
+from lading.plugin.service import mint
+from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.findings import findings
+from lading.plugin.subcommands.trial import trial_finding
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.resources import format_resources
 
 # What the trial job of a site may take, seconds, and where its machine has to be launched and to boot first.
 TRIAL_SECONDS, LAUNCH_SECONDS = 60, 600
+EXECUTOR = "lading.executors.LadingExecutor"
+# How many jobs Airflow may hand over in one of its rounds, and have at work in one run.
+ENOUGH = {
+    ("scheduler", "max_tis_per_query"): 256,
+    ("core", "parallelism"): 256,
+    ("core", "max_active_tasks_per_dag"): 256,
+}
 
 
 @airflow_cli.suppress_logs_and_warning
@@ -67,3 +97,243 @@ def policies(only: Sequence[str]) -> None:
 def finding_row(finding: Check) -> dict[str, Any]:
     result = "warning" if finding.good and finding.warns else "ok" if finding.good else "BAD"
     return {"check": finding.what, "result": result, "details": finding.words}
+
+
+def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Iterator[Check]:
+    """Check configuration, store and sites, in the order in which they are needed.
+
+    :param only: the sites to check; empty: all
+    :param timeout: seconds that the trial job of a site may take
+    :param launch: whether machines are bought for trial jobs
+    """
+    yield executor_finding()
+    try:
+        settings = Settings.load()
+    except AirflowConfigException as error:
+        yield Check("configuration", False, str(error))
+        return
+    yield Check("configuration", True, f"the section [{SECTION}] is valid")
+    yield state_folder_finding(settings.state_folder)
+    yield store_finding()
+    yield token_finding()
+    yield key_finding()
+    yield controller_finding(settings)
+    yield throttle_finding()
+    try:
+        sites = load_sites(settings)
+    except SitesError as error:
+        yield Check("sites", False, str(error))
+        return
+    yield Check("sites", True, ", ".join(f"{site.name} ({site.kind})" for site in sites.values()))
+    yield here_finding(sites)
+    yield default_finding(settings)
+    for name in only or sites:
+        if name in sites:
+            yield from site_findings(sites[name], timeout, launch)
+        else:
+            yield Check(f"site {name}", False, f"there is no such site; the sites are: {', '.join(sites)}")
+
+
+def executor_finding() -> Check:
+    """Whether Airflow uses Lading at all."""
+    names = [name.module_path for name in ExecutorLoader.get_executor_names()]
+    if any(name.startswith("lading.executors.") for name in names):
+        return Check("executor", True, f"[core] executor has {EXECUTOR}")
+    return Check(
+        "executor", False, f"[core] executor is {', '.join(names)}; set it to {EXECUTOR}, or add it after a comma"
+    )
+
+
+def store_finding() -> Check:
+    """Whether the tables are there and can be read."""
+    with create_session(scoped=False) as session:
+        fault = store_fault(session)
+    return Check("store", fault is None, fault or "the tables are up to date")
+
+
+def state_folder_finding(folder: Path) -> Check:
+    """Whether Lading can keep its files, in a folder that may not have been made yet."""
+    try:
+        with tempfile.TemporaryFile(dir=existing(folder)) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        words = f"{folder} cannot be written: {error}; it must be a folder of Airflow's user on a disk with room"
+        return Check("state folder", False, words)
+    return Check("state folder", True, f"{folder} can be written")
+
+
+def token_finding() -> Check:
+    """Whether tasks can be given the JWT with which they introduce themselves to the API server."""
+    try:
+        mint()(str(uuid.uuid4()), 60.0)
+    except Exception as error:  # a key that is missing, unreadable or no key: each has an exception of its own
+        words = f"no JWT can be made: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
+        return Check("tokens", False, words)
+    return Check("tokens", True, "a JWT for a task can be made")
+
+
+def key_finding() -> Check:
+    """Whether this deployment stays the same one for its folders and machines, which know it by its Fernet key."""
+    core: Mapping[str, Any] = conf.as_dict(display_source=True, display_sensitive=True, raw=True)["core"]
+    key, source = core.get("fernet_key", ("", "default"))
+    if not str(key).strip():
+        fault = (
+            "is empty, so Airflow encrypts no connection, and folders know this deployment by the URL of its database"
+        )
+    elif source == "default":
+        fault = f"is not set: Airflow has made up one for this process, as it could not keep it in {AIRFLOW_CONFIG}"
+    elif source == "airflow.cfg" and is_of_container(Path(AIRFLOW_CONFIG), container_began_at()):
+        fault = f"is that of {AIRFLOW_CONFIG}, which was written in this container since it began, and goes with it"
+    else:
+        return Check("fernet key", True, f"[core] fernet_key is set ({source})")
+    return Check(
+        "fernet key",
+        True,
+        f"[core] fernet_key {fault}; where it changes, Lading takes the folders of its sites for those of another "
+        "deployment and starts nothing there, and it does not know the machines that it has launched; set "
+        "AIRFLOW__CORE__FERNET_KEY to one key that is kept, the same for all schedulers, API servers and controllers",
+        warns=True,
+    )
+
+
+def container_began_at(mounts: Path = Path("/proc/self/mountinfo")) -> float | None:
+    """When the container began in which this process is, epoch seconds; None: it is in none whose files go with it."""
+    try:
+        lines = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return None
+    roots = [line[line.index("-") + 1] for line in lines if len(line) > 4 and line[4] == "/" and "-" in line[:-1]]
+    is_layered = bool(roots) and "overlay" in roots[-1]
+    return psutil.Process(1).create_time() if is_layered else None
+
+
+def is_of_container(file: Path, began_at: float | None) -> bool:
+    """Whether a file came into being in this container, and goes with it: it is on no volume, and not in its image.
+
+    :param began_at: when the container began, epoch seconds; None: there is none
+    """
+    if began_at is None or not file.exists():
+        return False
+    found = file.stat()
+    return found.st_dev == Path("/").stat().st_dev and found.st_mtime > began_at
+
+
+def default_finding(settings: Settings) -> Check:
+    """Where a task without hints runs, and whether it can."""
+    what, asked = "tasks without hints", settings.default_resources
+    try:
+        known = known_sites(settings)
+    except (OSError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        return Check(what, False, f"{settings.published_sites} cannot be read: {error!r}")
+    except ValueError as error:
+        return Check(what, False, f"what the sites have is not known: {error}")
+    takers = {name: site for name, site in known.items() if site.accept_untargeted}
+    if not takers:
+        return Check(
+            what, False, "no site takes tasks that name none; set accept_untargeted = true in the table of one"
+        )
+    words = f"a task without hints asks for {format_resources(asked)}"
+    fitting = [name for name, site in takers.items() if site.suits(PlannedJob("", asked))]
+    if fitting:
+        batch = takers[fitting[0]].dialect is not None
+        words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
+        there = {name: takers[name].at_once(asked) for name in fitting}
+        if None in there.values():
+            return Check(what, True, words)
+        counts = {name: count for name, count in there.items() if count is not None}
+        total, limit = sum(counts.values()), conf.getint("core", "parallelism", fallback=0)
+        told = (
+            "" if len(counts) == 1 else f" ({', '.join(f'{count} at site {name}' for name, count in counts.items())})"
+        )
+        words += f"; {total} of them run at once{told}"
+        if few := total < limit:
+            least = takers[fitting[0]].scarcest(asked)
+            words += (
+                f", fewer than [core] parallelism = {limit}, limited by {least}; a smaller [{SECTION}] default_{least} "
+                "packs more of them, where they use no more of it"
+            )
+        return Check(what, True, words, warns=few)
+    rooms = {name: site.closest(PlannedJob("", asked)) for name, site in takers.items()}
+    most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
+    return Check(
+        what,
+        False,
+        f"{words}, more than any site has that takes tasks which name none: {most}; lower [{SECTION}] default_*",
+    )
+
+
+def here_finding(sites: Mapping[str, Site[Any]]) -> Check:
+    """Whether anything can run on the machine that has the sites file."""
+    here = [name for name, site in sites.items() if site.has_sites_file]
+    if here:
+        return Check("this machine", True, f"site {here[0]}, where the tasks of JobScriptOperator run")
+    return Check(
+        "this machine",
+        True,
+        "is no site ([sites.local] enabled = false): all tasks run elsewhere, where Airflow and the Dags are needed; a "
+        "JobScriptOperator is an import error unless its executor_config names a site that has the sites file too",
+        warns=True,
+    )
+
+
+def controller_finding(settings: Settings) -> Check:
+    """Which controller acts, and whether it goes by this sites file; none is well before Airflow's scheduler starts."""
+    try:
+        lease = current_lease()
+    except SQLAlchemyError:
+        return Check("controller", False, "cannot be told, the store cannot be read")
+    if lease is None or not lives(lease):
+        return Check("controller", True, "none acts now; Airflow's scheduler starts one")
+    words = f"pid {lease.pid} on {lease.host} acts"
+    if lease.host != socket.gethostname():
+        return Check("controller", True, f"{words}; whether it goes by this sites file can be checked there alone")
+    older = older_than_the_file(settings, lease)
+    return Check("controller", older is None, f"{words}, {older}" if older else words)
+
+
+def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
+    """In words: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
+    words = difference(edition(settings), settings.sites_file)
+    if words is None:
+        return None
+    again = f"`kill {lease.pid}`, and the scheduler starts another" if lease.managed else "restart its service"
+    return (
+        f"but it is older than the sites file and goes on with what it has read: {words}; when `airflow lading check` "
+        f"finds the file valid: {again}. Tasks run on meanwhile"
+    )
+
+
+def throttle_finding() -> Check:
+    """Whether Airflow hands over the jobs of a mapped task together, or in drops."""
+    few = {
+        f"[{section}] {option}": (value, enough)
+        for (section, option), enough in ENOUGH.items()
+        if (value := conf.getint(section, option)) < enough
+    }
+    if not few:
+        return Check("throttles", True, "Airflow hands over the jobs of a mapped task together")
+    raised = ", ".join(f"{option} from {value} to {enough} or more" for option, (value, enough) in few.items())
+    return Check(
+        "throttles",
+        True,
+        f"Airflow hands over the jobs of a mapped task a few at a time; they arrive together with {raised}",
+        warns=True,
+    )
+
+
+def site_findings(site: Site[Any], timeout: float, launch: bool) -> Iterator[Check]:
+    """What can be looked at on a site, and a trial job where that is well.
+
+    :param launch: whether the trial may cost money
+    """
+    good = True
+    for check in site.checks():
+        good = good and check.good
+        yield replace(check, what=f"site {site.name}: {check.what}")
+    if good and site.trial_costs and not launch:
+        words = "not tried, for it costs money: --launch buys the cheapest machine, runs a trial job and ends it"
+        yield Check(f"site {site.name}", True, words, warns=True)
+    elif good:
+        for what, part in site.parts().items():
+            yield trial_finding(what, part, timeout)

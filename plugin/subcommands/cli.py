@@ -129,9 +129,17 @@ ARG_OLDER_THAN = Arg(
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only tell what would be removed")
 
 
+# The modules of commands that do not have one of their name.
+MODULES = {
+    "bootstrap": "lading.plugin.subcommands.instances",
+    "controller": "lading.plugin.service",
+    "wake": "lading.plugin.subcommands.jobs",
+}
+
+
 def command(name: str, help: str, args: tuple[Arg, ...], description: str | None = None) -> ActionCommand:
-    """A command that the function of its name in the module of its name carries out."""
-    func = lazy_load_command(f"lading.plugin.subcommands.{name}.{name}")
+    """A command that the function of its name carries out, in the module of its name but for :data:`MODULES`."""
+    func = lazy_load_command(f"{MODULES.get(name, f'lading.plugin.subcommands.{name}')}.{name}")
     return ActionCommand(name, help, func, (*args, ARG_VERBOSE), description)
 
 
@@ -189,7 +197,7 @@ def get_commands() -> list[GroupCommand]:
                     "What the runs of a Dag, or the tasks of a run, took and cost",
                     (ARG_THE_DAG, ARG_COST_RUN, ARG_RUNS, ARG_OUTPUT),
                     "Jobs that have ended, and those that run until now, at the price of their sites for a cpu and "
-                    "an hour; cpu-hours where a site has no price. Of what bought machines cost while nobody used them "
+                    "an hour; cpu-hours where a site has no price. Of what bought machines cost while no job used them "
                     "each has the part that it has of what was used (usd_idle), known when they have ended; of_which "
                     "says what of both sums went to volumes and public addresses. Ends with status 1 where nothing is "
                     "known.",
@@ -213,7 +221,7 @@ def get_commands() -> list[GroupCommand]:
                     "Run a controller as a service",
                     (),
                     "Executors start one by themselves where none lives; run it as a service to have it "
-                    "looked after by something else. Of several, one acts.",
+                    "supervised by another program. Of several, one acts.",
                 ),
                 command(
                     "uninstall",

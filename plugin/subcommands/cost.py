@@ -17,7 +17,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import JobRow
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.ui.queries.runs import beside, of_runs, of_tasks
+from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
 
 # An error names so many that there are.
 MOST_NAMES = 10
@@ -31,13 +31,13 @@ def cost(args: Namespace) -> None:
         now = time.time()
         if args.run_id is None:
             rows = [
-                {"run_id": name, **amounts(found, *beside(session, args.dag_id, name))}
-                for name, found in of_runs(session, args.dag_id, args.limit, now)
+                {"run_id": name, **amounts(found, *idle_shares(session, args.dag_id, name))}
+                for name, found in totals_by_run(session, args.dag_id, args.limit, now)
             ]
         else:
             rows = []
-            for task, site, each in of_tasks(session, args.dag_id, args.run_id, now):
-                more = beside(session, args.dag_id, args.run_id, JobRow.task_id == task, JobRow.site == site)
+            for task, site, each in totals_by_task(session, args.dag_id, args.run_id, now):
+                more = idle_shares(session, args.dag_id, args.run_id, JobRow.task_id == task, JobRow.site == site)
                 rows.append({"task_id": task, "site": site, **amounts(each, *more)})
         if not rows:
             complain(unknown(session, args.dag_id, args.run_id, now))
@@ -52,7 +52,7 @@ def cost(args: Namespace) -> None:
 def amounts(found: dict[str, Any], idle: float = 0.0, of_which: Mapping[str, float] | None = None) -> dict[str, Any]:
     """What is printed of a run or task; times in hours, money in USD.
 
-    :param idle: its part of what machines cost while nobody used them
+    :param idle: its part of what machines cost while no job used them
     :param of_which: what of both is not the machines themselves, by name
     """
     usd = found["usd"]
@@ -76,7 +76,7 @@ def format_parts(parts: Mapping[str, float]) -> str:
 def unknown(session: Session, dag_id: str, run_id: str | None, now: float) -> str:
     """Why there is nothing to print, and what there is."""
     kept = f"Jobs are kept for {Settings.load().job_retention_days} days ([lading] job_retention_days)."
-    if run_id is not None and (runs := of_runs(session, dag_id, MOST_NAMES, now)):
+    if run_id is not None and (runs := totals_by_run(session, dag_id, MOST_NAMES, now)):
         known = ", ".join(name for name, _ in runs)
         return f"No job of run {run_id!r} of Dag {dag_id!r} is known; its youngest runs: {known}. {kept}"
     query = select(JobRow.dag_id).distinct().where(JobRow.dag_id.is_not(None)).order_by(JobRow.dag_id).limit(MOST_NAMES)

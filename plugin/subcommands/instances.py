@@ -1,6 +1,7 @@
-"""``airflow lading instances``: what was launched, as the store and whoever sold it have it; and how it is let go.
+"""``airflow lading instances`` and ``bootstrap``: what was launched, and what machines of EC2 boot with.
 
-What a controller does it is asked to do. Where none acts, what was bought can be ended all the same.
+An instance is shown as the store has it and as its seller does. To let one go is a request to the controller; where
+none acts, a machine that was bought is terminated directly.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from typing import Any
 
 from airflow.utils import cli as airflow_cli
@@ -201,11 +203,11 @@ def steps(
             time.sleep(0.5)
             session.commit()  # of which the next read is a new one
             session.refresh(request)
-        yield request.words or f"asked ({kind.value}); `airflow lading instances` shows what becomes of it"
+        yield request.words or f"asked ({kind.value}); `airflow lading instances` shows its progress"
 
 
 def ended(session: Session, site: ElasticSite[Any], line: InstanceLine, by: str) -> Iterator[str]:
-    """End an instance that no controller looks after."""
+    """End an instance while no controller is running."""
     assert line.found is not None
     found, row = line.found, line.row
     at = site.end([found.id]).get(found.id, time.time())
@@ -252,3 +254,27 @@ def short_row(line: InstanceLine, now: float) -> dict[str, Any]:
     row["of_which"] = format_parts(row["of_which"])
     names = ("site", "instance", "state", "native_id", "instance_type", "zone", "capacity_type", "hours")
     return {name: row[name] for name in (*names, "usd_per_hour", "usd", "usd_idle", "of_which", "running_jobs", "note")}
+
+
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def bootstrap(args: Namespace) -> None:
+    """Print the user data; status 1 if the site has no machines that boot by it."""
+    try:
+        sites = load_sites(Settings.load())
+        if args.site not in sites:
+            raise SitesError(f"there is no site {args.site!r}; the sites are: {', '.join(sites)}")
+        text = sites[args.site].bootstrap([*airflow_requirements(), args.lading])
+    except ValueError as error:
+        complain(str(error))
+        sys.exit(1)
+    if text is None:
+        complain(f"Site {args.site} launches no machines from images; sites of kind ec2 do.")
+        sys.exit(1)
+    print(text, end="")
+
+
+def airflow_requirements() -> Iterator[str]:
+    """Airflow and its providers as they are here, for pip."""
+    found = {each.metadata["Name"].lower(): each.version for each in distributions() if each.metadata["Name"]}
+    yield from (f"{name}=={found[name]}" for name in sorted(found) if name.startswith("apache-airflow"))

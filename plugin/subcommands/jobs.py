@@ -1,7 +1,8 @@
-"""``airflow lading jobs``: the jobs that the store knows."""
+"""``airflow lading jobs`` and ``wake``: the jobs that the store has, and a new attempt now for those that sleep."""
 
 from __future__ import annotations
 
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
@@ -12,9 +13,12 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State
+from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.gangs.terms import GangTerms
+from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.scheduling.resources import format_resources
@@ -132,3 +136,18 @@ def group_rows(jobs: Iterable[JobRow]) -> list[dict[str, Any]]:
         }
         for (dag_id, run_id, task_id, resources), members in groups.items()
     ]
+
+
+@airflow_cli.action_cli(check_db=False)
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def wake(args: Namespace) -> None:
+    """Wake gangs and jobs; status 1 if nothing sleeps that was named."""
+    with reading_store() as session:
+        number = rows.wake(session, args.dag_id, args.run_id, args.gang)
+    if not number:
+        named = " ".join(filter(None, (args.dag_id, args.run_id, args.gang and f"--gang {args.gang}")))
+        print(f"nothing sleeps until its next attempt of: {named}; see `airflow lading jobs --state attempted`")
+        sys.exit(1)
+    Bell(Settings.load().controller_bell).ring()
+    print(f"{number} woken; room is looked for at once")

@@ -16,8 +16,8 @@ from lading.executors.store import JobRow, LocationRow, State
 from lading.plugin.database import reading_store
 from lading.plugin.published import PublishedSite
 from lading.plugin.sites import known_sites
+from lading.plugin.subcommands.check import controller_finding
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.findings import controller_finding
 from lading.scheduling.resources import Resources, format_resources
 
 

@@ -15,10 +15,8 @@ from rich.text import Text
 
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import readable
-from lading.plugin.ui.queries.models import SiteState, Summary, WaitGroup, WaitGroups
+from lading.plugin.ui.queries.now import SiteState, Summary, WaitGroup, WaitGroups, summary, waits
 from lading.plugin.ui.queries.sight import EVERYTHING
-from lading.plugin.ui.queries.summary import summary
-from lading.plugin.ui.queries.waits import waits
 from lading.scheduling.text.units import format_count, format_time
 
 # Nothing beside a cell but a space to its right: a terminal of 80 columns has room for little more.

@@ -24,7 +24,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.text.printable import shortened
 
-# So long what somebody asks is tried to be written down, seconds: SQLite lets one write at a time.
+# How long it is tried to store a request, seconds: SQLite lets one write at a time.
 PATIENCE = 30.0
 
 # Whoever may see Airflow's own jobs may see the page.
@@ -56,12 +56,12 @@ audited = Depends(audit)
 
 
 def acts(user: GetUserDep) -> bool:
-    """Whether somebody may ask something of sites."""
+    """Whether a user may make requests to sites."""
     return get_auth_manager().is_authorized_configuration(method="PUT", user=user)
 
 
 def sight(user: GetUserDep, session: SessionDep) -> Sight:
-    """What a user may see. Of Dags that Airflow does not know (any more) nobody has a right but administrators.
+    """What a user may see. Of Dags that Airflow does not know (any more) only administrators have a right.
 
     Airflow's dependency for it looks for its auth manager in the application that answers, which is not this one.
     """
@@ -81,7 +81,7 @@ def refuse_strange_names(request: Request) -> None:
 
 
 def require_sight(dag_id: str, its_sight: SightDep) -> None:
-    """Refuse a Dag that who asks does not see: by its id alone nobody learns of it.
+    """Refuse a Dag that the user does not see, so that its id alone says nothing of it.
 
     Airflow's own check goes by rights, and in some auth managers anybody has them for a Dag that is not there.
     """

@@ -20,10 +20,12 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying
 
 from lading.executors.store import JobRow, State, requests
+from lading.executors.store.requests import RequestKind
 from lading.plugin.ui.access import (
     ActsDep,
     SightDep,
@@ -35,17 +37,11 @@ from lading.plugin.ui.access import (
     patience,
     well_named,
 )
-from lading.plugin.ui.queries import models
-from lading.plugin.ui.queries.advice import advice
-from lading.plugin.ui.queries.chart_models import ChartMachine, PackingChart
-from lading.plugin.ui.queries.models import NAME
-from lading.plugin.ui.queries.packing import packing
-from lading.plugin.ui.queries.places import machines
-from lading.plugin.ui.queries.runs import MOST_RUNS, run, runs
+from lading.plugin.ui.queries.advice import Advice, advice
+from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines, packing
+from lading.plugin.ui.queries.now import Costs, Summary, WaitGroups, costs, summary, waits
+from lading.plugin.ui.queries.runs import MOST_RUNS, MOST_TRIES, RunPage, RunSummary, TryPage, run, runs, tries
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.summary import costs, summary
-from lading.plugin.ui.queries.tries import MOST_TRIES, tries
-from lading.plugin.ui.queries.waits import waits
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +49,8 @@ STATIC = Path(__file__).with_name("static")
 # A window is no longer than this, seconds.
 LONGEST_WINDOW = 31 * 86400.0
 MOST_REQUESTS = 20
+# PostgreSQL has no text with the character 0.
+NAME = r"^[^\x00]*$"
 
 Time = Annotated[float, Query(ge=0, le=32_503_680_000.0, allow_inf_nan=False)]  # to the year 3000
 Name = Annotated[str, Query(min_length=1, max_length=250, pattern=NAME)]
@@ -60,19 +58,46 @@ Name = Annotated[str, Query(min_length=1, max_length=250, pattern=NAME)]
 After = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)?:{NAME[1:]}")]
 Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 
+
+class ErrorDetail(BaseModel):
+    """Why a request is refused or has failed."""
+
+    detail: str
+
+
+class RequestBody(BaseModel):
+    """What a user requests."""
+
+    kind: RequestKind
+    target: str = Field(min_length=1, max_length=320, pattern=NAME)
+    """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken."""
+
+
+class OperatorRequest(BaseModel):
+    """What a user has requested, and its result."""
+
+    id: int
+    kind: RequestKind
+    target: str
+    by: str
+    at: float
+    done_at: float | None
+    words: str | None
+
+
 REFUSED: dict[int | str, dict[str, Any]] = {
-    status.HTTP_401_UNAUTHORIZED: {"model": models.ErrorDetail, "description": "Nobody is logged in"},
-    status.HTTP_403_FORBIDDEN: {"model": models.ErrorDetail, "description": "Who asks may not see or do this"},
-    status.HTTP_503_SERVICE_UNAVAILABLE: {"model": models.ErrorDetail, "description": "The database is busy or away"},
+    status.HTTP_401_UNAUTHORIZED: {"model": ErrorDetail, "description": "No user is logged in"},
+    status.HTTP_403_FORBIDDEN: {"model": ErrorDetail, "description": "Who asks may not see or do this"},
+    status.HTTP_503_SERVICE_UNAVAILABLE: {"model": ErrorDetail, "description": "The database is busy or away"},
 }
 NOT_ASKED: dict[int | str, dict[str, Any]] = {
-    status.HTTP_400_BAD_REQUEST: {"model": models.ErrorDetail, "description": "The body is not JSON"},
-    status.HTTP_404_NOT_FOUND: {"model": models.ErrorDetail, "description": "There is no such site or instance"},
+    status.HTTP_400_BAD_REQUEST: {"model": ErrorDetail, "description": "The body is not JSON"},
+    status.HTTP_404_NOT_FOUND: {"model": ErrorDetail, "description": "There is no such site or instance"},
 }
 
 NOT_SEEN: dict[int | str, dict[str, Any]] = {
     status.HTTP_404_NOT_FOUND: {
-        "model": models.ErrorDetail,
+        "model": ErrorDetail,
         "description": "There is no such Dag that who asks may read",
     },
 }
@@ -83,19 +108,19 @@ of_dags = APIRouter(dependencies=[well_named, may_look, may_see_dag, in_sight], 
 
 
 @looks.get("/summary")
-def get_summary(session: SessionDep, may_act: ActsDep) -> models.Summary:
+def get_summary(session: SessionDep, may_act: ActsDep) -> Summary:
     """How things are: sites, what runs and waits, what is up and what it costs now."""
     return summary(session, time.time()).model_copy(update={"may_act": may_act})
 
 
 @looks.get("/costs")
-def get_costs(session: SessionDep, sight: SightDep, since: Time) -> models.Costs:
+def get_costs(session: SessionDep, sight: SightDep, since: Time) -> Costs:
     """What jobs have cost that ended since a time or run, by Dag; of Dags that you may not read together."""
     return costs(session, sight, since, time.time())
 
 
 @looks.get("/waits")
-def get_waits(session: SessionDep, sight: SightDep) -> models.WaitGroups:
+def get_waits(session: SessionDep, sight: SightDep) -> WaitGroups:
     """Why jobs wait: by the codes of reasons, their sites and limits, largest group first."""
     return waits(session, sight, time.time())
 
@@ -127,7 +152,7 @@ def get_jobs(
     since: Time | None = None,
     limit: Limit = 100,
     after: After | None = None,
-) -> models.TryPage:
+) -> TryPage:
     """Jobs, youngest first; of Dags that you may not read only that they are there, and how large they are."""
     if not sight.sees(dag_id):
         raise HTTPException(status.HTTP_403_FORBIDDEN, "Forbidden")
@@ -143,19 +168,19 @@ def get_jobs(
 
 
 @looks.get("/requests")
-def get_requests(session: SessionDep) -> list[models.OperatorRequest]:
+def get_requests(session: SessionDep) -> list[OperatorRequest]:
     """What was asked of sites within a day, latest first, and what came of it."""
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
-    return [models.OperatorRequest.model_validate(row, from_attributes=True) for row in rows]
+    return [OperatorRequest.model_validate(row, from_attributes=True) for row in rows]
 
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
-def post_request(session: SessionDep, user: GetUserDep, asked: models.RequestBody) -> models.OperatorRequest:
+def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> OperatorRequest:
     """Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job."""
 
-    def noted() -> models.OperatorRequest:
+    def noted() -> OperatorRequest:
         row = requests.ask(session, asked.kind, asked.target, user.get_name())
-        answer = models.OperatorRequest.model_validate(row, from_attributes=True)
+        answer = OperatorRequest.model_validate(row, from_attributes=True)
         session.commit()
         return answer
 
@@ -166,19 +191,19 @@ def post_request(session: SessionDep, user: GetUserDep, asked: models.RequestBod
 
 
 @of_dags.get("/dags/{dag_id}/runs")
-def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> models.RunPage:
+def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> RunPage:
     """What the runs of a Dag took and cost, youngest first."""
     return runs(session, dag_id, time.time(), limit)
 
 
 @of_dags.get("/dags/{dag_id}/advice")
-def get_advice(session: SessionDep, dag_id: str) -> models.Advice:
+def get_advice(session: SessionDep, dag_id: str) -> Advice:
     """What the tasks of a Dag could ask for: what would have sufficed for most of their tries."""
     return advice(session, dag_id)
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}")
-def get_run(session: SessionDep, dag_id: str, run_id: str) -> models.RunSummary:
+def get_run(session: SessionDep, dag_id: str, run_id: str) -> RunSummary:
     """What a run took and cost, how long it took beside what it had to, and its longest waits."""
     return run(session, dag_id, run_id, time.time())
 
@@ -192,7 +217,7 @@ def get_tries(
     map_index: Annotated[int | None, Query(ge=-1, le=2**31 - 1)] = None,
     limit: Limit = 100,
     after: After | None = None,
-) -> models.TryPage:
+) -> TryPage:
     """The tries of a task in a run, youngest first: where, why there, and the phases of each."""
     conditions: list[Any] = [JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id == task_id]
     if map_index is not None:
@@ -201,7 +226,7 @@ def get_tries(
 
 
 def check_window(since: float, until: float) -> None:
-    """Refuse a window that is none, or longer than anybody can look at."""
+    """Refuse a window that is none, or is too long."""
     if not since < until <= since + LONGEST_WINDOW:
         words = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
         # Worded as FastAPI words what it refuses itself.

@@ -18,12 +18,10 @@ from lading.executors.store.jobs import CHUNK
 from lading.plugin.subcommands.jobs import youngest
 from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.queries.advice import advice
-from lading.plugin.ui.queries.models import WaitGroups
-from lading.plugin.ui.queries.packing import packing
-from lading.plugin.ui.queries.runs import run, runs
+from lading.plugin.ui.queries.chart import packing
+from lading.plugin.ui.queries.now import WaitGroups, costs, summary
+from lading.plugin.ui.queries.runs import run, runs, tries
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
-from lading.plugin.ui.queries.summary import costs, summary
-from lading.plugin.ui.queries.tries import tries
 from tests.conftest import DATABASES
 
 NOW, HOUR, DAY = 1_800_000_000.0, 3600.0, 86400.0

@@ -1,16 +1,16 @@
-"""Advice: what the tasks of a Dag could ask for, from what their tries have used."""
+"""Advice: what the tasks of a Dag could ask for, from what their tries have used; memory in MiB, times in seconds."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
+from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import JobRow, usage
 from lading.executors.store.tables import UsageRow
-from lading.plugin.ui.queries.models import Advice, InputSizes, TaskAdvice
-from lading.scheduling.insight.right_size import FEWEST_TRIES, right_size
+from lading.scheduling.insight.right_size import FEWEST_TRIES, Size, right_size
 from lading.scheduling.insight.usage import Usage, largest_input
 
 MOST_TASKS = 200
@@ -18,17 +18,58 @@ MOST_TASKS = 200
 TELLING = 1.5
 
 
+class InputSizes(BaseModel):
+    """What would have sufficed for tries whose inputs had less than so many bytes, and a quarter of it at least."""
+
+    bytes: int
+    tries: int
+    memory: Size
+    cpus: Size
+    time: Size
+
+
+class TaskAdvice(BaseModel):
+    """What a task could ask for, from its last tries."""
+
+    task_id: str
+    tries: int
+    short: int
+    """How many of them had too little memory or time."""
+    cpus_asked: float | None
+    """None: the jobs themselves have been forgotten."""
+    memory_asked: int | None
+    memory: Size
+    cpus: Size
+    time: Size
+    waited: float | None
+    """Within so many seconds 95 of a hundred of them began."""
+    by_input: list[InputSizes]
+    """Where the size of inputs explains what tries needed."""
+    saved_cpu_hours: float
+    saved_gib_hours: float
+    line: str | None
+    """To paste into the Dag; None: there are too few tries."""
+
+
+class Advice(BaseModel):
+    """What the tasks of a Dag could ask for."""
+
+    fewest: int
+    """With fewer tries nothing is advised."""
+    tasks: list[TaskAdvice]
+
+
 def advice(session: Session, dag_id: str) -> Advice:
     """What each task of a Dag could ask for, those that would save most first."""
-    asked = tasks(session, dag_id)
+    asked = tasks_asked(session, dag_id)
     used = usage.of_tasks(session, dag_id, asked.keys())
-    found = [of_task(task_id, asked[task_id], classes) for task_id, classes in used.items()]
-    found = [each for each in found if each.tries]
-    found.sort(key=lambda each: (-each.saved_cpu_hours - each.saved_gib_hours / 4, each.task_id))
-    return Advice(fewest=FEWEST_TRIES, tasks=found)
+    advised = [advise_task(task_id, asked[task_id], classes) for task_id, classes in used.items()]
+    advised = [task for task in advised if task.tries]
+    advised.sort(key=lambda task: (-task.saved_cpu_hours - task.saved_gib_hours / 4, task.task_id))
+    return Advice(fewest=FEWEST_TRIES, tasks=advised)
 
 
-def tasks(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | None]]:
+def tasks_asked(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | None]]:
     """The tasks of a Dag of which a try has ended, each with the most cpus and memory that it asks for, as far as its
     jobs are still there.
     """
@@ -42,7 +83,7 @@ def tasks(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | 
     return found
 
 
-def of_task(task_id: str, asked: tuple[float | None, int | None], classes: dict[int, Usage]) -> TaskAdvice:
+def advise_task(task_id: str, asked: tuple[float | None, int | None], classes: dict[int, Usage]) -> TaskAdvice:
     """What one task could ask for, by what its tries used."""
     cpus, memory = asked
     return TaskAdvice(
@@ -65,9 +106,9 @@ def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
         return []
     return [
         InputSizes(
-            bytes=largest_input(number) or 0, tries=each.tries, memory=each.memory, cpus=each.cpus, time=each.time
+            bytes=largest_input(number) or 0, tries=size.tries, memory=size.memory, cpus=size.cpus, time=size.time
         )
-        for number, each in found.items()
+        for number, size in found.items()
     ]
 
 

@@ -1,4 +1,8 @@
-"""Runs: what they took and cost, how they were packed, and for what they waited longest."""
+"""Runs and the tries in them: what they took and cost, how they were packed, for what they waited; queries with models.
+
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what who asks
+may not see.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,215 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import case, func, select
+from pydantic import BaseModel
+from sqlalchemy import and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import LIVE, JobRow, State, instances, usd_until
 from lading.executors.store.figures import CPUS
-from lading.plugin.ui.queries.models import RunPage, RunSummary, RunTotals, Totals
-from lading.plugin.ui.queries.places import machines
+from lading.executors.store.gangs.rows import held_for
+from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.tries import as_try, boots_of
+from lading.scheduling.insight.phases import TITLES, Times, phases
+from lading.scheduling.reasons import CAUSES
 
+Boot = tuple[float, float | None]
+MOST_TRIES = 500
 MOST_RUNS = 100
 MOST_WAITS = 10
 RAN = JobRow.ended_at - JobRow.started_at
 KNOWN_PEAK = case((JobRow.peak_memory.is_not(None), JobRow.memory))
 LIMITED = JobRow.time_limit.is_not(None) & RAN.is_not(None)
+
+
+class TryPhase(BaseModel):
+    """A part of a try's life."""
+
+    key: str
+    title: str
+    since: float
+    until: float | None
+
+
+class TrySummary(BaseModel):
+    """One try of a task, or another job."""
+
+    id: str
+    hidden: bool
+    dag_id: str | None
+    run_id: str | None
+    task_id: str | None
+    map_index: int
+    try_number: int
+    state: str | None
+    cause: str | None
+    cause_title: str | None
+    """What that means, in short."""
+    reason: str | None
+    reason_code: str | None
+    remedy: str | None
+    """What would change that it waits, or that it has failed."""
+    site: str | None
+    location: str | None
+    node: str | None
+    native_id: str | None
+    held: str | None = None
+    """Where room is held for it until it starts with its gang, as site/location."""
+    placed_because: str | None
+    """Why it is not at a site that comes before its own; None: none does."""
+    queue: str | None
+    cpus: float
+    nodes: int | None
+    memory: int
+    gpus: float
+    memory_limit: int | None
+    time_limit: int | None
+    peak_memory: int | None
+    cpu_seconds: float | None
+    exit_code: int | None
+    usd: float | None
+    """Of one that runs until now; None: it has no price."""
+    queued_at: float
+    started_at: float | None
+    ended_at: float | None
+    phases: list[TryPhase]
+
+
+class TryPage(BaseModel):
+    """Jobs, youngest first, in pages."""
+
+    now: float
+    jobs: list[TrySummary]
+    after: str | None
+    """What asks for the next page; None: this is the last."""
+
+
+# What the page shows of a job as the store has it.
+AS_STORED = (TrySummary.model_fields.keys() & JobRow.__table__.columns.keys()) - {"task_id", "queue", "usd", "reason"}
+OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
+
+
+def tries(
+    session: Session, sight: Sight, now: float, conditions: Sequence[Any], limit: int, after: str | None = None
+) -> TryPage:
+    """Jobs, youngest first.
+
+    :param conditions: which
+    :param after: the end of the page before, as it says it
+    """
+    query = select(JobRow, usd_until(now)).where(*conditions)
+    if after is not None:
+        at, _, token = after.partition(":")
+        query = query.where(
+            or_(JobRow.queued_at < float(at), and_(JobRow.queued_at == float(at), JobRow.token > token))
+        )
+    rows = session.execute(query.order_by(JobRow.queued_at.desc(), JobRow.token).limit(limit + 1)).all()
+    shown, more = rows[:limit], len(rows) > limit
+    boots, held = boots_of(session, [job for job, _ in shown]), held_for(session)
+    last = shown[-1][0] if more else None
+    return TryPage(
+        now=now,
+        jobs=[as_try(job, sight, usd, boots.get(job.location or ""), held.get(job.token)) for job, usd in shown],
+        after=None if last is None else f"{last.queued_at!r}:{last.token}",
+    )
+
+
+def boots_of(session: Session, jobs: Sequence[JobRow]) -> dict[str, Boot]:
+    """When the instances of these jobs were ordered and came up, by name."""
+    return instances.boots(session, (job.location for job in jobs if job.location is not None))
+
+
+def as_try(job: JobRow, sight: Sight, usd: float | None, boot: Boot | None, held: str | None = None) -> TrySummary:
+    """A job, as far as it may be seen.
+
+    :param usd: what it has cost, until now where it runs
+    """
+    found = TrySummary(
+        id=job.token,
+        hidden=False,
+        task_id=job.task_id or job.kind,
+        held=held,
+        queue=job.queue or job.queue_hint,
+        usd=usd,
+        reason=None if job.reason is None else str(job.reason),
+        remedy=job.remedy,
+        cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
+        phases=as_phases(job, boot),
+        **{name: getattr(job, name) for name in AS_STORED},
+    )
+    return found if sight.sees(job.dag_id) else unnamed(found)
+
+
+def unnamed(found: TrySummary) -> TrySummary:
+    """What may be seen of a job of another Dag: that it is there, and how large it is."""
+    nothing = {name: None for name in TrySummary.model_fields if name not in OF_EVERY_JOB}
+    return found.model_copy(update={**nothing, "hidden": True, "map_index": -1, "try_number": 0, "phases": []})
+
+
+def as_phases(job: JobRow, boot: Boot | None) -> list[TryPhase]:
+    """The parts of a job's life.
+
+    :param boot: when the instance was ordered that has it, and when that came up; None: it has none
+    """
+    times = Times(job.queued_at, job.placed_at, job.submitted_at, boot, job.started_at, job.ended_at)
+    return [
+        TryPhase(key=each.key, title=TITLES[each.key], since=each.since, until=each.until) for each in phases(times)
+    ]
+
+
+class Totals(BaseModel):
+    """What a number of jobs took together."""
+
+    jobs: int
+    live: int
+    """Those that have not ended."""
+    failed: int
+    began_at: float | None
+    ended_at: float | None
+    """Of the last that has ended."""
+    wait_seconds: float
+    """Until they started, or ended, or until now."""
+    cpu_hours: float
+    """That they asked for, while they ran, or have run until now."""
+    cpu_hours_measured: float
+    """The same of those of which it is known what they used."""
+    cpu_hours_used: float
+    memory_used: float | None
+    """Peak by request, of those of which the peak is known; None: of none."""
+    time_used: float | None
+    """Time by limit, of those that had a limit and have ended; None: there are none."""
+    usd: float | None
+    """Of those that run until now; None: none has a price."""
+
+
+class RunTotals(Totals):
+    """The same of a run."""
+
+    run_id: str
+
+
+class RunPage(BaseModel):
+    """The runs of a Dag, youngest first."""
+
+    now: float
+    runs: list[RunTotals]
+
+
+class RunSummary(BaseModel):
+    """A run: what it took, how it was packed, and the longest waits."""
+
+    now: float
+    totals: Totals
+    states: dict[str, int]
+    most_at_once: int
+    bound_seconds: float | None
+    """No way to run these jobs takes less: the longest of them, and all of them on the cpus that were there."""
+    seconds: float | None
+    usd_idle: float | None
+    """Its part of what machines cost that were bought, while no job used them, known when these have ended; it is not
+    in ``totals``. None: the run has no price.
+    """
+    waits: list[TrySummary]
 
 
 def waited(now: float) -> Any:
@@ -69,7 +267,7 @@ def totals(row: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def of_runs(session: Session, dag_id: str, limit: int, now: float) -> list[tuple[str, dict[str, Any]]]:
+def totals_by_run(session: Session, dag_id: str, limit: int, now: float) -> list[tuple[str, dict[str, Any]]]:
     """The runs of a Dag that the store knows, youngest first, each with its totals."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id.is_not(None))
     query = select(JobRow.run_id, *columns(now)).where(*mine).group_by(JobRow.run_id)
@@ -77,7 +275,7 @@ def of_runs(session: Session, dag_id: str, limit: int, now: float) -> list[tuple
     return [(run_id, totals(row)) for run_id, *row in rows]
 
 
-def of_tasks(
+def totals_by_task(
     session: Session, dag_id: str, run_id: str, now: float
 ) -> list[tuple[str | None, str | None, dict[str, Any]]]:
     """The tasks of a run with the site that they were at and their totals there, in the order in which they began."""
@@ -87,8 +285,8 @@ def of_tasks(
     return [(task_id, site, totals(row)) for task_id, site, *row in rows]
 
 
-def beside(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple[float, dict[str, float]]:
-    """What the jobs of a run have beside their own cost, see :func:`lading.executors.store.instances.shares`.
+def idle_shares(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple[float, dict[str, float]]:
+    """The shares of a run in idle machines and in surcharges, see :func:`lading.executors.store.instances.shares`.
 
     :param more: conditions for the jobs
     """
@@ -105,7 +303,7 @@ def beside(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple[floa
 
 def runs(session: Session, dag_id: str, now: float, limit: int) -> RunPage:
     """The runs of a Dag that the store knows, youngest first."""
-    found = of_runs(session, dag_id, limit, now)
+    found = totals_by_run(session, dag_id, limit, now)
     return RunPage(now=now, runs=[RunTotals(run_id=run_id, **sums) for run_id, sums in found])
 
 
@@ -126,7 +324,7 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
         most_at_once=most_at_once(rows, now),
         bound_seconds=None if began is None else bound(rows, cpus_up(session, began, ended or now), now),
         seconds=seconds,
-        usd_idle=None if found.usd is None else beside(session, dag_id, run_id)[0],
+        usd_idle=None if found.usd is None else idle_shares(session, dag_id, run_id)[0],
         waits=longest_waits(session, mine, now),
     )
 

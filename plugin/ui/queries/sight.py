@@ -1,4 +1,4 @@
-"""Sight: of which Dags somebody may see names, costs and counts."""
+"""Sight: of which Dags a user may see names, costs and counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lading.executors.store.jobs import CHUNK
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What somebody may see. Of other Dags' jobs he sees that they are there, and how large they are.
+    """What a user may see. Of other Dags' jobs it is shown that they are there, and how large they are.
 
     :param dags: those that he may read; None: all but ``hidden``, also those that Airflow does not know (any more)
     """

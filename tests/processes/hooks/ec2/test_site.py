@@ -14,7 +14,7 @@ from lading.executors.agent.tasks import probe
 from lading.hooks.ec2 import fleet, prices
 from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
-from lading.plugin.subcommands.findings import site_findings
+from lading.plugin.subcommands.check import site_findings
 from lading.plugin.subcommands.trial import trial_finding
 from lading.scheduling.resources import Resources
 from tests.clusters.driven import HEALTH, Driven, asked

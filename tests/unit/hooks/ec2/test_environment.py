@@ -7,8 +7,8 @@ import yaml
 
 from lading.hooks.ec2.boot import environment
 from lading.hooks.ec2.config import EC2Config
-from lading.plugin.subcommands.bootstrap import airflow
 from lading.plugin.subcommands.cli import ARG_LADING
+from lading.plugin.subcommands.instances import airflow_requirements
 
 
 def table(python: str) -> EC2Config:
@@ -17,7 +17,7 @@ def table(python: str) -> EC2Config:
 
 
 def test_what_pip_installs_is_what_is_here() -> None:
-    found = list(airflow())
+    found = list(airflow_requirements())
     assert any(each.startswith("apache-airflow==3.") for each in found)
     text = environment(table("/opt/airflow/bin/python3.11"), [*found, "airflow-lading @ a b;c"])
     head = text.partition("{")[0]

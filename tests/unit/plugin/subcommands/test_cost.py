@@ -13,7 +13,7 @@ from lading.executors import store
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.plugin.subcommands.cost import amounts, format_parts, unknown
-from lading.plugin.ui.queries.runs import beside, of_runs, of_tasks
+from lading.plugin.ui.queries.runs import idle_shares, totals_by_run, totals_by_task
 
 NOW = 23_600.0
 COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0}
@@ -42,16 +42,16 @@ def test_runs_and_tasks(session: Session) -> None:
     add(session, "f", "two", "align", "cloud", usd=0.125, queued_at=2000.0, nodes=2)
     session.flush()
 
-    both = {name: amounts(found) for name, found in of_runs(session, "d", 10, NOW)}
+    both = {name: amounts(found) for name, found in totals_by_run(session, "d", 10, NOW)}
     assert list(both) == ["two", "one"], "the youngest first"
     assert both["two"]["cpu_hours"] == 8.0, "cpus are those of each node"
     assert both["one"] == {
         "jobs": 4, "failed": 1, "wait_hours": 2.5, "cpu_hours": 12.0, "cpu_hours_used": 4.0, "usd": 0.75,
         "usd_idle": 0.0, "of_which": {},
     }  # fmt: skip
-    assert [name for name, _ in of_runs(session, "d", 1, NOW)] == ["two"]
+    assert [name for name, _ in totals_by_run(session, "d", 1, NOW)] == ["two"]
 
-    tasks = {(task, site): amounts(found) for task, site, found in of_tasks(session, "d", "one", NOW)}
+    tasks = {(task, site): amounts(found) for task, site, found in totals_by_task(session, "d", "one", NOW)}
     assert {key: (row["jobs"], row["usd"]) for key, row in tasks.items()} == {
         ("align", "cloud"): (2, 0.75), ("align", "lab"): (1, None), ("call", "lab"): (1, None),
     }  # fmt: skip
@@ -71,11 +71,11 @@ def test_what_machines_cost_while_nobody_used_them_is_shared_by_what_was_used(se
     add(session, "c", "one", "call", "cloud", usd=0.5, location="B")
     add(session, "d", "one", "call", "cloud", usd=0.3, location="C")
     session.flush()
-    idle, parts = beside(session, "d", "one")
+    idle, parts = idle_shares(session, "d", "one")
     assert idle == pytest.approx(0.2 * 0.75 + 0.5), "what still runs has no idle time yet"
     assert parts == pytest.approx({"volumes": 0.075, "public IPv4": 0.015})
-    assert beside(session, "d", "one", JobRow.task_id == "call") == (pytest.approx(0.5), {})
-    [(_, found), _] = of_runs(session, "d", 10, NOW)
+    assert idle_shares(session, "d", "one", JobRow.task_id == "call") == (pytest.approx(0.5), {})
+    [(_, found), _] = totals_by_run(session, "d", 10, NOW)
     assert amounts(found, idle, parts)["usd_idle"] == 0.65
     assert format_parts(amounts(found, idle, parts)["of_which"]) == "public IPv4 0.0150, volumes 0.0750"
 

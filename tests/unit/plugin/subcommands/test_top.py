@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import SiteRow, State
 from lading.plugin.subcommands.top import screen
+from lading.plugin.ui.queries.now import summary, waits
 from lading.plugin.ui.queries.sight import EVERYTHING
-from lading.plugin.ui.queries.summary import summary
-from lading.plugin.ui.queries.waits import waits
 from lading.scheduling.reasons import because
 
 

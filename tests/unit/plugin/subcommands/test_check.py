@@ -17,8 +17,8 @@ from lading.executors.settings import Settings
 from lading.executors.store import Lease
 from lading.hooks.site import Check
 from lading.plugin.sites import load_sites
-from lading.plugin.subcommands import findings
-from lading.plugin.subcommands.findings import (
+from lading.plugin.subcommands import check
+from lading.plugin.subcommands.check import (
     container_began_at,
     controller_finding,
     default_finding,
@@ -66,9 +66,9 @@ KEY = "k" * 43 + "="
 
 
 def test_a_fernet_key_that_does_not_last_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "is_of_container", lambda file, began_at: True)
+    monkeypatch.setattr(check, "is_of_container", lambda file, began_at: True)
     found: dict[str, tuple[str, str]] = {}
-    monkeypatch.setattr(findings.conf, "as_dict", lambda **_: {"core": {"fernet_key": found["key"]}})
+    monkeypatch.setattr(check.conf, "as_dict", lambda **_: {"core": {"fernet_key": found["key"]}})
     for key, source, words in (
         ("", "env var", "is empty"),
         ("", "default", "is empty"),
@@ -84,7 +84,7 @@ def test_a_fernet_key_that_does_not_last_is_a_warning(monkeypatch: pytest.Monkey
     for source in ("env var", "cmd", "secret"):
         found["key"] = (KEY, source)
         assert (key_finding().good, key_finding().warns) == (True, False)
-    monkeypatch.setattr(findings, "is_of_container", lambda file, began_at: False)
+    monkeypatch.setattr(check, "is_of_container", lambda file, began_at: False)
     found["key"] = (KEY, "airflow.cfg")
     assert not key_finding().warns
 
@@ -188,8 +188,8 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, managed: bool
 ) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=managed, expires_at=1e12)
-    monkeypatch.setattr(findings, "current_lease", lambda: lease)
-    monkeypatch.setattr(findings, "lives", lambda lease: True)
+    monkeypatch.setattr(check, "current_lease", lambda: lease)
+    monkeypatch.setattr(check, "lives", lambda lease: True)
     path = tmp_path / "sites.toml"
     path.write_text(CLUSTER)
     settings = replace(settings, sites_file=path)
@@ -218,8 +218,8 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
 
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(name="controller", holder="h", host=socket.gethostname(), pid=77, managed=True, expires_at=1e12)
-    monkeypatch.setattr(findings, "current_lease", lambda: lease)
-    monkeypatch.setattr(findings, "lives", lambda lease: True)
+    monkeypatch.setattr(check, "current_lease", lambda: lease)
+    monkeypatch.setattr(check, "lives", lambda lease: True)
     for text in ("{}", "[", '{"edition": 5}'):
         settings.published_sites.write_text(text)
         assert controller_finding(settings).good

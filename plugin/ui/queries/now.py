@@ -1,0 +1,348 @@
+"""How things are now: what runs and what is up, why jobs wait, and what jobs have cost; each query with its model.
+
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what who asks
+may not see.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+from sqlalchemy import case, func, or_, select
+from sqlalchemy.orm import Session
+
+from lading.executors import store
+from lading.executors.store import JobRow, LocationRow, SiteRow, State
+from lading.executors.store.figures import (
+    CPUS,
+    Busy,
+    Live,
+    Up,
+    busy,
+    live_jobs,
+    queues,
+    total,
+    usd_per_hour,
+    waiting,
+    what_is_up,
+)
+from lading.executors.store.gangs.rows import held_by
+from lading.executors.store.tables import UsageRow
+from lading.executors.store.usage import SECONDS_PER_DAY
+from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.reasons import NEW, Code, Reason
+
+# Of each group so many reasons, Dags and places are named.
+MOST_WORDS = 3
+MOST_DAGS = 10
+MOST_HELD = 5
+# Code, site and limit.
+Key = tuple[str, str | None, str | None]
+
+
+class SiteState(BaseModel):
+    """A site as its controller has it."""
+
+    name: str
+    kind: str
+    state: str
+    """``up``, ``paused``, or ``down`` where it does not answer or nothing of it takes jobs."""
+    note: str | None
+    contact_at: float | None
+    nodes: int | None
+    """Of its queue; None: it is no batch system, or does not say it."""
+    idle_nodes: int | None
+    limits: dict[str, str]
+    waiting: int
+    running: int
+    cpus_used: float
+    """Of those that are up."""
+    cpus_batch: float
+    """Of batch jobs of their own, on nodes that are not Lading's to count."""
+    cpus_up: float | None
+    """None: it is a batch system, with no allocation."""
+    usd_per_hour: float | None
+
+
+class Summary(BaseModel):
+    """How things are."""
+
+    now: float
+    controller_lives: bool
+    running: int
+    waiting: int
+    machines: int
+    cpus_used: float
+    """Of those that are up."""
+    cpus_batch: float
+    """Of batch jobs of their own, on nodes that are not Lading's to count."""
+    cpus_up: float
+    usd_per_hour: float | None
+    sites: list[SiteState]
+    may_act: bool = False
+    """Whether who asks may ask something of sites."""
+
+
+def summary(session: Session, now: float) -> Summary:
+    """How things are now."""
+    live, up, rates = live_jobs(session), what_is_up(session), queues(session)
+    at_work = busy(live)
+    lease = store.lease(session)
+    sites = [
+        site_state(session, row, live, at_work.get(row.name, Busy()), up, rates.get(row.name))
+        for row in site_rows(session)
+    ]
+    prices = [site.usd_per_hour for site in sites]
+    return Summary(
+        now=now,
+        controller_lives=lease is not None and lease.left > 0,
+        running=sum(each.jobs for each in live if each.state == State.RUNNING),
+        waiting=sum(each.jobs for each in live if each.state != State.RUNNING),
+        machines=len(up),
+        cpus_used=sum(each.used for each in at_work.values()),
+        cpus_batch=sum(each.batch for each in at_work.values()),
+        cpus_up=sum(cpus for _, cpus, _ in up),
+        usd_per_hour=total(prices),
+        sites=sites,
+    )
+
+
+def site_rows(session: Session) -> Sequence[SiteRow]:
+    """The sites in the order of the sites file."""
+    return session.scalars(select(SiteRow).order_by(SiteRow.position)).all()
+
+
+def site_state(
+    session: Session, row: SiteRow, live: Sequence[Live], at_work: Busy, up: Sequence[Up], rate: float | None
+) -> SiteState:
+    """A site with what is on it and what it costs now: its machines, and the jobs of a batch system.
+
+    :param rate: of a cpu in its queue, USD per hour; None: it has none, or no price
+    """
+    locations = session.scalars(select(LocationRow).where(LocationRow.site == row.name)).all()
+    itself = next((each for each in locations if each.name == row.name), None)
+    notes = [itself.note] if itself is not None else [each.note for each in locations]
+    here = [(cpus, usd) for site, cpus, usd in up if site == row.name]
+    its = [each for each in live if each.site == row.name]
+    is_queue = not here and itself is not None and itself.kind != "local"
+    takes_jobs = any(each.state == "up" for each in locations)
+    return SiteState(
+        name=row.name,
+        kind=row.kind,
+        state="down" if row.trouble is not None or not takes_jobs else "up" if row.paused_by is None else "paused",
+        note="; ".join(filter(None, [row.paused_by and f"paused by {row.paused_by}", row.trouble, *notes])) or None,
+        contact_at=row.contact_at,
+        nodes=itself and itself.nodes,
+        idle_nodes=itself and itself.idle_nodes,
+        limits=json.loads(row.limits),
+        waiting=sum(each.jobs for each in its if each.state != State.RUNNING),
+        running=sum(each.jobs for each in its if each.state == State.RUNNING),
+        cpus_used=at_work.used,
+        cpus_batch=at_work.batch,
+        cpus_up=None if is_queue else sum(cpus for cpus, _ in here),
+        usd_per_hour=usd_per_hour([price for _, price in here], rate, at_work.batch),
+    )
+
+
+class Cost(BaseModel):
+    """What the jobs of a Dag have cost within a time; of Dags that whoever asks may not see together."""
+
+    dag_id: str | None
+    hidden: bool
+    jobs: int
+    cpu_hours: float
+    cpu_hours_measured: float
+    """Of the jobs of which it is known what they used: most that run are not among them."""
+    cpu_hours_used: float
+    usd: float | None
+
+
+class Costs(BaseModel):
+    """What jobs have cost since a time: those that ended since, and those that run, by Dag, dearest first."""
+
+    since: float
+    cpu_hours: float
+    usd: float | None
+    dags: list[Cost]
+
+
+def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
+    """What jobs have cost, by Dag: those that ended since a time, and those that run, each from its start until now.
+
+    Of those that have been forgotten it is known on which day they ended, in UTC.
+    """
+    asked = CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
+    # What a job used is known when it has ended: the others must not make the share of what was used smaller.
+    measured = case((JobRow.cpu_seconds.is_not(None), asked))
+    rows = session.execute(
+        select(JobRow.dag_id, func.count(), *map(func.sum, (asked, measured, JobRow.cpu_seconds, store.usd_until(now))))
+        .where(JobRow.started_at.is_not(None), or_(JobRow.ended_at >= since, JobRow.state == State.RUNNING))
+        .group_by(JobRow.dag_id)
+    ).all()
+    sums = [UsageRow.jobs, UsageRow.cpu_seconds, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd]
+    forgotten = session.execute(
+        select(UsageRow.dag_id, *map(func.sum, sums))
+        .where(UsageRow.day >= int(since // SECONDS_PER_DAY))
+        .group_by(UsageRow.dag_id)
+    ).all()
+    by_dag: dict[tuple[str | None, bool], list[tuple[int, float, float, float, float | None]]] = {}
+    everything: list[Any] = [*rows, *forgotten]
+    for dag_id, jobs, *seconds, money in everything:
+        key = (dag_id, False) if sight.sees(dag_id) else (None, True)
+        of_all, of_measured, used = (float(each or 0) for each in seconds)
+        by_dag.setdefault(key, []).append((int(jobs), of_all, of_measured, used, money))
+    dags = [
+        Cost(
+            dag_id=dag_id,
+            hidden=hidden,
+            jobs=sum(each[0] for each in parts),
+            cpu_hours=sum(each[1] for each in parts) / 3600,
+            cpu_hours_measured=sum(each[2] for each in parts) / 3600,
+            cpu_hours_used=sum(each[3] for each in parts) / 3600,
+            usd=total([each[4] for each in parts]),
+        )
+        for (dag_id, hidden), parts in by_dag.items()
+    ]
+    dags.sort(key=lambda each: (-(each.usd or 0.0), -each.cpu_hours))
+    return Costs(
+        since=since, cpu_hours=sum(each.cpu_hours for each in dags), usd=total([each.usd for each in dags]), dags=dags
+    )
+
+
+class WaitingDag(BaseModel):
+    """How many jobs of a Dag wait for one reason."""
+
+    dag_id: str
+    jobs: int
+
+
+class HeldRoom(BaseModel):
+    """Room that is held at a place for jobs that wait until all of their gang have some."""
+
+    dag_id: str | None
+    """None: whoever asks may not see it."""
+    gang: str | None
+    """None: likewise, or a job that waits for room alone."""
+    place: str
+    """Site/location."""
+    jobs: int
+    cpus: float
+
+
+class WaitGroup(BaseModel):
+    """The jobs that wait for the same: reasons of one code, site and limit."""
+
+    key: str
+    """The code."""
+    kind: str
+    """The class by which metrics count it."""
+    title: str
+    remedy: str
+    actors: list[str]
+    """Who can change it: ``author``, ``operator``."""
+    site: str | None
+    """None: it is about no certain one."""
+    limit: str | None
+    """The limit that is reached; None: none is, or whoever asks may not see its name."""
+    jobs: int
+    cpus: float
+    oldest: float
+    """When the first of them was queued."""
+    words: list[str]
+    """The commonest reasons, of Dags that whoever asks may see."""
+    dags: list[WaitingDag]
+    hidden: bool
+    """Whether jobs of other Dags are among them."""
+    held: list[HeldRoom]
+    """Who of them holds what meanwhile, most cpus first."""
+
+
+class WaitGroups(BaseModel):
+    """Why jobs wait, largest group first."""
+
+    now: float
+    jobs: int
+    groups: list[WaitGroup]
+
+
+@dataclass(slots=True)
+class WaitingGroup:
+    """What is known of the jobs that wait for the same."""
+
+    code: Code
+    site: str | None
+    limit: str | None
+    jobs: int = 0
+    cpus: float = 0.0
+    oldest: float = float("inf")
+    words: Counter[str] = field(default_factory=Counter)
+    dags: Counter[str] = field(default_factory=Counter)
+    hidden: bool = False
+    held: list[HeldRoom] = field(default_factory=list)
+
+    def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
+        """Add jobs of one Dag and reason; the sentence of a reason may name tasks of its Dag."""
+        if not seen:
+            self.hidden = True
+            return
+        if reason is not None:
+            self.words[str(reason)] += count
+        if dag_id:
+            self.dags[dag_id] += count
+
+    def model(self) -> WaitGroup:
+        code = self.code
+        return WaitGroup(
+            key=code.key,
+            kind=code.kind,
+            title=code.title,
+            remedy=code.remedy,
+            actors=[each.value for each in code.actors],
+            site=self.site,
+            limit=self.limit,
+            jobs=self.jobs,
+            cpus=self.cpus,
+            oldest=self.oldest,
+            words=[words for words, _ in self.words.most_common(MOST_WORDS)],
+            dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in self.dags.most_common(MOST_DAGS)],
+            hidden=self.hidden,
+            held=sorted(self.held, key=lambda each: (-each.cpus, each.place))[:MOST_HELD],
+        )
+
+
+def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
+    """The group of a reason.
+
+    :param site: to which its jobs were given
+    :param seen: whether its Dag may be seen, of which a limit may name tasks
+    """
+    found = reason or NEW
+    return found.code, found.site or site, found.limit if seen else None
+
+
+def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
+    """Why jobs wait now."""
+    groups: dict[Key, WaitingGroup] = {}
+    for reason, dag_id, site, count, cpus, oldest in waiting(session):
+        seen = sight.sees(dag_id)
+        key = key_of(reason, site, seen)
+        group = groups.setdefault(key, WaitingGroup((reason or NEW).meaning, *key[1:]))
+        group.jobs += count
+        group.cpus += float(cpus)
+        group.oldest = min(group.oldest, oldest)
+        group.add(reason, dag_id, count, seen)
+    for reason, dag_id, job_site, gang, site, location, count, cpus in held_by(session):
+        seen = sight.sees(dag_id)
+        held_in = groups.get(key_of(reason, job_site, seen))
+        if held_in is not None:  # else its jobs have begun since they were counted
+            names = (dag_id, gang) if seen else (None, None)
+            held_in.held.append(
+                HeldRoom(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
+            )
+    ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
+    return WaitGroups(now=now, jobs=sum(each.jobs for each in ordered), groups=[each.model() for each in ordered])
