@@ -226,7 +226,7 @@ HEAD = """#cloud-config
 BOOT = """sh -c "$1" >"$2.log" 2>&1
 status=$?
 cat "$2.log"
-[ $status = 0 ] || { echo "boot of the site's table has failed with status $status; its last lines ($2.log):"; \
+[ $status = 0 ] || { echo "boot_script of the site's table has failed with status $status; its last lines ($2.log):"; \
 tail -n 5 "$2.log"; } >"$2-failed"
 exit $status"""
 

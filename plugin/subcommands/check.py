@@ -328,9 +328,9 @@ def site_findings(site: Site[Any], timeout: float, launch: bool) -> Iterator[Che
     :param launch: whether the trial may cost money
     """
     good = True
-    for check in site.checks():
-        good = good and check.good
-        yield replace(check, what=f"site {site.name}: {check.what}")
+    for finding in site.checks():
+        good = good and finding.good
+        yield replace(finding, what=f"site {site.name}: {finding.what}")
     if good and site.trial_costs and not launch:
         words = "not tried, for it costs money: --launch buys the cheapest machine, runs a trial job and ends it"
         yield Check(f"site {site.name}", True, words, warns=True)

@@ -67,7 +67,7 @@ def test_a_boot_that_has_failed_is_said_to_whoever_asks_the_machine(tmp_path: Pa
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == (3 if fails else 0)
     asked = subprocess.run(["sh", "-c", config.agent_setup], capture_output=True, text=True, timeout=60)
     assert asked.returncode == (1 if fails else 0)
-    assert ("boot of the site's table has failed with status 3" in asked.stderr) == fails
+    assert ("boot_script of the site's table has failed with status 3" in asked.stderr) == fails
     assert ("no such image" in asked.stderr) == fails
     there = launch.config(**{**options, "python": sys.executable})
     assert subprocess.run(["sh", "-c", there.agent_setup], timeout=60).returncode == 0, "it works all the same"

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 
 import pytest
 from airflow.cli.cli_config import ActionCommand
 
 from lading.executors.store import State
-from lading.plugin.subcommands.cli import STATES, get_commands
+from lading.plugin.subcommands.cli import MODULES, STATES, get_commands
 
 
 def test_the_states_of_the_command_line_are_those_of_the_store() -> None:
     assert tuple(state.value for state in State) == STATES
+
+
+@pytest.mark.parametrize(("command", "module"), sorted(MODULES.items()))
+def test_a_command_that_has_no_module_of_its_own_is_where_it_is_looked_for(command: str, module: str) -> None:
+    assert command in [each.name for each in get_commands()[0].subcommands]
+    assert callable(getattr(import_module(module), command))
 
 
 def parsed(command: str, words: list[str]) -> argparse.Namespace:
