@@ -8,10 +8,13 @@ is a generator of its own (xorshift: Marsaglia, Journal of Statistical Software 
 
 from __future__ import annotations
 
+import glob
+import pickle
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -33,10 +36,30 @@ def loop(function: F) -> F:
     if not COMPILED:
         return function
     try:
-        compiled: F = NUMBA.njit(cache=True, error_model="numpy")(function)
-    except RuntimeError:  # no folder to keep it in
+        compiled = NUMBA.njit(cache=True, error_model="numpy")(function)
+        _drop_unreadable(
+            Path(compiled.stats.cache_path), f"{function.__module__.rpartition('.')[2]}.{function.__name__}-"
+        )
+    except (RuntimeError, OSError):  # no folder to keep it in, or one with files of another user
         compiled = NUMBA.njit(error_model="numpy")(function)
-    return compiled
+    return cast(F, compiled)
+
+
+def _drop_unreadable(folder: Path, prefix: str) -> None:
+    """Remove the indexes of a cache that Numba could not read.
+
+    Numba unpickles all of an index before it asks whether that is of the same source, so one that another version of
+    Lading has left, with a class that is called otherwise now, would raise at every call.
+    """
+    for index in folder.glob(f"{glob.escape(prefix)}*.nbi"):
+        try:
+            with index.open("rb") as lines:
+                if pickle.load(lines) == NUMBA.__version__:
+                    pickle.load(lines)
+        except FileNotFoundError:
+            continue  # another process has removed it
+        except Exception:
+            index.unlink(missing_ok=True)
 
 
 @loop
@@ -81,7 +104,7 @@ class Shop(NamedTuple):
     nobody: int = -1
 
 
-class Jobs(NamedTuple):
+class KernelJobs(NamedTuple):
     """n jobs.
 
     :param need: job by job (n × r)
@@ -98,7 +121,7 @@ class Jobs(NamedTuple):
     home: Numbers
 
 
-class Machines(NamedTuple):
+class KernelMachines(NamedTuple):
     """Machines, of which those without a type are empty, and what they were before the present round.
 
     :param first: the job that came last, or -1
@@ -136,7 +159,7 @@ class Desk(NamedTuple):
     changed: Numbers
 
 
-class Way(NamedTuple):
+class SearchTerms(NamedTuple):
     """How it is searched.
 
     :param gathered: how much it is worth at first that what is left is left on few machines, in parts of its price
@@ -163,7 +186,7 @@ class Way(NamedTuple):
     some: float
 
 
-WAY = Way(
+WAY = SearchTerms(
     gathered=1.5,
     gathered_until=0.9,
     threshold=0.05,
@@ -198,7 +221,7 @@ class Progress(NamedTuple):
 
 @loop
 def looked_at(
-    machines: Machines, desk: Desk, way: Way, up: int, changed: int, turn: int, chance: int
+    machines: KernelMachines, desk: Desk, way: SearchTerms, up: int, changed: int, turn: int, chance: int
 ) -> tuple[int, int]:
     """Choose the machines on which jobs are put back, some and those that this round has changed: how many, chance.
 

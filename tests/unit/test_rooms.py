@@ -51,7 +51,7 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
         ("executors/store/gangs",),
         ("executors/migrations",),
         ("executors",),
-        ("executors/estimation", "executors/locality", "executors/gangs", "executors/controller/life"),
+        ("executors/sizing", "executors/locality", "executors/gangs", "executors/controller/life"),
         ("executors/controller", "executors/agent/tasks"),
     ),
     "plugin": (
@@ -118,6 +118,17 @@ def test_nothing_imports_in_a_circle() -> None:
         TopologicalSorter(imports()).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    """One name for one thing, so that who reads a name need not look up which one it is."""
+    where: dict[str, list[str]] = {}
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where.setdefault(node.name, []).append(name(path))
+    assert {each: modules for each, modules in where.items() if len(modules) > 1} == {}
 
 
 def test_decisions_keep_nothing_beside_what_they_return() -> None:
