@@ -255,7 +255,7 @@ class Placing:
         assert self.extensions.rank_matches is not None
         try:
             ask = self.extensions.rank_matches
-            found = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
+            found: Sequence[Match] | None = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
             if found is not None and (len(found) != len(matches) or set(found) != set(matches)):
                 raise ValueError(f"it answers {shortened(found)}; valid: the matches in another order")
         except Exception as error:  # a third party's may raise anything

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 import time
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.models.base import StringID, _get_schema, naming_convention
-from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Text, TypeDecorator
-from sqlalchemy.orm import Mapped, mapped_column, registry, validates
+from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Table, Text, TypeDecorator
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
 from lading.scheduling.matching.rules import NODES, soft
 from lading.scheduling.reasons import CAUSES, LONGEST_CODE, LONGEST_LIMIT, Reason, free_text
@@ -20,7 +20,13 @@ LONGEST_TEXT = 4000
 LONGEST_NAME = 250
 
 metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
-Base: Any = registry(metadata=metadata).generate_base()
+
+
+class Base(DeclarativeBase):
+    """What has a table of its own."""
+
+    metadata = metadata
+    __table__: ClassVar[Table]  # which a statement for many rows is made of
 
 
 # Thousands of jobs that wait are read in each tick, and have few reasons.

@@ -81,7 +81,7 @@ class InstanceLine:
         return None
 
 
-@airflow_cli.action_cli(check_db=False)
+@airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def instances(args: Namespace) -> None:

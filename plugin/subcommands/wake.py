@@ -14,7 +14,7 @@ from lading.hooks.files.bell import Bell
 from lading.plugin.database import reading_store
 
 
-@airflow_cli.action_cli(check_db=False)
+@airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def wake(args: Namespace) -> None:

@@ -259,7 +259,8 @@ class _NoticesTheEnd(_Watched):
             max_wait_time = min(max_wait_time, OUTPUT_GRACE)
             if time.monotonic() - (self._process_exit_monotonic or 0) > OUTPUT_GRACE:
                 end_leftovers()
-        return super()._service_subprocess(max_wait_time, raise_on_timeout, expect_signal)
+        exit_code: int | None = super()._service_subprocess(max_wait_time, raise_on_timeout, expect_signal)
+        return exit_code
 
     def _check_subprocess_exit(self, raise_on_timeout: bool = False, expect_signal: int | None = None) -> int | None:
         if self._exit_code is not None:

@@ -157,7 +157,7 @@ def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
     Graham, Bounds on multiprocessing timing anomalies, 1969: the longest job, and all work divided by all processors.
     What jobs wait for each other is not counted.
     """
-    ran = [
+    ran: list[tuple[float, float]] = [
         ((row.ended_at if row.ended_at is not None else now) - row.started_at, row.cpus * (row.nodes or 1))
         for row in rows
         if row.started_at is not None
