@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
 
 .DELETE_ON_ERROR:
-.PHONY: help demo dev test test-unit lint types format lock wheel clean
+.PHONY: help demo dev coverage test test-unit lint types format lock wheel clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -41,10 +41,17 @@ test: lint types  ## check formatting, lint and types, then run all tests
 test-unit: .venv/installed  ## run the tests that need no services
 	@$(BIN)/python -m pytest -n 4 tests/unit
 
-lint: .venv/locked  ## check formatting and lint
+coverage: .venv/installed  ## run the tests that need no Airflow, and say which lines they run
+	@$(BIN)/python -m pytest -n 4 --cov=lading --cov-report=term:skip-covered --cov-report=html:.coverage.html tests/unit tests/processes
+
+lint: .venv/locked  ## check formatting, lint, spelling and the links of the documentation
 	@echo 'ruff'
 	@$(BIN)/ruff format --quiet --diff .
 	@$(BIN)/ruff check --quiet .
+	@echo 'codespell'
+	@$(BIN)/codespell
+	@echo 'links'
+	@$(BIN)/python docs/check_links.py
 
 types: .venv/installed  ## check types, strictly
 	@echo 'mypy'
@@ -66,7 +73,7 @@ wheel: .venv/installed  ## build dist/*.whl
 	@ls dist/*.whl
 
 clean:  ## remove all that make has made
-	rm -rf .venv .demo .pictures build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo .pictures .coverage .coverage.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock names every package there is to be, so pip has nothing to resolve; `pip check` proves it. A changed lock
