@@ -27,7 +27,7 @@ from lading.executors.gangs.ahead import MOST_RUNS_PER_TICK, Ahead
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.store.durations import Durations, PastWaits
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.operators import resources
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.hints.gang_words import AFTER
@@ -67,7 +67,7 @@ def fill(session: Session, dag_runs: int, tasks: int, now: float) -> None:
         )  # fmt: skip
     for number in range(20):
         session.add(
-            Instance(
+            InstanceRow(
                 token=f"i{number}", site="hpc", kind=kind(None, {}), cpus=16, memory=65536, disk=0, gpus=0.0,
                 seconds=3600.0, state=InstanceState.ENDED, ordered_at=0.0, ready_at=1800.0,
             )

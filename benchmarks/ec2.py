@@ -52,12 +52,12 @@ from benchmarks.traces import poisson
 from lading.executors import store
 from lading.executors.controller import throughput
 from lading.executors.controller.controller import Controller
-from lading.executors.store import Job, State
-from lading.executors.store.instances import Instance
+from lading.executors.store import JobRow, State
+from lading.executors.store.instances import InstanceRow
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.identity import Identity, KeyPair
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines import agent_host, facts, introduction
 from lading.hooks.machines.fixed_config import HostConfig
@@ -119,10 +119,10 @@ class Machines:
         theirs = KeyPair("", sshd.host_key)
         Identity.host_key = lambda self, token: theirs  # type: ignore[method-assign]
         Identity.user_key = property(lambda self: ours)  # type: ignore[assignment]
-        Fleet._address = lambda _, member: self.address(member)  # type: ignore[method-assign]
+        EC2Fleet._address = lambda _, member: self.address(member)  # type: ignore[method-assign]
         facts.RESIDENTS.enter = lambda *_, **__: None  # type: ignore[method-assign, assignment]
 
-    def address(self, member: Member) -> str | None:
+    def address(self, member: EC2Machine) -> str | None:
         booted = time.monotonic() - self.ordered.get(member.name, 0.0) >= self.boot
         return "127.0.0.1" if booted and member.name in self.agents else None
 
@@ -189,19 +189,19 @@ class House:
     def count(self, *states: State) -> int:
         """How many jobs are in these states."""
         with Session(self.engine) as session:
-            return session.scalar(select(func.count()).where(Job.state.in_(states))) or 0
+            return session.scalar(select(func.count()).where(JobRow.state.in_(states))) or 0
 
-    def instances(self) -> list[Instance]:
+    def instances(self) -> list[InstanceRow]:
         """The rows of all machines that there ever were."""
         with Session(self.engine) as session:
-            return list(session.scalars(select(Instance).order_by(Instance.ordered_at)))
+            return list(session.scalars(select(InstanceRow).order_by(InstanceRow.ordered_at)))
 
     def wait(self, there: Callable[[], bool], seconds: float, pause: float = 0.1) -> None:
         """:raises TimeoutError: it has not come in time"""
         if not wait_until(there, seconds, pause):
             with Session(self.engine) as session:
                 states = session.execute(
-                    select(Job.state, Job.reason, func.count()).group_by(Job.state, Job.reason)
+                    select(JobRow.state, JobRow.reason, func.count()).group_by(JobRow.state, JobRow.reason)
                 ).all()
             raise TimeoutError(f"it did not come in {seconds} s: {states}")
 
@@ -259,7 +259,7 @@ def launch(machines: int, boot: float) -> dict[str, Any]:
         spent, rows = cpu_seconds() - before, made.instances()
         decided = min(each.ordered_at for each in rows)
         with Session(made.engine) as session:
-            begun = [at - decided for at in session.scalars(select(Job.started_at)) if at is not None]
+            begun = [at - decided for at in session.scalars(select(JobRow.started_at)) if at is not None]
         ready = [each.ready_at - decided for each in rows if each.ready_at is not None]
         made.wait(lambda: made.count(State.SUCCEEDED) == machines, LASTING + 600, 1.0)
         return {
@@ -326,7 +326,7 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
         made.wait(over(made, len(trace), lambda: not made.site.fleet.members), LAST, 0.5)
         rows, bill = made.instances(), made.service.ledger()
         with Session(made.engine) as session:
-            jobs_done = [*session.execute(select(Job.location, Job.placed_at, Job.started_at))]
+            jobs_done = [*session.execute(select(JobRow.location, JobRow.placed_at, JobRow.started_at))]
     up = {each.token: each.ready_at for each in rows if each.ready_at is not None}
     booted = statistics.mean(each.ready_at - each.ordered_at for each in rows if each.ready_at is not None)
     # Not of what lay in store on a machine, which is a wait for room.

@@ -21,11 +21,11 @@ from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller import dispatch
 from lading.executors.executor import LadingExecutor
 from lading.executors.migrations.db_manager import ensure_tables
-from lading.executors.store import Change, Job, State, apply
+from lading.executors.store import Change, JobRow, State, apply
 from lading.scheduling import queueing
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 
@@ -61,7 +61,7 @@ def measure(live: int, calls: int) -> None:
             {**job_columns(each), **resource_columns(each, executor.settings), "owner": 1, "state": State.RUNNING}
             for each in map(workload, range(live))
         ]
-        session.execute(insert(Job), rows)
+        session.execute(insert(JobRow), rows)
 
     def queue(each: workloads.ExecuteTask) -> Callable[[], None]:
         def call() -> None:
@@ -86,7 +86,7 @@ def measure(live: int, calls: int) -> None:
 def measure_plan(jobs: int, locations: int) -> None:
     """Print how long it takes to place ``jobs`` waiting jobs on ``locations`` locations."""
     waiting = [
-        Waiting(name=str(number), resources=Resources(cpus=1 + number % 8, memory=1024 * (1 + number % 5)))
+        WaitingJob(name=str(number), resources=Resources(cpus=1 + number % 8, memory=1024 * (1 + number % 5)))
         for number in range(jobs)
     ]
     there = [Location(f"node{number}", Resources(cpus=64, memory=256 * 1024)) for number in range(locations)]
@@ -102,7 +102,7 @@ def measure_starts(jobs: int) -> None:
     """Print how long a location takes to choose what to start from ``jobs`` waiting jobs of 45 sizes."""
     machine = Resources(cpus=64, memory=256 * 1024)
     waiting = [
-        queueing.Waiting(str(number), Resources(0.25 * (1 + number % 9), 512 * (1 + number % 5)), 1, number)
+        queueing.QueuedJob(str(number), Resources(0.25 * (1 + number % 9), 512 * (1 + number % 5)), 1, number)
         for number in range(jobs)
     ]
     report(

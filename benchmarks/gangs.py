@@ -21,13 +21,13 @@ from sqlalchemy.orm import Session
 from benchmarks.executor import machine
 from lading.executors import store
 from lading.executors.decisions import Decision
-from lading.executors.gangs.keeper import Keeper
-from lading.executors.gangs.outcome import Outcome
+from lading.executors.gangs.gang_controller import GangController
+from lading.executors.gangs.outcome import GangOutcome
 from lading.executors.gangs.roster import Roster, Wanted
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.executors.store.gangs import rows as gang_rows
 from lading.executors.store.gangs.tables import HoldRow
-from lading.executors.store.gangs.terms import Terms
+from lading.executors.store.gangs.terms import GangTerms
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
@@ -40,7 +40,7 @@ def nobody_to_come(_: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster
 
 def fill(session: Session, gangs: int, size: int) -> None:
     """Queue the members."""
-    terms = Terms("together", tasks={"head": (), "workers": ()}).to_json()
+    terms = GangTerms("together", tasks={"head": (), "workers": ()}).to_json()
     rows = [
         {
             "token": f"{gang}-{member}", "kind": "ExecuteTask", "subject": "s", "workload": "{}", "dag_id": "d",
@@ -52,7 +52,7 @@ def fill(session: Session, gangs: int, size: int) -> None:
         for gang in range(gangs)
         for member in range(size)
     ]  # fmt: skip
-    session.execute(Job.__table__.insert(), rows)
+    session.execute(JobRow.__table__.insert(), rows)
 
 
 def measure(what: str, runs: int, do: Callable[[], None]) -> None:
@@ -79,7 +79,7 @@ def main() -> None:
     cpus = options.gangs * options.size / 10 / options.locations
     locations = [Location(f"m{each}", Resources(cpus, 2**20), site="lab") for each in range(options.locations)]
     sites = [SiteView(name="lab", locations=locations, possible=locations, holds=True)]
-    keeper = Keeper(read_roster=nobody_to_come)
+    keeper = GangController(read_roster=nobody_to_come)
     with tempfile.TemporaryDirectory() as folder:
         engine = create_engine(f"sqlite:///{Path(folder)}/store.db")
         store.metadata.create_all(engine)
@@ -87,7 +87,7 @@ def main() -> None:
             fill(session, options.gangs, options.size)
             session.commit()
 
-        def decide() -> Outcome:
+        def decide() -> GangOutcome:
             with Session(engine) as session:
                 return keeper.decide(session, sites, time.time(), by_dag=False)
 

@@ -12,10 +12,10 @@ from dataclasses import astuple, dataclass
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.bound import relax
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.machines import Machine
+from lading.scheduling.simulation.machines import SimulatedMachine
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import Simulation
 from lading.scheduling.simulation.trace import Arrival
@@ -73,17 +73,17 @@ class Watched(Simulation):
     """A simulation that remembers what its machines had."""
 
     def __init__(self, trace: Sequence[Arrival], catalogue: Catalogue, policy: str, effort: str) -> None:
-        super().__init__(trace, catalogue, Limits(), policy, effort, Objective(), ScaleIn(), Conditions())
+        super().__init__(trace, catalogue, InstanceLimits(), policy, effort, Objective(), ScaleIn(), Conditions())
         self.jobs: defaultdict[str, list[tuple[float, float, int]]] = defaultdict(list)
         self.lives: list[Life] = []
 
-    def start(self, machine: Machine, shape: int, number: int, now: float) -> None:
+    def start(self, machine: SimulatedMachine, shape: int, number: int, now: float) -> None:
         before = set(machine.jobs)
         super().start(machine, shape, number, now)
         begins = [(job, machine.running[job].begun) for job in machine.jobs.keys() - before]
         self.jobs[machine.name] += [(begin, begin + self.durations[job], shape) for job, begin in begins]
 
-    def release(self, machine: Machine, time: float) -> None:
+    def release(self, machine: SimulatedMachine, time: float) -> None:
         super().release(machine, time)
         price = machine.launch.usd_per_hour / 3600
         self.lives.append(Life(price, machine.launched_at, machine.ready_at, time, self.jobs.pop(machine.name, ())))
@@ -91,7 +91,9 @@ class Watched(Simulation):
     def losses(self) -> Losses:
         """The losses of all machines, as parts of the bound; after the run."""
         hours = {queue.job.name: queue.hours for queue in self.queues}
-        problem = pose([queue.job for queue in self.queues], [], self.catalogue, Limits(), Objective(), 0.0, None)
+        problem = pose(
+            [queue.job for queue in self.queues], [], self.catalogue, InstanceLimits(), Objective(), 0.0, None
+        )
         found = relax(problem, [sum(hours[job.name] for job in jobs) for jobs in problem.members], 0.0, [])
         worth = {
             int(job.name): float(usd) / 3600

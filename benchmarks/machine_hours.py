@@ -25,7 +25,7 @@ from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.machine_words import SPOT
 from lading.scheduling.packing.bound import bound_of_hours, relax
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import EFFORTS, Limits, Objective
+from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
@@ -68,7 +68,7 @@ def least_at_once(trace: Sequence[Arrival], goods: Catalogue, boot: float, late:
 
     :param late: seconds that jobs may wait on average for others to end; 0: all begin together
     """
-    problem = pose([each.job for each in trace], [], goods, Limits(), Objective(), 0.0, None)
+    problem = pose([each.job for each in trace], [], goods, InstanceLimits(), Objective(), 0.0, None)
     found = relax(problem, problem.counts(), 0.0, [])
     worth_of = {
         job.name: float(worth) for members, worth in zip(problem.members, found.worth, strict=True) for job in members

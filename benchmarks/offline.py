@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.packing import FAMILIES, different, machine, pipeline
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 
 # Printed by the process itself: what the system counts for a child has in it what its parent had.
 CODE = """
@@ -33,13 +33,13 @@ sys.exit(status)
 """
 
 
-def counted(jobs: Sequence[Job]) -> str:
+def counted(jobs: Sequence[PlannedJob]) -> str:
     """A table with a row for each sort of jobs."""
     lines = (f"{job.name},{job.resources.cpus:g},{job.resources.memory},{job.count}" for job in jobs)
     return "\n".join(["name,cpus,memory_mib,count", *lines])
 
 
-def single(jobs: Sequence[Job]) -> str:
+def single(jobs: Sequence[PlannedJob]) -> str:
     """A table with a row for each job, in no order."""
     sizes = [f"{job.resources.cpus:g},{job.resources.memory}" for job in jobs for _ in range(job.count)]
     random.Random(2).shuffle(sizes)

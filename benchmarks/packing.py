@@ -27,9 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lading.scheduling.catalogue import BUNDLED_SOURCE, Catalogue, InstanceType, Offering, bundled
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.plan import Limits, Plan
+from lading.scheduling.plan import InstanceLimits, Plan
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.simulator import simulate
@@ -66,28 +66,34 @@ def general_purpose() -> Catalogue:
     return bundled().select(FAMILIES, ["*.metal*", "*.32xlarge", "*.48xlarge"])
 
 
-def pipeline(number: int, seed: int = 1) -> list[Job]:
+def pipeline(number: int, seed: int = 1) -> list[PlannedJob]:
     """So many jobs of twenty shapes."""
     chance = random.Random(seed)
     counts = Counter(chance.choice(SHAPES) for _ in range(number))
-    return [Job(f"{c}-{m}", Resources(c, m * GIB), count, arch="x86_64") for (c, m), count in sorted(counts.items())]
+    return [
+        PlannedJob(f"{c}-{m}", Resources(c, m * GIB), count, arch="x86_64") for (c, m), count in sorted(counts.items())
+    ]
 
 
-def continuous(number: int, seed: int = 1) -> list[Job]:
+def continuous(number: int, seed: int = 1) -> list[PlannedJob]:
     """Jobs of log-normal sizes: median 2 cpus and 7 GiB, 1 to 16 cpus and 1 to 120 GiB, in whole cpus and GiB."""
     chance = random.Random(seed)
     counts: Counter[tuple[int, int]] = Counter()
     for _ in range(number):
         cpus = max(1, min(16, round(chance.lognormvariate(0.8, 0.8))))
         counts[cpus, max(1, min(120, round(chance.lognormvariate(2, 1))))] += 1
-    return [Job(f"{c}-{m}", Resources(c, m * GIB), count, arch="x86_64") for (c, m), count in sorted(counts.items())]
+    return [
+        PlannedJob(f"{c}-{m}", Resources(c, m * GIB), count, arch="x86_64") for (c, m), count in sorted(counts.items())
+    ]
 
 
-def different(number: int, each: int = 1, seed: int = 3) -> list[Job]:
+def different(number: int, each: int = 1, seed: int = 3) -> list[PlannedJob]:
     """Jobs of which no two have the same shape: 0.5 to 16 cpus, 0.5 to 120 GiB, uniformly."""
     chance = random.Random(seed)
     return [
-        Job(f"j{i}", Resources(round(chance.uniform(0.5, 16), 3), chance.randint(500, 120 * GIB)), each, arch="x86_64")
+        PlannedJob(
+            f"j{i}", Resources(round(chance.uniform(0.5, 16), 3), chance.randint(500, 120 * GIB)), each, arch="x86_64"
+        )
         for i in range(number)
     ]
 
@@ -230,7 +236,7 @@ def vector_packing() -> Iterator[Row]:
         ours, theirs = [], []
         for capacity, items in (each for n in (60, 120) for each in classes(random.Random(n), n)):
             goods = Catalogue({"bin": InstanceType("bin", Resources(capacity, capacity, capacity), (Offering(1.0),))})
-            jobs = [Job(f"j{i}", Resources(*item)) for i, item in enumerate(items)]
+            jobs = [PlannedJob(f"j{i}", Resources(*item)) for i, item in enumerate(items)]
             result = plan(jobs, (), goods, policy="priced", effort="best")
             bound = float(np.ceil((result.bound or 0.0) - 1e-9))
             ours.append(result.cost / bound)
@@ -269,7 +275,10 @@ def measure_greedy() -> str:
 def measure_tick() -> str:
     chance = random.Random(7)
     shapes = [Resources(c, m) for c, m in ((1, 1000), (2, 4000), (0.25, 512), (8, 64_000))]
-    jobs = [Job(f"j{i}", chance.choice(shapes), 1, chance.randint(0, 3), chance.random() * 1000) for i in range(10_000)]
+    jobs = [
+        PlannedJob(f"j{i}", chance.choice(shapes), 1, chance.randint(0, 3), chance.random() * 1000)
+        for i in range(10_000)
+    ]
     there = [Location(f"l{i}", Resources(64, 256 * GIB)) for i in range(100)]
     plan(jobs[:10], there)
     _, seconds = timed(lambda: plan(jobs, there, now=1000.0, patience=60.0))
@@ -281,14 +290,14 @@ def measure_simulator() -> str:
     sizes = {shape: Resources(shape[0], shape[1] * GIB) for shape in SHAPES}
     trace = [
         Arrival(
-            Job(f"j{i}", sizes[chance.choice(SHAPES)], arch="x86_64"),
+            PlannedJob(f"j{i}", sizes[chance.choice(SHAPES)], arch="x86_64"),
             chance.uniform(0, 86_400),
             chance.expovariate(1 / 600),
         )
         for i in range(1_000_000)
     ]
     begin = time.perf_counter()
-    report = simulate(trace, general_purpose(), Limits(instances=2_000), "greedy")
+    report = simulate(trace, general_purpose(), InstanceLimits(instances=2_000), "greedy")
     seconds = time.perf_counter() - begin
     return f"{seconds} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024} {report.peak_instances}"
 
@@ -314,7 +323,7 @@ def speed(quick: bool) -> Iterator[Row]:
         yield Row("simulator, memory", 2048, memory, "MiB")
 
 
-def toil(jobs: list[Job], goods: Catalogue) -> float:
+def toil(jobs: list[PlannedJob], goods: Catalogue) -> float:
     """USD per hour of what Toil's packer would launch."""
     from toil.provisioners.abstractProvisioner import Shape
     from toil.provisioners.clusterScaler import BinPackedFit
@@ -333,7 +342,7 @@ def toil(jobs: list[Job], goods: Catalogue) -> float:
     return sum(shapes[shape] * number for shape, number in packer.getRequiredNodes().items())
 
 
-def ray(jobs: list[Job], goods: Catalogue) -> float:
+def ray(jobs: list[PlannedJob], goods: Catalogue) -> float:
     """USD per hour of what Ray's autoscaler (v1's bin packer) would launch; Ray 2.60 has it no more."""
     from ray.autoscaler._private.resource_demand_scheduler import _utilization_scorer, get_nodes_for
 

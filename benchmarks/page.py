@@ -124,18 +124,23 @@ def measure_cursor(with_it: str, without: str, jobs: int, machines: int) -> None
     from sqlalchemy import create_engine, select, text
     from sqlalchemy.orm import Session
 
-    from lading.executors.store import Change, Job, State, apply, lanes, metadata
+    from lading.executors.store import Change, JobRow, State, apply, lanes, metadata
     from tests.services.page_data import add_house
 
     site, now = "hpc", time.time()
-    column = Job.__table__.c.changed_at
-    onupdate, index = column.onupdate, next(each for each in Job.__table__.indexes if each.name == "lading_job_changed")
+    column = JobRow.__table__.c.changed_at
+    onupdate, index = (
+        column.onupdate,
+        next(each for each in JobRow.__table__.indexes if each.name == "lading_job_changed"),
+    )
     engines = {True: create_engine(with_it), False: create_engine(without)}
     for engine in engines.values():
         metadata.create_all(engine)
         with Session(engine) as session:
             add_house(session, now, jobs, machines, 1000, RANGE)
-            running = select(Job.token).where(Job.state == State.RUNNING, Job.site == site).order_by(Job.token)
+            running = (
+                select(JobRow.token).where(JobRow.state == State.RUNNING, JobRow.site == site).order_by(JobRow.token)
+            )
             tokens = session.scalars(running.limit(CHANGES)).all()
     index.drop(engines[False])
 
@@ -180,7 +185,7 @@ def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
     from sqlalchemy import create_engine, select
     from sqlalchemy.orm import Session
 
-    from lading.executors.store import Change, Job, State, apply, metadata
+    from lading.executors.store import Change, JobRow, State, apply, metadata
     from lading.plugin.ui.queries.packing import packing
     from lading.plugin.ui.queries.sight import EVERYTHING
     from lading.plugin.ui.queries.summary import costs, summary
@@ -196,7 +201,7 @@ def measure_mariadb(folder: str, jobs: int, machines: int) -> None:
         now = time.time()
         with Session(engine) as session:
             add_house(session, now, jobs, machines, 1000, RANGE)
-            running = session.scalars(select(Job.token).where(Job.state == State.RUNNING).limit(100)).all()
+            running = session.scalars(select(JobRow.token).where(JobRow.state == State.RUNNING).limit(100)).all()
             cursor = time.time() + 10.5  # what was made up is no news
             ended = {"state": State.SUCCEEDED, "ended_at": now, "changed_at": cursor}
             apply(session, [Change(token, ended) for token in running])

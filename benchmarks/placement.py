@@ -11,14 +11,14 @@ import sys
 import time
 from typing import Any
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.placing.policies import Context, Files
+from lading.scheduling.placing.policies import Files, PolicyContext
 from lading.scheduling.resources import Resources
 
 
@@ -26,7 +26,7 @@ class First:
     """A policy of a third party."""
 
     def get_location(
-        self, context: Context, job: Job, requirement: Resources, available: Any, jobs: Any, locations: Any
+        self, context: PolicyContext, job: PlannedJob, requirement: Resources, available: Any, jobs: Any, locations: Any
     ) -> str:
         return str(next(iter(available)))
 
@@ -51,15 +51,15 @@ def main() -> None:
         measure(policy, waiting(jobs), count, locations, policy)
 
 
-def waiting(jobs: int, targets: str | None = None) -> list[Waiting]:
+def waiting(jobs: int, targets: str | None = None) -> list[WaitingJob]:
     """Jobs of twelve shapes, each with an input file."""
     return [
-        Waiting(name=f"{number:08}", resources=Resources(1 + number % 4, 1024 * (1 + number % 3)), targets=targets)
+        WaitingJob(name=f"{number:08}", resources=Resources(1 + number % 4, 1024 * (1 + number % 3)), targets=targets)
         for number in range(jobs)
     ]
 
 
-def measure(case: str, jobs: list[Waiting], count: int, locations: int, policy: str = "greedy") -> None:
+def measure(case: str, jobs: list[WaitingJob], count: int, locations: int, policy: str = "greedy") -> None:
     inputs = {job.name: {f"file:///{job.name}": 1} for job in jobs}
     holders = {f"file:///{job.name}": frozenset({("site0", f"machine{int(job.name) % locations}")}) for job in jobs}
     taken = []

@@ -13,8 +13,8 @@ import time
 from collections import Counter
 
 from benchmarks.machine_hours import modern
-from lading.scheduling.job import Job
-from lading.scheduling.location import Location, Running
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.decision import decide
@@ -25,7 +25,7 @@ GIB = 1024
 NOW = 10_000.0
 
 
-def jobs(number: int, shapes: int, *, alike: bool) -> list[Job]:
+def jobs(number: int, shapes: int, *, alike: bool) -> list[PlannedJob]:
     """Jobs that wait; each shape has a length of its own, or all have the same."""
     chance = random.Random(5)
     kinds = [
@@ -33,7 +33,9 @@ def jobs(number: int, shapes: int, *, alike: bool) -> list[Job]:
         for _ in range(shapes)
     ]
     return [
-        Job(f"j{i:06}", size, queued_at=NOW - 10, arch="x86_64", expected=Prediction(900.0 if alike else length, 0.3))
+        PlannedJob(
+            f"j{i:06}", size, queued_at=NOW - 10, arch="x86_64", expected=Prediction(900.0 if alike else length, 0.3)
+        )
         for i, (size, length) in enumerate(chance.choice(kinds) for _ in range(number))
     ]
 
@@ -53,13 +55,13 @@ def there(number: int) -> list[Location]:
             arch=goods.arch,
             launched_at=NOW - 3_000,
             jobs=1,
-            running_jobs=(Running(NOW - 600, Prediction(chance.uniform(700, 7_200), 0.3), half),),
+            running_jobs=(AssignedJob(NOW - 600, Prediction(chance.uniform(700, 7_200), 0.3), half),),
         )
         for i in range(number)
     ]
 
 
-def measure(what: str, waiting: list[Job], machines: list[Location], policy: str) -> None:
+def measure(what: str, waiting: list[PlannedJob], machines: list[Location], policy: str) -> None:
     """Print what one decision takes."""
     market = MachineMarket(modern(), policy=policy)
     found: Provision = Provision()

@@ -16,18 +16,18 @@ from dataclasses import replace
 from benchmarks.machine_hours import modern
 from benchmarks.packing import machine
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 
 GIB = 1024
 
 
-def lognormal(number: int, seed: int) -> list[Job]:
+def lognormal(number: int, seed: int) -> list[PlannedJob]:
     """Median 2.2 cpus and 7 GiB; 0.25 to 16 cpus, 256 MiB to 120 GiB."""
     chance = random.Random(seed)
     return [
-        Job(
+        PlannedJob(
             f"j{i}",
             Resources(
                 round(max(0.25, min(16, chance.lognormvariate(0.8, 0.8))), 3),
@@ -39,16 +39,16 @@ def lognormal(number: int, seed: int) -> list[Job]:
     ]
 
 
-def uniform(number: int, seed: int) -> list[Job]:
+def uniform(number: int, seed: int) -> list[PlannedJob]:
     """0.5 to 16 cpus, 500 MiB to 120 GiB."""
     chance = random.Random(seed)
     return [
-        Job(f"j{i}", Resources(round(chance.uniform(0.5, 16), 3), chance.randint(500, 120 * GIB)), arch="x86_64")
+        PlannedJob(f"j{i}", Resources(round(chance.uniform(0.5, 16), 3), chance.randint(500, 120 * GIB)), arch="x86_64")
         for i in range(number)
     ]
 
 
-def mixed(number: int, seed: int) -> list[Job]:
+def mixed(number: int, seed: int) -> list[PlannedJob]:
     """Log-normal sizes; a tenth of the jobs need gpus as well, and three in ten run on arm."""
     chance = random.Random(seed)
     found = []
@@ -72,7 +72,9 @@ def lab() -> Catalogue:
 
 
 # Jobs, types, and what fast and best are to reach.
-WORKLOADS: dict[str, tuple[Callable[[int, int], list[Job]], Callable[[], Catalogue], dict[str, float | None]]] = {
+WORKLOADS: dict[
+    str, tuple[Callable[[int, int], list[PlannedJob]], Callable[[], Catalogue], dict[str, float | None]]
+] = {
     "lognormal": (lognormal, modern, {"fast": 1.02, "best": 1.01}),
     "uniform": (uniform, modern, {"fast": 1.015, "best": 1.01}),
     "catalogue": (lognormal, bundled, {"fast": 1.07, "best": 1.05}),

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 
@@ -34,7 +34,7 @@ def arrival(chance: random.Random, number: int, when: float, error: float | None
     duration = min(CAP, chance.lognormvariate(math.log(MEDIAN), SPREAD))
     off = math.exp(chance.gauss(0.0, 1.0) * (error or 0.0))
     time = None if error is None else duration * off
-    return Arrival(Job(f"j{number}", Resources(cpus, memory * GIB), time=time, arch="x86_64"), when, duration)
+    return Arrival(PlannedJob(f"j{number}", Resources(cpus, memory * GIB), time=time, arch="x86_64"), when, duration)
 
 
 def at(times: Sequence[float], error: float | None, seed: int) -> list[Arrival]:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.packing import machine
 from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.plan import FORECAST, LENGTHS, Limits
+from lading.scheduling.plan import FORECAST, LENGTHS, InstanceLimits
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import reference
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 report = simulate(
                     trace,
                     catalogue,
-                    Limits(),
+                    InstanceLimits(),
                     policy,
                     conditions=Conditions(boot_seconds=BOOT, tick_seconds=0.1),
                     hurry=args.hurry,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lading.scheduling.catalogue import BUNDLED_DATE, bundled
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.plan import Plan
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
@@ -31,7 +31,7 @@ def plans() -> Iterator[tuple[str, Plan]]:
     goods = bundled().select(
         [f"{family}7i.{size}" for family in "cmr" for size in ("large", "xlarge", "2xlarge", "4xlarge")]
     )
-    jobs = [Job(name, Resources(c, m * GIB), count, arch="x86_64") for name, (c, m, count, _) in JOBS.items()]
+    jobs = [PlannedJob(name, Resources(c, m * GIB), count, arch="x86_64") for name, (c, m, count, _) in JOBS.items()]
     for policy in ("greedy", "priced"):
         yield policy, plan(jobs, (), goods, policy=policy, effort="best")
 

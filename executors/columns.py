@@ -12,7 +12,7 @@ from airflow.executors.workloads.connection_test import TestConnection
 
 from lading.executors.settings import Settings
 from lading.executors.store import State
-from lading.executors.store.gangs.terms import Terms
+from lading.executors.store.gangs.terms import GangTerms
 from lading.hooks.files.file_names import fitting_path
 from lading.scheduling.hints.hints import INPUTS_KEY, LAYOUT_HINTS, Hints, given
 from lading.scheduling.matching.rules import Soft
@@ -76,7 +76,9 @@ def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
     ti = workload.ti
     together = [ti.dag_id, ti.run_id, hints.gang] if hints.gang is not None else [str(ti.id), str(ti.try_number)]
     tasks = hints.gang_tasks or {ti.task_id: ()}
-    terms = Terms(hints.gang, hints.partial, hints.on_failure, hints.attempts, tasks, hints.gang_limits, hints.spread)
+    terms = GangTerms(
+        hints.gang, hints.partial, hints.on_failure, hints.attempts, tasks, hints.gang_limits, hints.spread
+    )
     return {"gang": str(uuid.uuid5(GANGS, json.dumps(together))), "gang_terms": terms.to_json()}
 
 

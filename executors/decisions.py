@@ -14,9 +14,9 @@ from lading.executors.store.gangs.rows import GangChanges
 from lading.hooks.site import Order
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.job import LAYOUT
-from lading.scheduling.matching.rules import NODES, in_words
+from lading.scheduling.matching.rules import NODES, describe_changes
 from lading.scheduling.matching.stops import Stop
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.provisioning import Provision
 from lading.scheduling.reasons import Reason
 
@@ -93,10 +93,10 @@ def placement(token: str, site: str, location: str, reason: str | None, now: flo
     return Change(token, values)
 
 
-def relaxed(change: Change, job: Waiting, stop: Stop) -> Change:
+def relaxed(change: Change, job: WaitingJob, stop: Stop) -> Change:
     """A placement by a rule, or where there are fewer nodes than a job wishes: it has what it asks for there, and what
     it wished is kept for when it comes back."""
-    words = in_words(job, tuple((dict(stop.relaxed) | _nodes(stop)).items()))
+    words = describe_changes(job, tuple((dict(stop.relaxed) | _nodes(stop)).items()))
     most = f"asks for {words}, the most that a job can have there"
     words = most if stop.rule is None else f"by rule {stop.rule!r}: {words}"
     reason = "; ".join(filter(None, (change.values["reason"], words)))
@@ -113,7 +113,7 @@ def _nodes(stop: Stop) -> dict[str, Any]:
     return {name: value for name, value in stop.changes if name == NODES}
 
 
-def columns(job: Waiting) -> dict[str, Any]:
+def columns(job: WaitingJob) -> dict[str, Any]:
     """What a rule may change of a job, as its row has it; its queue has a column of its own for that."""
     features = ",".join(sorted(job.features)) or None
     limit = {"memory_limit": job.memory_limit, "features": features, "capacity_type": job.capacity_type}

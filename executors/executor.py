@@ -26,7 +26,7 @@ from airflow.utils.state import State as AirflowState
 from sqlalchemy import update
 from sqlalchemy.orm import object_session
 
-from lading.executors import free_tries, spans, store
+from lading.executors import retry_credits, spans, store
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller_process import ControllerProcess
 from lading.executors.migrations.db_manager import ensure_tables
@@ -63,7 +63,7 @@ class LadingExecutor(BaseExecutor):
         super().__init__(*args, **kwargs)
         self.live: dict[str, str] = {}
         self.uncommitted: set[str] = set()
-        self.told: Sequence[store.Job] = ()
+        self.told: Sequence[store.JobRow] = ()
         self.controller: ControllerProcess | None = None
         self.presence: Presence | None = None
         self.next_adoption = 0.0
@@ -140,9 +140,9 @@ class LadingExecutor(BaseExecutor):
                 self.told = ()
                 self._adopt_orphans(session)
                 jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC)
-                free_tries.acquit(session, jobs)
+                retry_credits.acquit(session, jobs)
                 session.add_all(entry for job in jobs if (entry := event_log_entry(job)) is not None)
-                session.add_all(free_tries.give_back(session, jobs, self.settings.infrastructure_retries))
+                session.add_all(retry_credits.give_back(session, jobs, self.settings.infrastructure_retries))
                 spans.trace_ended(session, jobs)
                 session.flush()
                 session.expunge_all()
@@ -152,7 +152,7 @@ class LadingExecutor(BaseExecutor):
         except Exception:
             self.log.exception("The store could not be read; trying again in the next loop")
 
-    def _report(self, job: store.Job) -> None:
+    def _report(self, job: store.JobRow) -> None:
         key = job_key(job)
         self.live[job.token] = job.state
         if job.state in store.ENDED:
@@ -163,8 +163,10 @@ class LadingExecutor(BaseExecutor):
             self.success(key)  # by which Airflow queues one anew that was cleared while it ran
         elif has_failed(job):
             if not told_itself(job):
-                append_to_task_log(json.loads(job.workload).get("log_path"), str(job.reason or words(job)), job.cause)
-            self.fail(key, info=words(job))
+                append_to_task_log(
+                    json.loads(job.workload).get("log_path"), str(job.reason or failure_message(job)), job.cause
+                )
+            self.fail(key, info=failure_message(job))
         elif job.state == State.RUNNING and not isinstance(key, TaskInstanceKey):
             # For a task instance the event would only overwrite external_executor_id, which is our token.
             self.running_state(key, info=job.token)
@@ -268,7 +270,7 @@ class LadingExecutor(BaseExecutor):
         self.log.info("Lading's live jobs: %s", dict(Counter(self.live.values())))
 
 
-def job_key(job: store.Job) -> WorkloadKey | None:
+def job_key(job: store.JobRow) -> WorkloadKey | None:
     """Airflow's key of a job; None for a job that Airflow does not know (a probe)."""
     if job.dag_id is not None and job.task_id is not None and job.run_id is not None:
         return TaskInstanceKey(job.dag_id, job.task_id, job.run_id, job.try_number, job.map_index)
@@ -279,28 +281,28 @@ def job_key(job: store.Job) -> WorkloadKey | None:
     return None
 
 
-def has_failed(job: store.Job) -> bool:
+def has_failed(job: store.JobRow) -> bool:
     """Whether Airflow has to hear of a failure; one that was cancelled while it waited is Airflow's own wish."""
     is_ended = job.state == State.CANCELLED and job.started_at is not None
     return job.state == State.FAILED or (is_ended and not was_settled(job))
 
 
-def was_settled(job: store.Job) -> bool:
+def was_settled(job: store.JobRow) -> bool:
     """Whether Airflow has decided about a task while it ran: it was cleared, marked or deleted."""
     return job.state == State.CANCELLED and job.started_at is not None and job.exit_code == 0
 
 
-def told_itself(job: store.Job) -> bool:
+def told_itself(job: store.JobRow) -> bool:
     """Whether a task failed in the ordinary way: its own process told Airflow, so there is nothing to add."""
     return job.cause == "error" and job.exit_code == 0
 
 
-def words(job: store.Job) -> str:
+def failure_message(job: store.JobRow) -> str:
     """The cause and the reason of a job, as one sentence."""
     return ": ".join(str(part) for part in (job.cause, job.reason) if part)
 
 
-def event_log_entry(job: store.Job) -> Log | None:
+def event_log_entry(job: store.JobRow) -> Log | None:
     """What a task's event log says of its job: why it waits or failed; None where there is nothing to say.
 
     ``BaseExecutor.log_task_event`` would not do: Airflow 3.3's scheduler lets go of the entries before it writes them.
@@ -309,7 +311,7 @@ def event_log_entry(job: store.Job) -> Log | None:
     if not isinstance(key, TaskInstanceKey):
         return None
     if has_failed(job) and not told_itself(job):
-        return Log(event=f"lading {job.cause}", task_instance=key, extra=words(job))
+        return Log(event=f"lading {job.cause}", task_instance=key, extra=failure_message(job))
     if job.state in (State.QUEUED, State.ATTEMPTED, State.PLACED) and job.reason:
         return Log(event="lading waits", task_instance=key, extra=str(job.reason))
     return None

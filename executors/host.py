@@ -31,7 +31,7 @@ from lading.hooks.files.permissions import make_private
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.spool import server
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.scheduling.resources import Resources
 
@@ -115,7 +115,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     )
     spool = Spool(root)
     options = ["--logs", wanted["logs"]]
-    agent = AgentHost(spool, Rejected(spool.rejected), scope(), options, wanted["stamp"])
+    agent = AgentHost(spool, RejectedFiles(spool.rejected), scope(), options, wanted["stamp"])
     note = agent.keep_alive(settings)
     appears_by = time.monotonic() + SECONDS_TO_APPEAR
     while note is None and not agent.is_introduced and time.monotonic() < appears_by:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy import ColumnElement, and_, select
 
 from lading.executors import store
-from lading.executors.store import LIVE, Change, Job, SiteRow, State, instances, requests
+from lading.executors.store import LIVE, Change, JobRow, SiteRow, State, instances, requests
 from lading.executors.store.gangs import rows as gangs
-from lading.executors.store.instances import Instance, InstanceState
-from lading.executors.store.requests import OF_SITES, Kind
-from lading.executors.store.tables import Request
+from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.executors.store.requests import OF_SITES, RequestKind
+from lading.executors.store.tables import RequestRow
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -61,43 +61,43 @@ class Requests:
                 log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, words)
         self.paused = requests.paused(session)
 
-    def _done(self, session: Session, request: Request) -> str | None:
+    def _done(self, session: Session, request: RequestRow) -> str | None:
         """Do what is asked; returns what came of it, None as long as that is not seen."""
-        if request.kind == Kind.WAKE:
+        if request.kind == RequestKind.WAKE:
             return "room is looked for now" if gangs.wake_with(session, request.target) else "it sleeps no more"
         return self._paused(session, request) if request.kind in OF_SITES else self._let_go(session, request)
 
-    def _paused(self, session: Session, request: Request) -> str:
+    def _paused(self, session: Session, request: RequestRow) -> str:
         """Pause a site, or resume it; returns what came of it."""
         site = session.get(SiteRow, request.target)
         if site is None:
             return GONE
-        site.paused_by = request.by if request.kind == Kind.PAUSE else None
+        site.paused_by = request.by if request.kind == RequestKind.PAUSE else None
         session.flush()
         return "it is given no more jobs; those that it has go on" if site.paused_by else "it is given jobs again"
 
-    def _let_go(self, session: Session, request: Request) -> str | None:
+    def _let_go(self, session: Session, request: RequestRow) -> str | None:
         """Let an instance go; returns what came of it, None as long as that is not seen."""
         site, _, name = request.target.partition("/")
-        instance = session.get(Instance, name)
+        instance = session.get(InstanceRow, name)
         if instance is None or instance.site != site:
             return GONE
         if instance.state == InstanceState.ENDED:
             return "it has ended"
-        if instance.state == InstanceState.DRAINING and request.kind == Kind.DRAIN:
+        if instance.state == InstanceState.DRAINING and request.kind == RequestKind.DRAIN:
             return "it takes no more jobs, and ends when those there have ended"
         words = f"{request.by} asked for it ({request.kind})"
-        if request.kind == Kind.TERMINATE:
-            there = select(Job.token).where(of_instance(instance), Job.cancel.is_(None))
+        if request.kind == RequestKind.TERMINATE:
+            there = select(JobRow.token).where(of_instance(instance), JobRow.cancel.is_(None))
             ended = terminated(name, request.by)
             store.apply(session, [Change(token, {"cancel": ended}) for token in session.scalars(there)])
         self.release(site, {name: words})
         return None
 
 
-def of_instance(instance: Instance) -> ColumnElement[bool]:
+def of_instance(instance: InstanceRow) -> ColumnElement[bool]:
     """Whether a job is on an instance and has not ended."""
-    return and_(Job.site == instance.site, Job.location == instance.token, Job.state.in_(LIVE))
+    return and_(JobRow.site == instance.site, JobRow.location == instance.token, JobRow.state.in_(LIVE))
 
 
 def terminated(name: str, by: str) -> str:
@@ -105,17 +105,17 @@ def terminated(name: str, by: str) -> str:
     return f"its machine {name} was terminated by {by}"
 
 
-def note_end(session: Session, instance: Instance, by: str, at: float) -> int:
+def note_end(session: Session, instance: InstanceRow, by: str, at: float) -> int:
     """Store that an instance was ended for which no controller acts, and its jobs with it; returns how many they were.
 
     :param by: who has ended it
     :param at: up to when it is billed, epoch seconds
     """
     values = {"state": State.CANCELLED, "cause": "cancelled", "reason": terminated(instance.token, by), "ended_at": at}
-    tokens = session.scalars(select(Job.token).where(of_instance(instance))).all()
+    tokens = session.scalars(select(JobRow.token).where(of_instance(instance))).all()
     store.apply(session, [Change(token, values, report=True) for token in tokens])
     session.flush()
-    end = {"state": InstanceState.ENDED, "ended_at": at, "reason": f"{by} asked for it ({Kind.TERMINATE.value})"}
+    end = {"state": InstanceState.ENDED, "ended_at": at, "reason": f"{by} asked for it ({RequestKind.TERMINATE.value})"}
     instances.change(session, instance.site, {instance.token: end})
     session.expire_all()
     instances.settle(session, instance.site, [instance.token])

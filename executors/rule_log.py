@@ -10,7 +10,7 @@ from airflow.models.taskinstancekey import TaskInstanceKey
 from sqlalchemy import select
 
 from lading.executors import store
-from lading.executors.store import Change, Job
+from lading.executors.store import Change, JobRow
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -21,10 +21,10 @@ EVENT = "lading rule"
 def entries(session: Session, changes: Iterable[Change]) -> list[Log]:
     """An entry for each job that a change gives less than it wished, in the words with which it is placed."""
     tokens = [change.token for change in changes if change.values.get("rule") is not None]
-    key = (Job.dag_id, Job.task_id, Job.run_id, Job.try_number, Job.map_index)
+    key = (JobRow.dag_id, JobRow.task_id, JobRow.run_id, JobRow.try_number, JobRow.map_index)
     found = []
     for chunk in store.chunks(tokens):
-        of_tasks = select(*key, Job.placed_because).where(Job.token.in_(chunk), Job.task_id.is_not(None))
+        of_tasks = select(*key, JobRow.placed_because).where(JobRow.token.in_(chunk), JobRow.task_id.is_not(None))
         for *of_task, words in session.execute(of_tasks):
             task = TaskInstanceKey(*of_task)  # type: ignore[arg-type]
             found.append(Log(event=EVENT, task_instance=task, extra=words))

@@ -13,7 +13,7 @@ from airflow.configuration import conf
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from lading.executors.store import ENDED, Job, instances
+from lading.executors.store import ENDED, JobRow, instances
 from lading.scheduling.insight.phases import Times, phases
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ NANOSECONDS = 1e9
 tracer = trace.get_tracer("lading")
 
 
-def trace_ended(session: Session, jobs: Iterable[Job]) -> None:
+def trace_ended(session: Session, jobs: Iterable[JobRow]) -> None:
     """Send the phases of jobs that have ended; a trace that is not sampled gets none."""
     if not conf.getboolean("traces", "otel_on", fallback=False):
         return
@@ -36,7 +36,7 @@ def trace_ended(session: Session, jobs: Iterable[Job]) -> None:
         send(job, boots.get(job.location or ""))
 
 
-def send(job: Job, boot: tuple[float, float | None] | None) -> None:
+def send(job: JobRow, boot: tuple[float, float | None] | None) -> None:
     """Send a span for each phase of a job, as children of its task's.
 
     :param boot: when the instance was ordered that has it, and when that came up; None: it has none

@@ -14,7 +14,7 @@ THREADS = 4
 THREADS_PER_DAG = 2
 
 
-class Turns:
+class DagTurns:
     """The turns of Dags."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ RUN = "lading_run"
 CANCEL_TIMEOUT = 30.0
 
 
-class Rejected(SubmitRejected, AirflowFailException):
+class JobRejected(SubmitRejected, AirflowFailException):
     """The batch system does not take the job; another try would change nothing."""
 
 
@@ -262,7 +262,7 @@ class JobScriptOperator(BaseOperator):
                 raise
             self.log.error("%s", error)  # why the job has failed matters more
         if record.cause == "submit_rejected":
-            raise Rejected(record)
+            raise JobRejected(record)
         if record.state != "succeeded":
             raise JobFailed(record, self._last_words(site, record))
         return last_line

@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
-from lading.hooks.job_scripts.look import Sighting
+from lading.hooks.job_scripts.look import RunSighting
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.site_table import site_of
@@ -41,9 +41,9 @@ class Follower:
     def __init__(self, record: RunRecord) -> None:
         self.record = record
         self.offset = 0
-        self.news: asyncio.Queue[Sighting] = asyncio.Queue()
+        self.news: asyncio.Queue[RunSighting] = asyncio.Queue()
 
-    def hear(self, sighting: Sighting) -> None:
+    def hear(self, sighting: RunSighting) -> None:
         """Take what was seen, and pass it on if it is news."""
         changed = sighting.record != self.record
         self.record = sighting.record
@@ -52,13 +52,13 @@ class Follower:
             self.news.put_nowait(sighting)
 
 
-class Watch:
+class SiteWatch:
     """All runs at one site that this triggerer follows: one connection, one question at a time.
 
     :param site: where they are
     """
 
-    shared: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Watch]]] = WeakKeyDictionary()
+    shared: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SiteWatch]]] = WeakKeyDictionary()
 
     def __init__(self, site: RunSite) -> None:
         self.site = site
@@ -71,7 +71,7 @@ class Watch:
         self._cancelling: asyncio.Task[None] | None = None
 
     @classmethod
-    async def at(cls, name: str) -> Watch:
+    async def at(cls, name: str) -> SiteWatch:
         """The watch of a site, shared by all triggers in this event loop.
 
         :raises ValueError: there is no such site
@@ -196,7 +196,7 @@ class JobScriptTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Log what the batch job prints and how it is; the event is how it has ended."""
         settled = time.monotonic() + SETTLING
-        watch = await Watch.at(self.site)
+        watch = await SiteWatch.at(self.site)
         lines = Lines(self.log)
         last, offset = RunRecord.from_json(self.record), 0
         async with watch.following(last) as follower:
@@ -235,7 +235,7 @@ class JobScriptTrigger(BaseTrigger):
         """
         if await self._handed_over():
             return
-        watch = await Watch.at(self.site)
+        watch = await SiteWatch.at(self.site)
         await watch.cancel(RunRecord.from_json(self.record))
 
     async def _handed_over(self) -> bool:

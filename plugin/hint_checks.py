@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from lading.hooks.files.stage_addresses import refusal
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
 from lading.scheduling.hints.place_words import Target
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.bindings import FILTERS, Binding
-from lading.scheduling.matching.wishes import Machine, lacking, resolved, too_many_nodes
+from lading.scheduling.matching.wishes import MatchedMachine, lacking, resolved, too_many_nodes
 from lading.scheduling.resources import Resources, format_resources
 from lading.scheduling.text.units import format_count, format_memory
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
     from lading.hooks.batch.system import BatchSystem, Profile
-    from lading.plugin.published import Known
-    from lading.scheduling.gangs.supply import Supply
+    from lading.plugin.published import PublishedSite
+    from lading.scheduling.gangs.supply import SiteSupply
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def check(hints: Hints, dag_id: str) -> None:
             raise HintError("no site takes tasks that name none")
         takers = open_to(dag_id, takers)
         check_at(takers, hints)
-        if hints == Hints() and not any(site.suits(Job("", defaults)) for site in takers.values()):
+        if hints == Hints() and not any(site.suits(PlannedJob("", defaults)) for site in takers.values()):
             raise HintError(without_hints(defaults, takers))
     except HintError as error:
         others = [name for name in known if name not in takers]
@@ -76,7 +76,7 @@ def check(hints: Hints, dag_id: str) -> None:
         ) from error
 
 
-def check_targets(hints: Hints, dag_id: str, known: Mapping[str, Known]) -> None:
+def check_targets(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -> None:
     """Check hints against the targets of a task, of which one has to suit.
 
     :raises HintError: there is no such site or binding filter, or none of the targets suits
@@ -129,16 +129,16 @@ def check_gang(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: str)
         )
 
 
-def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, Known]) -> list[Supply]:
+def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -> list[SiteSupply]:
     """What the sites can ever give to a member of a gang to which it may go; none: that is not known."""
-    from lading.scheduling.gangs.supply import Supply
+    from lading.scheduling.gangs.supply import SiteSupply
 
     if hints.targets:
         places = list(map(Target.parse, hints.targets))
     else:
         names = [hints.site] if hints.site is not None else [name for name, site in known.items() if site.takes_unnamed]
         places = [Target(str(name)) for name in names]
-    found: dict[str, Supply] = {}
+    found: dict[str, SiteSupply] = {}
     for place in places:
         site = known.get(place.site)
         if site is None or site.holds is False or not dag_rules.takes(site.rules.get("allowed_dags"), dag_id):
@@ -152,12 +152,12 @@ def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, Known]) -> list[S
             for number, each in enumerate(site.locations)
             if each.kind.grants(need.wish) and (of_type is None or fnmatchcase(each.instance_type or "", of_type))
         }
-        before = found.get(place.site, Supply(place.site, {}, math.inf if site.launches else None))
+        before = found.get(place.site, SiteSupply(place.site, {}, math.inf if site.launches else None))
         found[place.site] = before._replace(locations={**before.locations, **here})
     return list(found.values())
 
 
-def open_to(dag_id: str, known: Mapping[str, Known]) -> dict[str, Known]:
+def open_to(dag_id: str, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
     """The sites that take tasks of a Dag.
 
     :raises HintError: none does
@@ -175,7 +175,7 @@ def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str) -> None:
     :param sources: where the task's inputs come from, see ``lading.operators.scattering.input_sources``
     :raises HintError: none of the sites takes files from one of them
     """
-    from lading.executors.estimation.file_sizes import named_files
+    from lading.executors.sizing.file_sizes import named_files
 
     every = {**sources.get("fixed", {}), **sources.get("mapped", {})}
     literal = [every[name].get("value") for name in hints.stage if name in every]
@@ -214,7 +214,7 @@ def check_script(task: BaseOperator | MappedOperator) -> None:
         raise HintError(f"properties: at site {name!r}, {error}") from error
 
 
-def check_at(known: Mapping[str, Known], hints: Hints) -> None:
+def check_at(known: Mapping[str, PublishedSite], hints: Hints) -> None:
     """Check hints against these sites, of which one has to suit.
 
     :raises HintError: none does
@@ -222,7 +222,7 @@ def check_at(known: Mapping[str, Known], hints: Hints) -> None:
     asked = as_job(hints, hints.minimum(hints.resources(Resources())))
     granting = {name: site for name, site in known.items() if site.suits(as_job(hints, Resources()))}
     if known and not granting:
-        machines = [Machine(name, each, site.arch) for name, site in known.items() for each in site.locations]
+        machines = [MatchedMachine(name, each, site.arch) for name, site in known.items() for each in site.locations]
         raise HintError(lacking(asked, machines))
     known = granting
     if hints.is_native:
@@ -235,9 +235,9 @@ def check_at(known: Mapping[str, Known], hints: Hints) -> None:
         raise HintError(too_much(asked, capacities, "ppn × threads" if hints.layout else "cpus"))
 
 
-def as_job(hints: Hints, asked: Resources) -> Job:
+def as_job(hints: Hints, asked: Resources) -> PlannedJob:
     """A task as far as it says what machines it can run on."""
-    return Job(
+    return PlannedJob(
         "",
         asked,
         instance_type=hints.instance_type,
@@ -250,7 +250,7 @@ def as_job(hints: Hints, asked: Resources) -> Job:
     )
 
 
-def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
+def check_native(hints: Hints, known: Mapping[str, PublishedSite]) -> None:
     """Check hints in the words of a batch system against the batch sites that the task may go to.
 
     :raises HintError: there is none, or one of them does not take a directive
@@ -272,7 +272,9 @@ def check_native(hints: Hints, known: Mapping[str, Known]) -> None:
     )
 
 
-def ask(sites: Mapping[str, Known], hint: str, check: Callable[[BatchSystem, Profile, Known], object]) -> None:
+def ask(
+    sites: Mapping[str, PublishedSite], hint: str, check: Callable[[BatchSystem, Profile, PublishedSite], object]
+) -> None:
     """Check a hint at batch sites, as far as their batch systems are known here.
 
     :param check: raises ValueError where a site does not take it
@@ -293,19 +295,19 @@ def ask(sites: Mapping[str, Known], hint: str, check: Callable[[BatchSystem, Pro
             raise HintError(f"hint {hint}: at site {name!r}, {error}{advice}") from error
 
 
-def are_none(known: Mapping[str, Known]) -> str:
+def are_none(known: Mapping[str, PublishedSite]) -> str:
     """In words: none of these sites is such a one."""
     return f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
 
 
-def without_hints(defaults: Resources, takers: Mapping[str, Known]) -> str:
+def without_hints(defaults: Resources, takers: Mapping[str, PublishedSite]) -> str:
     """In words: what a task asks for that gives no hint, and what the sites have that it may go to."""
-    rooms = {name: site.closest(Job("", defaults)) for name, site in takers.items()}
+    rooms = {name: site.closest(PlannedJob("", defaults)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
     return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
 
 
-def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
+def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
     """Check how a task lies on nodes against the sites that it may go to; those that take it.
 
     :raises HintError: none of them gives each task a batch job of its own, or one of them has no word for it
@@ -325,9 +327,9 @@ def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
             f"hint {given}: only a batch site with mode = 'job' has {', '.join(LAYOUT_HINTS)}, and {are_none(known)}"
             f"{one}; valid elsewhere: cpus"
         )
-    from lading.hooks.batch.system import Request
+    from lading.hooks.batch.system import BatchJobRequest
 
-    request = Request(**asdict(hints.layout), gpus=math.ceil(hints.gpus or 0) or None)
+    request = BatchJobRequest(**asdict(hints.layout), gpus=math.ceil(hints.gpus or 0) or None)
     ask(taking, given, lambda system, profile, site: system.directives(request, profile))
     asked = replace(as_job(hints, Resources()), nodes=hints.least.get("nodes", hints.layout.nodes))
     having = {name: site for name, site in taking.items() if site.has_nodes(asked)}
@@ -336,7 +338,7 @@ def check_layout(hints: Hints, known: Mapping[str, Known]) -> dict[str, Known]:
     return having
 
 
-def too_much(job: Job, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
+def too_much(job: PlannedJob, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
     """In words: which hints are more than the sites can ever give, and what they can.
 
     :param cpus: the hints that the cpus come from
@@ -361,7 +363,7 @@ def known_bindings() -> Sequence[Binding]:
     return _read_bindings(_now())
 
 
-def known_sites() -> tuple[Mapping[str, Known], Resources]:
+def known_sites() -> tuple[Mapping[str, PublishedSite], Resources]:
     """What is known of each site, and what a task without hints asks for; ``{}`` where Lading cannot tell.
 
     That breaks nobody's Dags.
@@ -387,7 +389,7 @@ def _read_bindings(now: int) -> Sequence[Binding]:
 
 
 @lru_cache(maxsize=1)
-def _read_sites(now: int) -> tuple[Mapping[str, Known], Resources]:
+def _read_sites(now: int) -> tuple[Mapping[str, PublishedSite], Resources]:
     try:
         from lading.executors.settings import Settings
         from lading.plugin.published import published

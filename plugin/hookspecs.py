@@ -27,12 +27,12 @@ from lading.hooks.batch.registry import GROUP
 if TYPE_CHECKING:
     from lading.hooks.batch.system import BatchSystem
     from lading.hooks.site import Site
-    from lading.scheduling.job import Job
+    from lading.scheduling.job import PlannedJob
     from lading.scheduling.matching.bindings import GetTargets
     from lading.scheduling.matching.ranking import Match
     from lading.scheduling.matching.rules import Relax
     from lading.scheduling.matching.sites import SiteView
-    from lading.scheduling.matching.waiting import Waiting
+    from lading.scheduling.matching.waiting import WaitingJob
     from lading.scheduling.placing.assignment import Assignment
     from lading.scheduling.placing.placement import AtWork
     from lading.scheduling.placing.policies import Policy
@@ -55,20 +55,20 @@ def batch_systems() -> Sequence[type[BatchSystem]]:  # type: ignore[empty-body]
 def binding_filters() -> Mapping[str, GetTargets]:  # type: ignore[empty-body]
     """Binding filters by name: functions ``get_targets(job, targets)``, called when a job with targets is placed.
 
-    ``job`` is a :class:`lading.scheduling.job.Job`: its ``name`` is that of no other job, ``dag_id``, ``run_id``,
-    ``task_id`` and ``map_index`` say which task instance it runs, ``inputs`` what are the values of its inputs.
+    ``job`` is a :class:`lading.scheduling.job.PlannedJob`: its ``name`` is unique; ``dag_id``, ``run_id``,
+    ``task_id`` and ``map_index`` say which task instance it runs, ``inputs`` are the values of its inputs.
     ``targets`` are texts such as ``hpc/long``; the answer are those of
     them that the job may go to, in the order in which they are tried. What a filter raises fails the job.
     """
 
 
 @hookspec(firstresult=True)
-def rank_matches(job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+def rank_matches(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match] | None:
     """The sites that can run a job which names no place, in the order in which it goes to them; None: Lading's order.
 
     It is asked for each such job in every tick.
 
-    :param job: with its task instance and the values of its inputs, see :class:`lading.scheduling.job.Job`
+    :param job: with its task instance and the values of its inputs, see :class:`lading.scheduling.job.PlannedJob`
     :param matches: in the order of the sites file, see :class:`lading.scheduling.matching.ranking.Match`
     """
 
@@ -96,7 +96,7 @@ def policies() -> Mapping[str, Policy]:  # type: ignore[empty-body]
 
 @hookspec(firstresult=True)
 def assign_jobs(
-    jobs: Sequence[Waiting], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
+    jobs: Sequence[WaitingJob], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
 ) -> Assignment | None:
     """Where all waiting jobs go, in place of all that Lading decides about that; None: Lading decides.
 

@@ -252,7 +252,7 @@ def sources(task: BaseOperator | MappedOperator, hints: Hints, *, is_bound: bool
 
 def may_name_files(sources: Mapping[str, Any]) -> bool:
     """Whether there may be addresses of files in inputs that come from there."""
-    from lading.executors.estimation.file_sizes import named_files
+    from lading.executors.sizing.file_sizes import named_files
 
     every = [*sources["fixed"].values(), *sources.get("mapped", {}).values(), sources.get("rows", {})]
     return any({"xcom", "outputs"} & each.keys() or any(named_files(each.get("value", 0))) for each in every)

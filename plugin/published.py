@@ -11,7 +11,7 @@ from typing import Any
 from lading.executors.settings import Settings
 from lading.hooks.files import sites_file
 from lading.scheduling.hints.hints import HintError
-from lading.scheduling.job import NOTHING, Job
+from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import valid_types
 from lading.scheduling.matching.bindings import Binding
@@ -20,7 +20,7 @@ from lading.scheduling.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PublishedSite:
     """What is known of a site.
 
     :param locations: all that it has and could have; empty: that is not known
@@ -50,16 +50,16 @@ class Known:
     holds: bool | None = field(default=None, compare=False)
     launches: bool = field(default=False, compare=False)
 
-    def suits(self, job: Job) -> bool:
+    def suits(self, job: PlannedJob) -> bool:
         """Whether a job may be able to run there."""
         asked = resolved(job, self.arch)
         return not self.locations or any(location.suits(asked) for location in self.locations)
 
-    def has_nodes(self, job: Job) -> bool:
+    def has_nodes(self, job: PlannedJob) -> bool:
         """Whether a job can ever have as many nodes there as it asks for, as far as that is known."""
         return not self.locations or any(each.has_nodes(job) for each in self.locations)
 
-    def widest(self, job: Job) -> Location:
+    def widest(self, job: PlannedJob) -> Location:
         """The location where a job can have the most nodes."""
         return max(self.locations, key=lambda each: each.nodes_for(job) or 0)
 
@@ -77,7 +77,7 @@ class Known:
         amounts = {field.name: getattr(asked, field.name) for field in fields(asked)}
         return min((name for name in amounts if amounts[name]), key=lambda name: getattr(total, name) / amounts[name])
 
-    def of_types(self, pattern: str) -> Known:
+    def of_types(self, pattern: str) -> PublishedSite:
         """The same site with no machines but those whose instance type matches a pattern (``*``, ``?``, ``[...]``).
 
         :raises HintError: there are none
@@ -88,14 +88,14 @@ class Known:
             raise HintError(f"no instance type is {pattern!r}, {valid_types(pattern, types)}")
         return replace(self, locations=tuple(each for each in self.locations if each.instance_type in found))
 
-    def closest(self, job: Job) -> Resources | None:
+    def closest(self, job: PlannedJob) -> Resources | None:
         """The capacity of the location that lacks least of those which are what a job asks for; None: none is known."""
         asked = resolved(job, self.arch)
         rooms = [each.capacity for each in self.locations if each.kind.grants(asked.wish)]
         return min(rooms, key=job.resources.shortfall, default=None)
 
 
-def published(settings: Settings) -> dict[str, Known]:
+def published(settings: Settings) -> dict[str, PublishedSite]:
     """What a controller has published of each site, in the order of the sites file.
 
     :raises FileNotFoundError: none of this version has run yet
@@ -144,7 +144,7 @@ def edition(settings: Settings) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def known(site: Mapping[str, Any]) -> Known:
+def known(site: Mapping[str, Any]) -> PublishedSite:
     """One site as it was published."""
     amounts = ("cpus", "memory", "disk", "gpus")
     locations = tuple(
@@ -161,7 +161,7 @@ def known(site: Mapping[str, Any]) -> Known:
         for each in site["locations"]
         for _ in range(each.get("count", 1))
     )
-    return Known(
+    return PublishedSite(
         locations,
         site["dialect"],
         site["takes_unnamed"],

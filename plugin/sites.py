@@ -13,12 +13,22 @@ from lading.hooks.files import table_model
 from lading.hooks.files.sites_file import LOCAL, SitesError, read
 from lading.hooks.site import Site, SiteConfig, taking_unnamed
 from lading.plugin.manager import policies, rules, site_kinds
-from lading.plugin.published import Known, known, published
+from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.place_words import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
 from lading.scheduling.text.printable import shortened
 
-__all__ = ["LOCAL", "Known", "SitesError", "declared", "faults", "known_sites", "load_sites", "read", "words"]
+__all__ = [
+    "LOCAL",
+    "PublishedSite",
+    "SitesError",
+    "declared",
+    "describe_fault",
+    "faults",
+    "known_sites",
+    "load_sites",
+    "read",
+]
 
 # Its table where the sites file has none for this machine.
 IMPLICIT = {"kind": "local"}
@@ -84,7 +94,7 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
             raise ValueError(f"policy = {shortened(config.policy)} is unknown; valid: {', '.join(valid)}")
         kinds[kind].refuse(config)
     except ValidationError as error:
-        return [f"[sites.{name}] {words(each, model)}" for each in error.errors()]
+        return [f"[sites.{name}] {describe_fault(each, model)}" for each in error.errors()]
     except ValueError as error:
         return [f"[sites.{name}] {error}"]
     return []
@@ -104,9 +114,9 @@ def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, typ
     return found
 
 
-def words(fault: Any, model: Any) -> str:
+def describe_fault(fault: Any, model: Any) -> str:
     """One of pydantic's findings as a sentence."""
-    return table_model.words(fault, f"{{}} is unknown; the keys are: {', '.join(keys(model))}")
+    return table_model.describe_fault(fault, f"{{}} is unknown; the keys are: {', '.join(keys(model))}")
 
 
 def keys(model: type[SiteConfig]) -> list[str]:
@@ -115,7 +125,7 @@ def keys(model: type[SiteConfig]) -> list[str]:
     return sorted(fields, key=lambda name: (name in COMMON, not fields[name].is_required(), name not in own))
 
 
-def known_sites(settings: Settings) -> dict[str, Known]:
+def known_sites(settings: Settings) -> dict[str, PublishedSite]:
     """What is known of each site.
 
     A controller publishes what it sees. Before the first one has run, and where the file does not reach, what the

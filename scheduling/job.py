@@ -19,7 +19,7 @@ LAYOUT = "layout"
 
 
 class Wish(NamedTuple):
-    """What a job asks of a machine besides amounts; the fields are those of :class:`Job`."""
+    """What a job asks of a machine besides amounts; the fields are those of :class:`PlannedJob`."""
 
     arch: str | None
     features: frozenset[str]
@@ -50,11 +50,11 @@ ASKED = (
     *("resources.cpus", "resources.memory", "resources.disk", "resources.gpus", "arch", "features"),
     *("instance_type", "capacity_type", "hints", "os", "types"),
 )
-asks: Callable[[Job], tuple[Hashable, ...]] = attrgetter(*ASKED)
+asks: Callable[[PlannedJob], tuple[Hashable, ...]] = attrgetter(*ASKED)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannedJob:
     """A job that waits for a place, or ``count`` equal ones.
 
     :param name: identifies it in the plan (in the engine: its token); unique among the jobs of a plan

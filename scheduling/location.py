@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from lading.scheduling.job import NOTHING, Job, Wish
+from lading.scheduling.job import NOTHING, PlannedJob, Wish
 from lading.scheduling.machine_words import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.resources import Resources
@@ -22,7 +22,7 @@ def has_other_limits(native: Iterable[str]) -> bool:
     return not OTHER_LIMITS.isdisjoint(key.lstrip("-") for key in native)
 
 
-class Kind(NamedTuple):
+class MachineKind(NamedTuple):
     """What a machine is besides amounts; the fields are those of :class:`Location`."""
 
     arch: str | None
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
         )
 
 
-class Running(NamedTuple):
+class AssignedJob(NamedTuple):
     """A job that has begun, or will as soon as its machine is up.
 
     :param begun: epoch seconds
@@ -118,10 +118,10 @@ class Location:
     draining: bool = False
     booting: bool = False
     jobs: int = 0
-    stored: tuple[Job, ...] = ()
+    stored: tuple[PlannedJob, ...] = ()
     ahead: int = 0
     os: str = DEFAULT_OS
-    running_jobs: tuple[Running, ...] = ()
+    running_jobs: tuple[AssignedJob, ...] = ()
     ready_at: float | None = None
     surcharges: tuple[tuple[str, float], ...] = ()
     priced_at: float | None = None
@@ -135,19 +135,19 @@ class Location:
     held: Resources = NOTHING
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MachineKind:
         """What it is besides amounts."""
-        return Kind(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
+        return MachineKind(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os)
 
-    def suits(self, job: Job) -> bool:
+    def suits(self, job: PlannedJob) -> bool:
         """Whether a job can ever run there, busy or not."""
         return job.resources.fits(self.capacity) and self.kind.grants(job.wish) and self.has_nodes(job)
 
-    def has_nodes(self, job: Job) -> bool:
+    def has_nodes(self, job: PlannedJob) -> bool:
         """Whether a job can ever have as many nodes there as it asks for, as far as that is known."""
         return job.nodes == 1 or (most := self.nodes_for(job)) is None or job.nodes <= most
 
-    def nodes_for(self, job: Job) -> int | None:
+    def nodes_for(self, job: PlannedJob) -> int | None:
         """How many nodes a job can ever have there; None: that is not known."""
         if job.native is not None and has_other_limits(json.loads(job.native)):
             return None
@@ -159,22 +159,22 @@ class Location:
         """Whether it stays for so many seconds; one that ends takes no job of unknown length (None)."""
         return self.ends_at is None or (time is not None and now + time <= self.ends_at)
 
-    def given(self, jobs: Sequence[Job]) -> Location:
+    def given(self, jobs: Sequence[PlannedJob]) -> Location:
         """The same when it has been given these jobs, too, and they have not begun."""
         used, stored = self.used.with_all([job.resources for job in jobs]), (*self.stored, *jobs)
         return replace(self, used=used, stored=stored, jobs=self.jobs + len(jobs)).with_labels(jobs)
 
-    def kept_for(self, jobs: Sequence[Job], now: float) -> Location:
+    def kept_for(self, jobs: Sequence[PlannedJob], now: float) -> Location:
         """The same when these waiting jobs are on it as soon as it is up.
 
         :param now: epoch seconds
         """
         used, begin = sum((job.resources for job in jobs), self.used), max(now, self.ready_at or now)
-        running = tuple(Running(begin, predicted(job), job.resources) for job in jobs)
+        running = tuple(AssignedJob(begin, predicted(job), job.resources) for job in jobs)
         there = replace(self, used=used, running_jobs=self.running_jobs + running, jobs=self.jobs + len(jobs))
         return there.with_labels(jobs)
 
-    def with_labels(self, jobs: Sequence[Job]) -> Location:
+    def with_labels(self, jobs: Sequence[PlannedJob]) -> Location:
         """The same where these jobs' steps and runs, as far as they have limits, are on it."""
         tasks = {job.task for job in jobs if job.task is not None}
         runs = {job.run for job in jobs if job.run is not None}

@@ -25,7 +25,7 @@ LENGTHS = ("known", "task", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class InstanceLimits:
     """How many instances there may be at once, those that are there included; None or absent: as many as it takes.
 
     :param instances: at the site
@@ -71,7 +71,7 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class PlannedLaunch:
     """An instance to launch.
 
     :param name: what the placements of this plan call it
@@ -93,7 +93,7 @@ class Placement:
     count: int = 1
 
 
-class Filled(NamedTuple):
+class FilledMachines(NamedTuple):
     """Machines that are filled alike.
 
     :param location: the one that is there; None: they are launched
@@ -150,8 +150,8 @@ class Plan:
     policy: str
     effort: str
     placements: Sequence[Placement]
-    launches: Sequence[Launch]
-    filled: Sequence[Filled]
+    launches: Sequence[PlannedLaunch]
+    filled: Sequence[FilledMachines]
     releases: tuple[Release, ...]
     waits: tuple[Wait, ...]
     refusals: tuple[Refusal, ...]

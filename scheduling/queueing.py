@@ -28,7 +28,7 @@ KEPT_FREE = because("kept_free")
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedJob:
     """A job that waits for room.
 
     :param token: identifies the job
@@ -51,7 +51,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class QueueDecision:
     """What to do with the jobs that wait.
 
     :param starts: tokens of the jobs to start now, in this order
@@ -64,7 +64,7 @@ class Decision:
     impossible: Mapping[str, Reason] = field(default_factory=dict)
 
 
-class Room:
+class QueueRoom:
     """What is free on a location while jobs are being fitted into it.
 
     :param free: what is free altogether
@@ -97,7 +97,7 @@ class Room:
         )
 
 
-def smallest(waiting: Sequence[Waiting]) -> Resources:
+def smallest(waiting: Sequence[QueuedJob]) -> Resources:
     """The least that any of the jobs needs of each resource: room too small for this is too small for all of them."""
     needs = [job.resources for job in waiting]
     return Resources(
@@ -109,41 +109,41 @@ def smallest(waiting: Sequence[Waiting]) -> Resources:
 
 
 def next_starts(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[QueuedJob],
     free: Resources,
     capacity: Resources,
     *,
     now: float,
     patience: float,
     devices: Mapping[str, float] | None = None,
-) -> Decision:
+) -> QueueDecision:
     """Which of the waiting jobs start now.
 
-    :param waiting: in the order of :attr:`Waiting.rank`
+    :param waiting: in the order of :attr:`QueuedJob.rank`
     :param free: what is free on the location now
     :param capacity: what the location has when it is empty
     :param now: seconds, best on a clock that never jumps
     :param patience: for how many seconds a job may be overtaken, by more urgent ones ``MORE_URGENT`` times as long
     :param devices: the free share of each GPU, where a whole GPU must be one device
     """
-    possible: list[Waiting] = []
+    possible: list[QueuedJob] = []
     impossible: dict[str, Reason] = {}
     for job in waiting:
         if job.resources.fits(capacity):
             possible.append(job)
         else:
             impossible[job.token] = too_large(job.resources, capacity)
-    starts: list[Waiting] = []
+    starts: list[QueuedJob] = []
     least = smallest(possible)
-    for job, fits, left in _fitted(possible, Room(free, devices or {}), now, patience):
+    for job, fits, left in _fitted(possible, QueueRoom(free, devices or {}), now, patience):
         if fits:
             starts.append(job)
         if not least.fits(left):
             break
-    return Decision(tuple(job.token for job in starts), _overtaken(possible, starts), impossible)
+    return QueueDecision(tuple(job.token for job in starts), _overtaken(possible, starts), impossible)
 
 
-def _overtaken(waiting: Sequence[Waiting], starts: Sequence[Waiting]) -> frozenset[str]:
+def _overtaken(waiting: Sequence[QueuedJob], starts: Sequence[QueuedJob]) -> frozenset[str]:
     """The jobs that are overtaken for the first time by one of the starts."""
     if not starts:
         return frozenset()
@@ -158,13 +158,13 @@ def _overtaken(waiting: Sequence[Waiting], starts: Sequence[Waiting]) -> frozens
     )
 
 
-def _cuts_in(start: Waiting, job: Waiting) -> bool:
+def _cuts_in(start: QueuedJob, job: QueuedJob) -> bool:
     """Whether a job arrived later than another and starts because it needs less, be it more urgent or not."""
     return start.queued_at > job.queued_at and not job.resources.fits(start.resources)
 
 
 def reasons(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[QueuedJob],
     free: Resources,
     *,
     now: float,
@@ -177,22 +177,22 @@ def reasons(
     """
     found: dict[str, Reason] = {}
     by_need: dict[Resources, Reason] = {}
-    room = Room(free, devices or {})
+    room = QueueRoom(free, devices or {})
     kept = False
     for job, fits, _ in _fitted(waiting, room, now, patience):
         if fits:
             continue
         need = job.resources
         if need not in by_need or (kept and by_need[need] != KEPT_FREE):
-            by_need[need] = KEPT_FREE if kept and Room(free, devices or {}).takes(need) else no_room(need, free)
+            by_need[need] = KEPT_FREE if kept and QueueRoom(free, devices or {}).takes(need) else no_room(need, free)
         found[job.token] = by_need[need]
         kept = kept or _impatient(job, now, patience)
     return found
 
 
 def _fitted(
-    waiting: Sequence[Waiting], room: Room, now: float, patience: float
-) -> Iterator[tuple[Waiting, bool, Resources]]:
+    waiting: Sequence[QueuedJob], room: QueueRoom, now: float, patience: float
+) -> Iterator[tuple[QueuedJob, bool, Resources]]:
     """Fit the jobs one by one: each, whether it fits, and what is left for those behind it."""
     blocked: set[Resources] = set()
     for job in _in_turn(waiting, now, patience):
@@ -208,7 +208,7 @@ def _fitted(
         yield job, fits, room.free
 
 
-def _in_turn(waiting: Sequence[Waiting], now: float, patience: float) -> Sequence[Waiting]:
+def _in_turn(waiting: Sequence[QueuedJob], now: float, patience: float) -> Sequence[QueuedJob]:
     """The jobs in the order in which they are looked at: first those overtaken for too long, the longest before all."""
     first = [job for job in waiting if _impatient(job, now, MORE_URGENT * patience)]
     if not first:
@@ -217,7 +217,7 @@ def _in_turn(waiting: Sequence[Waiting], now: float, patience: float) -> Sequenc
     return [*first, *(job for job in waiting if not _impatient(job, now, MORE_URGENT * patience))]
 
 
-def _impatient(job: Waiting, now: float, patience: float) -> bool:
+def _impatient(job: QueuedJob, now: float, patience: float) -> bool:
     return job.overtaken_since is not None and now - job.overtaken_since >= patience
 
 

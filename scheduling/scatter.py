@@ -24,7 +24,7 @@ class ScatterError(ValueError):
     """A scatter that is not possible. The message names the inputs or the method, and what is valid."""
 
 
-class Jobs(Sequence[dict[str, Any]]):
+class ScatterJobs(Sequence[dict[str, Any]]):
     """The inputs of every job in order, each ``{name: value}``, made when they are asked for.
 
     :param columns: the elements of each input
@@ -46,11 +46,11 @@ class Jobs(Sequence[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Jobs: ...
+    def __getitem__(self, index: slice) -> ScatterJobs: ...
 
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | Jobs:
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | ScatterJobs:
         if isinstance(index, slice):
-            return Jobs(self._columns, self._dotproduct, self._indexes[index])
+            return ScatterJobs(self._columns, self._dotproduct, self._indexes[index])
         try:
             return self._job(self._indexes[index])
         except IndexError:
@@ -78,7 +78,7 @@ class Jobs(Sequence[dict[str, Any]]):
         }
 
 
-def expand(method: str | None, inputs: Mapping[str, object]) -> Jobs:
+def expand(method: str | None, inputs: Mapping[str, object]) -> ScatterJobs:
     """Return the inputs of every job, in the order of the jobs, as a lazy sequence of ``{name: value}``.
 
     :param method: one of :data:`METHODS`; None is allowed for exactly one input
@@ -90,7 +90,7 @@ def expand(method: str | None, inputs: Mapping[str, object]) -> Jobs:
     check_method(method, inputs)
     columns = {name: elements(name, value) for name, value in inputs.items()}
     count = job_count(method, {name: len(column) for name, column in columns.items()})
-    return Jobs(columns, _is_dotproduct(method), range(count))
+    return ScatterJobs(columns, _is_dotproduct(method), range(count))
 
 
 def gather(method: str | None, lengths: Mapping[str, int], outputs: Sequence[Any]) -> Sequence[Any]:

@@ -26,17 +26,17 @@ from typing import Any, ClassVar
 from lading.executors.agent import process_tree
 from lading.executors.agent.container import MayBeContained
 from lading.executors.agent.ending import Ending
-from lading.executors.agent.holds import Holds
+from lading.executors.agent.holds import AgentHolds
 from lading.executors.agent.inbox import Inbox
 from lading.executors.agent.job_environment import JobEnvironment
-from lading.executors.agent.job_folder import Cause
+from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.journal import AgentJournal
-from lading.executors.agent.limits import Limits
-from lading.executors.agent.running import Running
+from lading.executors.agent.limits import LimitEnforcer
+from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.spot_notice import SpotNotice
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import Assignment
+from lading.executors.agent.warm_pool import HandOver
 from lading.hooks.files import open_files
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.bell import Bell
@@ -83,10 +83,10 @@ class Agent:
         self.bell = Bell(spool.bell).open()
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.journal = AgentJournal(spool)
-        self.running = Running(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
+        self.running = RunningJobs(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
         self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
-        self.holds = Holds(spool, self.journal, self.inbox.rejected)
-        self.limits = Limits()
+        self.holds = AgentHolds(spool, self.journal, self.inbox.rejected)
+        self.limits = LimitEnforcer()
         self.trouble = Trouble(log)
         self.scratch = Scratch()
         self.config: AgentConfig | None = None
@@ -215,7 +215,7 @@ class Agent:
             except OSError as error:  # it may be read another time
                 self.inbox.rejected.say(self.spool.shutdown.name, error)
         if self.shutdown == "cancel":
-            self._end_all(Cause("cancelled", "the node agent was shut down"), self._kill_grace)
+            self._end_all(EndCause("cancelled", "the node agent was shut down"), self._kill_grace)
 
     def _obey_end(self) -> None:
         """Know when the machine goes, and end its jobs in time."""
@@ -224,7 +224,7 @@ class Agent:
         if self.ending is not None and self.ending.left <= 0:
             self._end_all(self.ending.cause, self.ending.grace)
 
-    def _end_all(self, cause: Cause, grace: float) -> None:
+    def _end_all(self, cause: EndCause, grace: float) -> None:
         for job in self.running.jobs.values():
             job.end(cause, grace)
             job.give_up_after(2 * grace)
@@ -250,7 +250,7 @@ class Agent:
         if not TOKEN.fullmatch(token):
             path.unlink()
         elif token in self.running.jobs:
-            self.running.jobs[token].end(Cause("cancelled", message), self._kill_grace)
+            self.running.jobs[token].end(EndCause("cancelled", message), self._kill_grace)
             path.unlink()
         elif self.journal.has_finished(token):
             path.unlink()
@@ -264,7 +264,7 @@ class Agent:
         if (config := self.config) is not None:
             devices = self.running.free_devices(config.gpu_devices)
             self.holds.look(
-                lambda: queueing.Room(self._free(config), self.holds.without(devices)), takes=self.shutdown is None
+                lambda: queueing.QueueRoom(self._free(config), self.holds.without(devices)), takes=self.shutdown is None
             )
 
     def _start_jobs(self) -> None:
@@ -306,7 +306,7 @@ class Agent:
             return replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
         return replace(free, disk=max(free.disk - self.scratch.counted, 0))
 
-    def _hopeful(self, ready: list[queueing.Waiting], config: AgentConfig) -> list[queueing.Waiting]:
+    def _hopeful(self, ready: list[queueing.QueuedJob], config: AgentConfig) -> list[queueing.QueuedJob]:
         """All jobs but those for which the disk has too little room whichever jobs end: none is kept free for them."""
         if not config.measure_disk:
             return ready
@@ -318,7 +318,7 @@ class Agent:
         try:
             has_gpus = bool(self.config and self.config.gpu_devices)
             scratch = self.scratch.configured, self.scratch.keep_failed
-            self.running.start(entry, Assignment(token, devices, has_gpus, *scratch))
+            self.running.start(entry, HandOver(token, devices, has_gpus, *scratch))
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
 

@@ -27,14 +27,14 @@ from lading.executors.agent.container import MayBeContained
 from lading.executors.agent.ending import Ending
 from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_environment import JobEnvironment
-from lading.executors.agent.job_folder import TERMINATED, Cause
+from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import Runner
 from lading.hooks.cluster.allocations.layout import (
     MOST_TERMS_BYTES,
     SECONDS_BETWEEN_WORDS,
     AllocationFolder,
+    AllocationTerms,
     Claim,
-    Terms,
 )
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files import host
@@ -63,7 +63,13 @@ class AllocationAgent(Agent):
     ending: Ending
 
     def __init__(
-        self, folder: AllocationFolder, terms: Terms, runner: Runner, *, began: float, close: tuple[int, ...] = ()
+        self,
+        folder: AllocationFolder,
+        terms: AllocationTerms,
+        runner: Runner,
+        *,
+        began: float,
+        close: tuple[int, ...] = (),
     ) -> None:
         super().__init__(Spool(Path(folder.spool)), runner, close)
         self.folder = folder
@@ -75,7 +81,7 @@ class AllocationAgent(Agent):
                 terms.capacity, tuple(devices), PATIENCE, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
             )
         )
-        self.ending = Ending(began + terms.seconds, Cause("time_limit", self._over()), terms.kill_grace)
+        self.ending = Ending(began + terms.seconds, EndCause("time_limit", self._over()), terms.kill_grace)
         self.ending.tell(self.spool)
         self.busy_at = time.monotonic()
         self._tell_at = 0.0
@@ -147,11 +153,11 @@ class AllocationAgent(Agent):
             "raise allocation_time of the site"
         )
 
-    def _end_all(self, cause: Cause, grace: float) -> None:
+    def _end_all(self, cause: EndCause, grace: float) -> None:
         self.shutdown = self.shutdown or cause.cause
         super()._end_all(cause, grace)
 
-    def _hopeful(self, ready: list[queueing.Waiting], config: AgentConfig) -> list[queueing.Waiting]:
+    def _hopeful(self, ready: list[queueing.QueuedJob], config: AgentConfig) -> list[queueing.QueuedJob]:
         hopeful = super()._hopeful(ready, config)
         return [job for job in hopeful if self.lasts(self.inbox.entries[job.token])]
 
@@ -203,7 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     cluster = ClusterFolder(str(options.folder.absolute()))
     folder = AllocationFolder(cluster, options.name)
-    terms = Terms.from_json(read_regular(Path(folder.terms), MOST_TERMS_BYTES).decode())
+    terms = AllocationTerms.from_json(read_regular(Path(folder.terms), MOST_TERMS_BYTES).decode())
     try:
         os.mkdir(folder.taken)
     except FileExistsError:

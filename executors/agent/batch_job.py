@@ -24,19 +24,19 @@ from typing import Any
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.container import MayBeContained
 from lading.executors.agent.inbox import Entry, Inbox
-from lading.executors.agent.job_folder import TERMINATED, Cause
+from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.journal import JobJournal
-from lading.executors.agent.limits import Limits
-from lading.executors.agent.running import Running
+from lading.executors.agent.limits import LimitEnforcer
+from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import Assignment
+from lading.executors.agent.warm_pool import HandOver
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.ssh.answer import whole_number
-from lading.scheduling.queueing import Waiting
+from lading.scheduling.queueing import QueuedJob
 from lading.scheduling.resources import NODES_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class BatchJob:
     :param watched: what keeps its watcher waiting; the task's processes must not keep it
     """
 
-    def __init__(self, spool: Spool, assignment: Assignment, runner: Runner, kill_grace: float, watched: int) -> None:
+    def __init__(self, spool: Spool, assignment: HandOver, runner: Runner, kill_grace: float, watched: int) -> None:
         self.spool = spool
         self.assignment = assignment
         self.token = token = assignment.token
@@ -74,8 +74,8 @@ class BatchJob:
         self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.journal = JobJournal(spool, token)
         self.watched = watched
-        self.running = Running(spool, self.journal, runner, close=(watched, self.wakeup, self.wakeup_writer))
-        self.limits = Limits()
+        self.running = RunningJobs(spool, self.journal, runner, close=(watched, self.wakeup, self.wakeup_writer))
+        self.limits = LimitEnforcer()
         self.inbox: Inbox = NoInbox()  # type: ignore[assignment]
         self.terminated = False
 
@@ -91,7 +91,7 @@ class BatchJob:
         Scratch(self.assignment.scratch, self.assignment.keep_failed).tend()
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
             self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
-        waiting = Waiting(self.token, envelope.resources, envelope.priority, envelope.queued_at)
+        waiting = QueuedJob(self.token, envelope.resources, envelope.priority, envelope.queued_at)
         entry = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
         self.running.start(entry, self.assignment)
         pause = 0.0
@@ -117,7 +117,7 @@ class BatchJob:
         cause = TERMINATED if self.terminated else None
         with contextlib.suppress(FileNotFoundError, NotReadable):  # what cannot be read asks for nothing
             words = self.spool.request(self.spool.cancel(self.token))
-            cause = Cause("cancelled", words or "cancelled")
+            cause = EndCause("cancelled", words or "cancelled")
         for job in self.running.jobs.values():
             if cause is not None:
                 job.end(cause, self.kill_grace)
@@ -176,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     runner.preload()
     gc.freeze()
     gc.enable()
-    assignment = Assignment(token, scratch=options.scratch, keep_failed=options.keep_failed)
+    assignment = HandOver(token, scratch=options.scratch, keep_failed=options.keep_failed)
     status = BatchJob(spool, assignment, runner, options.kill_grace, watched).run()
     watchdog.revoke(watched)
     return status

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lading.executors.agent.supervisor import Job, JobFailed
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.regular_file import read_end, read_regular
 from lading.hooks.files.written import checked, parsed
 from lading.hooks.spool.events import InsideFile
@@ -50,7 +50,7 @@ class MayBeContained:
     def preload(self) -> None:
         self.runner.preload()
 
-    def run(self, workload: dict[str, Any], job: Job) -> None:
+    def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end.
 
         :raises JobFailed: it did not succeed, or its container could not be started
@@ -62,7 +62,7 @@ class MayBeContained:
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE)
         except OSError as error:
-            raise JobFailed(f"{command[0]}, which runs the container, cannot be started here: {error}") from error
+            raise AgentJobFailed(f"{command[0]}, which runs the container, cannot be started here: {error}") from error
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         try:
             with contextlib.suppress(BrokenPipeError):  # how it ended says more
@@ -76,7 +76,7 @@ class MayBeContained:
         conclude(job, code, command[0], is_killed=is_killed)
 
 
-def start(job: Job, envelope: Envelope, runner: str, environment: Mapping[str, str]) -> list[str]:
+def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[str, str]) -> list[str]:
     """The command that starts the container of a job.
 
     :param runner: the module that runs the workload
@@ -116,7 +116,7 @@ def remove(container: str, token: str) -> None:
         _docker("rm", "--force", name_of(token))
 
 
-def conclude(job: Job, code: int, engine: str, *, is_killed: bool) -> None:
+def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
     """Take over what came of a job in its container.
 
     :param code: of the command that has run it
@@ -131,22 +131,22 @@ def conclude(job: Job, code: int, engine: str, *, is_killed: bool) -> None:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         said = (read_end(job.folder.output, MOST_WORDS).decode(errors="replace").strip().splitlines() or [""])[-1]
         words = f"{engine} {how} before the task had ended in its container{': ' if said else ''}{said}"
-        raise JobFailed(words, code or 1) from None
+        raise AgentJobFailed(words, code or 1) from None
     except (OSError, ValueError) as error:
-        raise JobFailed(f"what the job has left in its container cannot be read: {error}", code or 1) from error
+        raise AgentJobFailed(f"what the job has left in its container cannot be read: {error}", code or 1) from error
     job.outputs = found["outputs"]
     job.used = (found["cpu_seconds"], found["peak"], found["touched"])
     if found["error"] is not None:
         # Apptainer's containers have no limit of their own.
         if is_killed or (found.get("is_out_of_memory") and engine == "docker"):
             raise _out_of_memory(found["exit_code"])
-        failure = JobFailed(found["error"], found["exit_code"])
+        failure = AgentJobFailed(found["error"], found["exit_code"])
         failure.cause = found["cause"]
         raise failure
 
 
-def _out_of_memory(exit_code: int) -> JobFailed:
-    failure = JobFailed(
+def _out_of_memory(exit_code: int) -> AgentJobFailed:
+    failure = AgentJobFailed(
         "the kernel has killed a process of the container: it has used more than the task may", exit_code
     )
     failure.cause = "out_of_memory"

@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from lading.executors.agent.job_folder import Cause
+from lading.executors.agent.job_folder import EndCause
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.spool.spool import Spool
 
@@ -26,7 +26,7 @@ class Ending:
     """
 
     at: float
-    cause: Cause
+    cause: EndCause
     grace: float
 
     @property

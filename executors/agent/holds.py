@@ -12,11 +12,11 @@ from lading.executors.agent.journal import Journal
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.hold import Hold
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import MOST_REQUEST_BYTES, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus
-from lading.scheduling.queueing import Room
+from lading.scheduling.queueing import QueueRoom
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ RUN_OUT = "nobody has asked for it again"
 
 
 @dataclass(slots=True)
-class Held:
+class GrantedHold:
     """A hold that was granted.
 
     :param file: its inode, by which it is told from one that was asked for again
@@ -40,14 +40,14 @@ class Held:
     since: float = field(default_factory=time.monotonic)
 
 
-class Holds:
+class AgentHolds:
     """:param rejected: keeps what cannot be read"""
 
-    def __init__(self, spool: Spool, journal: Journal, rejected: Rejected) -> None:
+    def __init__(self, spool: Spool, journal: Journal, rejected: RejectedFiles) -> None:
         self.spool = spool
         self.journal = journal
         self.rejected = rejected
-        self.by_job: dict[str, Held] = {}
+        self.by_job: dict[str, GrantedHold] = {}
 
     def used(self) -> Resources:
         """What is kept for jobs that are to come."""
@@ -61,7 +61,7 @@ class Holds:
                 left[device] -= each.devices[device]
         return left
 
-    def look(self, room: Callable[[], Room], *, takes: bool) -> None:
+    def look(self, room: Callable[[], QueueRoom], *, takes: bool) -> None:
         """Grant what is new as far as there is room, forget what was dropped, and let run out what is over.
 
         :param room: what is free now, less what is held
@@ -93,11 +93,11 @@ class Holds:
         if (held := self.by_job.pop(job, None)) is not None:
             self.spool.hold(held.hold.token).unlink(missing_ok=True)
 
-    def held_for(self, waiting: Collection[str]) -> list[Held]:
+    def held_for(self, waiting: Collection[str]) -> list[GrantedHold]:
         """The holds of these jobs."""
         return [held for job, held in self.by_job.items() if job in waiting]
 
-    def _renew(self, held: Held, file: int) -> None:
+    def _renew(self, held: GrantedHold, file: int) -> None:
         """Let a hold last that was asked for again, and run out one that was not for so long."""
         if held.file != file:
             held.file, held.since = file, time.monotonic()
@@ -105,12 +105,12 @@ class Holds:
             del self.by_job[held.hold.job]
             self._remove(held.hold.token, "hold_lost", RUN_OUT)
 
-    def _read(self, token: str, file: int, room: Callable[[], Room], *, takes: bool) -> None:
+    def _read(self, token: str, file: int, room: Callable[[], QueueRoom], *, takes: bool) -> None:
         hold = Hold.from_json(read_regular(self.spool.hold(token), MOST_REQUEST_BYTES))
         if hold.token != token:
             raise ValueError(f"it is the hold {hold.token!r}")
         there = room()
-        held = Held(hold, file, gpus.pick(there.devices, hold.resources.gpus) or {} if there.devices else {})
+        held = GrantedHold(hold, file, gpus.pick(there.devices, hold.resources.gpus) or {} if there.devices else {})
         if hold.job in self.by_job or not takes or not there.takes(hold.resources):
             self._remove(token, "refused", NO_ROOM if takes else "the node agent takes no more jobs")
         else:

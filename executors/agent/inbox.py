@@ -15,10 +15,10 @@ from pathlib import Path
 from lading.executors.agent.journal import AgentJournal
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.events import LATEST
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import MOST_ENVELOPE_BYTES, Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.queueing import Waiting
+from lading.scheduling.queueing import QueuedJob
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
@@ -50,7 +50,7 @@ class Entry:
     :param told: the reason for its waiting that was told last
     """
 
-    waiting: Waiting
+    waiting: QueuedJob
     memory_limit: int | None
     time_limit: int | None
     expires_at: float
@@ -73,9 +73,9 @@ class Inbox:
         self.spool = spool
         self.journal = journal
         self.is_running = is_running
-        self.rejected = Rejected(spool.rejected)
+        self.rejected = RejectedFiles(spool.rejected)
         self.entries: dict[str, Entry] = {}
-        self._order: list[Waiting] = []
+        self._order: list[QueuedJob] = []
         self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
 
     def look(self) -> None:
@@ -101,7 +101,7 @@ class Inbox:
             if known is None or known.inode != inode:
                 self._read(token, inode)
 
-    def ready(self, now: float) -> list[Waiting]:
+    def ready(self, now: float) -> list[QueuedJob]:
         """The jobs that could be started now, given room, in their order."""
         return [job for job in self._order if self._hindrance(self.entries[job.token], now) is None]
 
@@ -208,7 +208,7 @@ class Inbox:
         except Exception as error:  # whatever may be wrong with it, it is one job's trouble
             self._set_aside(token, f"the envelope of the job cannot be read: {type(error).__name__}: {error}")
             return
-        waiting = Waiting(token, envelope.resources, envelope.priority, envelope.queued_at)
+        waiting = QueuedJob(token, envelope.resources, envelope.priority, envelope.queued_at)
         known = self.entries.get(token)
         if known is None:
             self.entries[token] = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode)
@@ -218,12 +218,12 @@ class Inbox:
             known.memory_limit, known.time_limit = envelope.memory_limit, envelope.time_limit
             known.expires_at, known.inode = envelope.expires_at, inode
 
-    def _replace(self, entry: Entry, waiting: Waiting) -> None:
+    def _replace(self, entry: Entry, waiting: QueuedJob) -> None:
         self._take_out(entry.waiting)
         entry.waiting = waiting
         insort(self._order, waiting, key=lambda job: job.rank)
 
-    def _take_out(self, waiting: Waiting) -> None:
+    def _take_out(self, waiting: QueuedJob) -> None:
         del self._order[bisect_left(self._order, waiting.rank, key=lambda job: job.rank)]
 
     def _set_aside(self, token: str, message: str) -> None:

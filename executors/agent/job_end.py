@@ -11,12 +11,12 @@ from dataclasses import asdict
 from typing import Any
 
 from lading.executors.agent import supervisor
-from lading.executors.agent.job_folder import Cause, ExitFile
+from lading.executors.agent.job_folder import EndCause, ExitFile
 from lading.hooks.spool.events import of_sentinel
 
 
 def judge(
-    left: ExitFile | None, told: Cause | None, exit_status: int | None, peak_memory: int, *, was_rebooted: bool
+    left: ExitFile | None, told: EndCause | None, exit_status: int | None, peak_memory: int, *, was_rebooted: bool
 ) -> dict[str, Any]:
     """The event of a job's end, without when it began.
 

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from lading.executors.agent.ending import VARIABLE
-from lading.executors.agent.supervisor import Job, Runner
+from lading.executors.agent.supervisor import AgentJob, Runner
 from lading.scheduling.resources import CPUS_VARIABLE
 
 
@@ -26,7 +26,7 @@ class JobEnvironment:
     def preload(self) -> None:
         self.runner.preload()
 
-    def run(self, workload: dict[str, Any], job: Job) -> None:
+    def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = f"{self.logs}/{job.token}"
         os.environ["OMP_NUM_THREADS"] = str(max(1, math.ceil(float(os.environ[CPUS_VARIABLE]))))
         os.environ[VARIABLE] = str(job.spool.ends_at)

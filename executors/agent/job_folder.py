@@ -113,7 +113,7 @@ class ExitFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class EndCause:
     """Why the agent ends a job, written before it does: ``cause.json``.
 
     :param cause: ``out_of_memory``, ``time_limit``, ``cancelled``, ``preempted`` or ``terminated``
@@ -127,12 +127,12 @@ class Cause:
         write_atomically(folder.cause, json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, folder: JobFolder) -> Cause | None:
+    def read(cls, folder: JobFolder) -> EndCause | None:
         return _read(folder.cause, lambda found: cls(**checked(events.CauseFile, found)))
 
 
 # Of a job that its batch system ends, which alone knows why.
-TERMINATED = Cause("terminated", "the batch system has told the job to end")
+TERMINATED = EndCause("terminated", "the batch system has told the job to end")
 
 
 def claim(folder: JobFolder, pid: int, started: int) -> Path | None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.job_folder import Cause
+from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.running import RunningJob
 from lading.scheduling.text.units import format_memory, format_time
 
@@ -30,7 +30,7 @@ MOVED = 8
 INFINITY = float("inf")
 
 
-class Limits:
+class LimitEnforcer:
     """Enforces the limits of the jobs and records their peak memory."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Limits:
             limit = job.supervisor.time_limit
             if limit is not None and job.cause is None and job.age > limit:
                 job.end(
-                    Cause("time_limit", f"the task has run for longer than its time limit of {format_time(limit)}"),
+                    EndCause("time_limit", f"the task has run for longer than its time limit of {format_time(limit)}"),
                     kill_grace,
                 )
         return max(0.0, min(self._guard(live), self._record(live), self._time_left(live)))
@@ -76,7 +76,7 @@ class Limits:
         job.peak_memory = max(job.peak_memory, used)
         if used > limit:
             job.kill(
-                Cause(
+                EndCause(
                     "out_of_memory",
                     f"the task has used {format_memory(used)} of memory, its limit is {format_memory(limit)}",
                 )

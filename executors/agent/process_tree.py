@@ -188,7 +188,7 @@ def kill_leftovers(leader: int, started: int, token: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ProcessMemory:
     """The memory of one process that only its end gives back (so no cached files), in bytes.
 
     :param anonymous: its own pages and those that it shares with its parent since it was forked
@@ -201,7 +201,7 @@ class Memory:
     private: int | None = None
 
     @classmethod
-    def read(cls, pid: int) -> Memory:
+    def read(cls, pid: int) -> ProcessMemory:
         """The memory of a process, none when it is gone.
 
         Only root may look closely into a process that has made itself undumpable, as Airflow's supervisor and its task
@@ -243,7 +243,7 @@ class MemoryMeter:
         """What the processes use together; takes the kernel some time when it is much."""
         total = estimated = 0
         for process in processes:
-            memory = Memory.read(process.pid)
+            memory = ProcessMemory.read(process.pid)
             total += self._own(process, memory)
             if memory.private is not None:
                 total += memory.shared
@@ -252,7 +252,7 @@ class MemoryMeter:
                 estimated = max(estimated, memory.shared)
         return (total + estimated) // MIB
 
-    def _own(self, process: Process, memory: Memory) -> int:
+    def _own(self, process: Process, memory: ProcessMemory) -> int:
         if not process.forked_without_exec:
             return memory.anonymous
         inherited = self._inherited.get((process.pid, process.started), 0)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from lading.executors.agent import container, job_end, job_folder, process_tree, supervisor
 from lading.executors.agent.inbox import Entry, Inbox
-from lading.executors.agent.job_folder import Cause, ExitFile, Supervisor
+from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import Assignment, Spares, make_line
+from lading.executors.agent.warm_pool import HandOver, Spares, make_line
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.regular_file import read_end
@@ -48,7 +48,7 @@ class RunningJob:
     supervisor: Supervisor
     is_child: bool
     task_has_ended: bool = False
-    cause: Cause | None = None
+    cause: EndCause | None = None
     exit_status: int | None = None
     kill_task_at: float | None = None
     kill_supervisor_at: float | None = None
@@ -57,7 +57,7 @@ class RunningJob:
     measured_at_bound: int = 0
     next_look: float = 0.0
 
-    def end(self, cause: Cause, grace: float) -> None:
+    def end(self, cause: EndCause, grace: float) -> None:
         """Ask the job to end (the operator's ``on_kill`` runs), and kill it when it has not after ``grace`` seconds."""
         self.task_has_ended = self.task_has_ended or job_folder.task_has_ended(self.folder)
         if self.cause is None and not self.task_has_ended:
@@ -65,7 +65,7 @@ class RunningJob:
             self._signal(signal.SIGTERM)
             self.kill_task_at = time.monotonic() + grace
 
-    def kill(self, cause: Cause) -> None:
+    def kill(self, cause: EndCause) -> None:
         """Kill the task with everything that it has started; its supervisor lives on to report and upload the log."""
         self._note(cause)
         self.kill_task_at = time.monotonic()
@@ -96,7 +96,7 @@ class RunningJob:
         """Whether its supervisor is no more."""
         return self.exit_status is not None if self.is_child else not self.supervisor.alive
 
-    def _note(self, cause: Cause) -> None:
+    def _note(self, cause: EndCause) -> None:
         log.info("ending job %s, %s: %s", self.token, cause.cause, cause.message)
         self.cause = cause
         try:
@@ -110,7 +110,7 @@ class RunningJob:
             process_tree.send([found], number)
 
 
-class Running:
+class RunningJobs:
     """The jobs that run on this location.
 
     :param close: the agent's descriptors, which the jobs' processes must not keep
@@ -155,7 +155,7 @@ class Running:
             except Exception as error:  # whatever a task has left there, it is this job's trouble alone
                 log.error("cannot find out what became of job %s, the next agent will try again: %r", path.name, error)
 
-    def start(self, entry: Entry, assignment: Assignment) -> None:
+    def start(self, entry: Entry, assignment: HandOver) -> None:
         """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
 
         :raises OSError: the machine has no room for one more process
@@ -177,7 +177,7 @@ class Running:
         self.jobs[token] = RunningJob(token, self.spool.job(token), identity, is_child=True)
         self.journal.started(token, at=now, pid=pid)
 
-    def _fork(self, assignment: Assignment) -> int:
+    def _fork(self, assignment: HandOver) -> int:
         """Make a new supervisor; its pid."""
         end, line = make_line()
         # Until the process has left the agent's handlers behind it must not run them: it would miss what it is told.
@@ -263,7 +263,7 @@ class Running:
     def take_back(self, token: str, inbox: Inbox, problem: str | None = None) -> None:
         """Let a job that has not been started wait again."""
         folder = self.spool.job(token)
-        cause = Cause.read(folder)
+        cause = EndCause.read(folder)
         if cause is not None and cause.cause == "cancelled":  # before it could start: ask again where it waits now
             self.spool.ask_to_cancel({token: cause.message})
         if not job_folder.give_back(folder, self.spool.envelope(token)):
@@ -278,7 +278,7 @@ class Running:
 
     def _adopt(self, token: str, owner: Supervisor) -> None:
         folder = self.spool.job(token)
-        job = RunningJob(token, folder, owner, is_child=False, cause=Cause.read(folder))
+        job = RunningJob(token, folder, owner, is_child=False, cause=EndCause.read(folder))
         job.task_has_ended = job_folder.task_has_ended(folder)
         if job.cause is not None:
             job.kill_task_at = time.monotonic()

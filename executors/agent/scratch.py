@@ -80,7 +80,7 @@ class JobScratch:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptScratch:
     """The folder of a job that failed.
 
     :param mark: the file that says so
@@ -106,7 +106,7 @@ class Scratch:
     def __init__(self, configured: str = "", keep_failed: float = 0.0) -> None:
         self.configured = configured
         self.keep_failed = keep_failed
-        self.kept: list[Kept] = []
+        self.kept: list[KeptScratch] = []
         self.whole = 0
         self._due = 0.0
         self._failures = 0
@@ -155,7 +155,7 @@ class Scratch:
         return self._remover is not None and self._remover.poll() is None
 
 
-def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[list[Kept], list[Path]]:
+def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[list[KeptScratch], list[Path]]:
     """Hide what nobody needs any more; returns the folders that are kept, and those that are hidden.
 
     :param keep_failed: seconds for which the folder of a job is kept that has died without a word
@@ -181,7 +181,7 @@ def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[l
     return kept, [path for path in parent.iterdir() if path.name.startswith(".")]
 
 
-def _kept(mark: Path) -> Kept:
+def _kept(mark: Path) -> KeptScratch:
     """What a mark says. Jobs may leave anything beside their folders.
 
     :raises OSError: it is no file of ours, or not there
@@ -189,7 +189,7 @@ def _kept(mark: Path) -> Kept:
     content = read_regular(mark, MOST_MARK_BYTES)
     if not _AMOUNT.fullmatch(content):
         raise NotReadable(f"{mark} says no amount of MiB")
-    return Kept(mark, mark.lstat().st_mtime, int(content or b"0"))
+    return KeptScratch(mark, mark.lstat().st_mtime, int(content or b"0"))
 
 
 def remove(folder: Path) -> None:

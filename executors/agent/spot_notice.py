@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from lading.executors.agent.ending import Ending
-from lading.executors.agent.job_folder import Cause
+from lading.executors.agent.job_folder import EndCause
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.spool.spool import Spool
@@ -125,4 +125,4 @@ def ending(at: datetime, now: float, kill_grace: float) -> Ending:
     """
     left = min(at.timestamp() - now, LONGEST_NOTICE) - BEFORE
     words = f"AWS takes the spot machine away at {format_moment(at.timestamp())}"
-    return Ending(time.monotonic() + left, Cause("preempted", words), min(kill_grace, BEFORE - TIME_TO_TELL))
+    return Ending(time.monotonic() + left, EndCause("preempted", words), min(kill_grace, BEFORE - TIME_TO_TELL))

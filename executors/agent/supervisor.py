@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from lading.executors.agent import job_folder, process_tree
-from lading.executors.agent.job_folder import Cause, ExitFile, Supervisor
+from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
-from lading.executors.agent.usage import Usage
-from lading.executors.agent.warm_pool import MOST_JOBS, Assignment, Line
+from lading.executors.agent.usage import ProcessUsage
+from lading.executors.agent.warm_pool import MOST_JOBS, HandOver, SupervisorLine
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
 from lading.hooks.files import host, open_files
@@ -52,7 +52,7 @@ LIGHT = 32 * 1024
 SENTINEL_PATIENCE = 300.0
 
 
-class JobFailed(Exception):
+class AgentJobFailed(Exception):
     """A job that has ended without success.
 
     :param message: why, in words
@@ -66,13 +66,13 @@ class JobFailed(Exception):
         self.exit_code = exit_code
 
 
-class JobRefused(JobFailed):
+class JobRefused(AgentJobFailed):
     """A job whose task Airflow did not let start; its failure would be none of the task's."""
 
     cause = "cancelled"
 
 
-class JobSettled(JobFailed):
+class JobSettled(AgentJobFailed):
     """A job about whose task Airflow has decided while it ran: it was cleared, marked or deleted.
 
     Its exit code is 0, which tells it from a job that is ended for another cause: Airflow has nothing to learn of it.
@@ -84,7 +84,7 @@ class JobSettled(JobFailed):
         super().__init__("Airflow has ended the task: its task instance was cleared, marked or deleted while it ran", 0)
 
 
-class Job:
+class AgentJob:
     """The job of this process, as the code that runs it sees it."""
 
     def __init__(self, token: str, spool: Spool) -> None:
@@ -101,9 +101,9 @@ class Job:
         self.ended_at: float | None = None
         """When the task's process had ended, seconds since the epoch: from then on its room is another job's."""
 
-    def cause(self) -> Cause | None:
+    def cause(self) -> EndCause | None:
         """Why the agent has ended this job, if it has."""
-        return Cause.read(self.folder)
+        return EndCause.read(self.folder)
 
     def is_cancelled(self) -> bool:
         """Whether the agent has ended this job because somebody has cancelled it."""
@@ -140,14 +140,14 @@ class Runner(Protocol):
     def preload(self) -> None:
         """Import and warm up in the agent whatever each job would have to import."""
 
-    def run(self, workload: dict[str, Any], job: Job) -> None:
+    def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end, in the process of its job.
 
         :raises JobFailed: it did not succeed
         """
 
 
-def become(assignment: Assignment, spool: Spool, runner: Runner, line: Line, close: Sequence[int]) -> NoReturn:
+def become(assignment: HandOver, spool: Spool, runner: Runner, line: SupervisorLine, close: Sequence[int]) -> NoReturn:
     """Turn this freshly forked copy of the agent into the process of a job, and of those that follow. Never returns.
 
     :param line: to the agent, for the jobs that follow
@@ -158,16 +158,16 @@ def become(assignment: Assignment, spool: Spool, runner: Runner, line: Line, clo
         for descriptor in close:
             os.close(descriptor)
         _leave_the_agent()
-        environment, birth = dict(os.environ), Usage()
-        following: Assignment | None = assignment
+        environment, birth = dict(os.environ), ProcessUsage()
+        following: HandOver | None = assignment
         for number in range(1, MOST_JOBS + 1):
             if following is None:
                 break
             code = NOT_STARTED
-            code, light = _serve(Job(following.token, spool), runner, following)
+            code, light = _serve(AgentJob(following.token, spool), runner, following)
             if light:
                 _tidy_up(environment)
-            spent = number == MOST_JOBS or Usage().own_peak - birth.own_peak > LIGHT
+            spent = number == MOST_JOBS or ProcessUsage().own_peak - birth.own_peak > LIGHT
             again = light and not spent and line.announce()
             spool.ring()
             following = line.wait() if again else None
@@ -178,7 +178,7 @@ def become(assignment: Assignment, spool: Spool, runner: Runner, line: Line, clo
         os._exit(code)
 
 
-def _serve(job: Job, runner: Runner, assignment: Assignment) -> tuple[int, bool]:
+def _serve(job: AgentJob, runner: Runner, assignment: HandOver) -> tuple[int, bool]:
     """Run one job; its exit code, and whether it has left this process as it was."""
     os.environ[process_tree.MARK] = job.token
     if assignment.gpu_site:
@@ -238,7 +238,7 @@ def _redirect_output(path: Path) -> None:
     os.close(nothing)
 
 
-def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
+def _take(job: AgentJob, devices: Mapping[str, float]) -> Envelope | None:
     """Claim the job and note who runs it; None when it is somebody else's."""
     pid = os.getpid()
     started = host.started(pid)
@@ -267,14 +267,14 @@ def _take(job: Job, devices: Mapping[str, float]) -> Envelope | None:
     return envelope
 
 
-def _run(job: Job, runner: Runner, envelope: Envelope, assignment: Assignment) -> tuple[int, bool]:
+def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandOver) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, job.asked_to_end)
-    before = Usage()
-    exit_code, error, cause = 0, None, JobFailed.cause
+    before = ProcessUsage()
+    exit_code, error, cause = 0, None, AgentJobFailed.cause
     try:
         job.scratch = _enter_scratch(job, assignment)
         runner.run(envelope.workload, job)
-    except JobFailed as failure:
+    except AgentJobFailed as failure:
         traceback.print_exc()
         exit_code, error, cause = failure.exit_code, str(failure), failure.cause
     except BaseException as failure:
@@ -286,7 +286,7 @@ def _run(job: Job, runner: Runner, envelope: Envelope, assignment: Assignment) -
     clean = end_leftovers()
     has_failed = error is not None and cause != "cancelled" and not job.is_cancelled()
     job.leave_scratch(assignment.keep_failed if has_failed else 0.0, envelope.resources.disk)
-    usage = Usage()
+    usage = ProcessUsage()
     peak = usage.peak_since(before)
     used = job.used or (usage.cpu_seconds - before.cpu_seconds, peak, usage.touched_since(before))
     cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024, used[2] // 1024
@@ -298,7 +298,7 @@ def _run(job: Job, runner: Runner, envelope: Envelope, assignment: Assignment) -
     return FAILED if error else SUCCEEDED, light and alone
 
 
-def _enter_scratch(job: Job, assignment: Assignment) -> JobScratch:
+def _enter_scratch(job: AgentJob, assignment: HandOver) -> JobScratch:
     """Make the job's folder for temporary files, and say where it is.
 
     :raises JobFailed: that cannot be done
@@ -306,13 +306,13 @@ def _enter_scratch(job: Job, assignment: Assignment) -> JobScratch:
     try:
         made = JobScratch(assignment.scratch, job.token)
     except OSError as error:
-        raise JobFailed(f"the job has no scratch folder (scratch of its site): {error}") from error
+        raise AgentJobFailed(f"the job has no scratch folder (scratch of its site): {error}") from error
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
     tempfile.tempdir = None  # somebody may have asked for it before
     return made
 
 
-def _leave(sentinel: ExitFile, job: Job) -> bool:
+def _leave(sentinel: ExitFile, job: AgentJob) -> bool:
     """Write the sentinel; returns whether that was possible."""
     deadline = time.monotonic() + SENTINEL_PATIENCE
     while time.monotonic() < deadline:

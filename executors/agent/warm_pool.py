@@ -27,7 +27,7 @@ LONGEST_ORDER = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class HandOver:
     """A job whose envelope is in its folder, on its way to the process that shall run it.
 
     :param devices: the share of each GPU that it has
@@ -43,7 +43,7 @@ class Assignment:
     keep_failed: float = 0.0
 
 
-class Line:
+class SupervisorLine:
     """A supervisor's end of its line."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -56,7 +56,7 @@ class Line:
         except OSError:
             return False
 
-    def wait(self) -> Assignment | None:
+    def wait(self) -> HandOver | None:
         """The next job; None: there is none, and none will come."""
         try:
             self._end.settimeout(PATIENCE)
@@ -67,7 +67,7 @@ class Line:
                 message = self._end.recv(LONGEST_ORDER)
         except OSError:
             return None
-        return Assignment(**json.loads(message)) if message else None
+        return HandOver(**json.loads(message)) if message else None
 
 
 class Spares:
@@ -97,7 +97,7 @@ class Spares:
         for end in self._lines.values():
             end.close()
 
-    def give(self, assignment: Assignment, busy: Collection[int]) -> int | None:
+    def give(self, assignment: HandOver, busy: Collection[int]) -> int | None:
         """Give a job to a supervisor that has none; its pid, None when there is none.
 
         :param busy: the pids of those of which it has not been noticed that their job has ended
@@ -119,7 +119,7 @@ class Spares:
                     self._ready.add(pid)
 
 
-def make_line() -> tuple[socket.socket, Line]:
+def make_line() -> tuple[socket.socket, SupervisorLine]:
     """A new line: the agent's end and the supervisor's."""
     agents, supervisors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return agents, Line(supervisors)
+    return agents, SupervisorLine(supervisors)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.job_folder import TERMINATED, Cause, Supervisor, task_has_ended
+from lading.executors.agent.job_folder import TERMINATED, EndCause, Supervisor, task_has_ended
 from lading.hooks.files import host
 from lading.hooks.files.atomic import visible
 from lading.hooks.spool.spool import JobFolder, Spool
@@ -86,7 +86,7 @@ def fulfil(folder: JobFolder, token: str, grace: float) -> None:
         time.sleep(0.1)
     if owner.boot_id != host.boot_id():  # its pid is somebody else's here
         return
-    if Cause.read(folder) is None and not task_has_ended(folder):
+    if EndCause.read(folder) is None and not task_has_ended(folder):
         # The supervisor then leaves it to the controller to tell Airflow of the failure, and why.
         with contextlib.suppress(OSError):
             TERMINATED.write(folder)

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lading.executors.controller.absence import Absence
-from lading.executors.controller.views import Answer
+from lading.executors.controller.views import SiteAnswer
 from lading.executors.decisions import Decision
 from lading.executors.store import Change, State, queue
-from lading.executors.store.queue import Given
+from lading.executors.store.queue import GivenJob
 
 # A job that its location does not know may be between two of its files, or its news may be on the way.
 SECONDS_UNTIL_REPEATED = 5.0
@@ -33,7 +33,7 @@ class Comparison:
     absent: Absence = field(default_factory=Absence)
     strange: Absence = field(default_factory=Absence)
 
-    def of(self, answer: Answer, decision: Decision, now: float) -> Decision:
+    def of(self, answer: SiteAnswer, decision: Decision, now: float) -> Decision:
         """The decision with what follows from the differences: jobs are lost, given again, or ended as strangers."""
         site, here, seen = answer.site.name, queue.by_location(answer.jobs), answer.observation.locations
         asked = {each.name: each.known for each in seen if each.known is not None}
@@ -69,7 +69,7 @@ def relocations(moved: Mapping[str, str]) -> list[Change]:
     return [Change(token, {"location": location}) for token, location in moved.items()]
 
 
-def lost(jobs: Iterable[Given], absent: Mapping[str, float], now: float) -> list[Change]:
+def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float) -> list[Change]:
     """The end of running jobs that their site has not known for long. Missing is never success."""
     values = {
         "state": State.FAILED,
@@ -84,7 +84,7 @@ def lost(jobs: Iterable[Given], absent: Mapping[str, float], now: float) -> list
     ]
 
 
-def repeats(jobs: Iterable[Given], absent: Mapping[str, float], now: float, jwt_seconds: float) -> list[str]:
+def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, jwt_seconds: float) -> list[str]:
     """Placed jobs to be given again: they did not arrive, or their JWT is not known to be fresh.
 
     One that runs out later than one made now was made by a controller whose clock is ahead of this one's, on another
@@ -94,7 +94,7 @@ def repeats(jobs: Iterable[Given], absent: Mapping[str, float], now: float, jwt_
     :param jwt_seconds: for which a JWT is valid at the site
     """
 
-    def due(job: Given) -> bool:
+    def due(job: GivenJob) -> bool:
         if job.token in absent:
             return absent[job.token] > SECONDS_UNTIL_REPEATED
         return job.expires_at is None or not now + jwt_seconds / 2 <= job.expires_at <= now + jwt_seconds

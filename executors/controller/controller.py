@@ -21,26 +21,26 @@ from lading.executors import rule_log, store
 from lading.executors.controller import dispatch, events, housekeeping, throughput
 from lading.executors.controller.absence import Absence
 from lading.executors.controller.comparison import Comparison
+from lading.executors.controller.idle_detector import IdleDetector
 from lading.executors.controller.launched import Launched
 from lading.executors.controller.life.leadership import Leadership
 from lading.executors.controller.life.mark import Mark
-from lading.executors.controller.lull import Lull
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.controller.site_thread import SiteThread
 from lading.executors.controller.site_threads import SiteThreads
 from lading.executors.controller.throughput import Throughput
-from lading.executors.controller.views import Answer, paused, recalled, view, with_locations
+from lading.executors.controller.views import SiteAnswer, paused, recalled, view, with_locations
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
-from lading.executors.estimation import appraisal
-from lading.executors.estimation.estimator import Estimator
 from lading.executors.gangs.ahead import Ahead
-from lading.executors.gangs.keeper import Keeper
-from lading.executors.gangs.outcome import Outcome
+from lading.executors.gangs.gang_controller import GangController
+from lading.executors.gangs.outcome import GangOutcome
 from lading.executors.locality.staging import Staging
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
+from lading.executors.sizing import sizing
+from lading.executors.sizing.estimator import Estimator
 from lading.executors.store import Change, lanes, queue, strikes
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
@@ -50,7 +50,7 @@ from lading.hooks.site import Observation, Site, taking_unnamed
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 
@@ -97,7 +97,7 @@ class Controller:
         self.has_noted = False
         self.stopping = False
         self.turn = 0
-        self.lull = Lull()
+        self.lull = IdleDetector()
         self.metrics = Metrics()
         self.durations = Durations()
         self.housekeeping = housekeeping.Housekeeping(
@@ -122,7 +122,7 @@ class Controller:
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
-        self.gangs = Keeper(ways, ahead=ahead, files=self.staging.missing)
+        self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -209,7 +209,7 @@ class Controller:
         self.act(decision)
         self.lull.decided(seen, decision, is_work=any_wait or len(seen) < len(self.sites))
 
-    def observe(self) -> list[Answer]:
+    def observe(self) -> list[SiteAnswer]:
         """Store what the sites' threads have found. No site is waited for.
 
         What is wrong with one site, or with what it says, stays with that site: nothing is concluded about it.
@@ -226,7 +226,7 @@ class Controller:
                 thread.settle(error)
         return seen
 
-    def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> Answer:
+    def _answer(self, site: Site[Any], observation: Observation, is_new: bool) -> SiteAnswer:
         """What a site has said beside what the store has of it, brought up to date."""
         with create_session(scoped=False) as session:
             durations = self.durations.read(session) if site.launches else None
@@ -235,7 +235,7 @@ class Controller:
             rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
             known = there.measured(session, observation) if site.launches else {}
             files = self.placing.needed(session, site) if rows else {}
-        return Answer(site, observation, jobs, rows, is_new, known, files, there.promised)
+        return SiteAnswer(site, observation, jobs, rows, is_new, known, files, there.promised)
 
     def _take_news(self, thread: SiteThread) -> bool:
         """Store what a site's thread has found since the last time; returns whether there was anything and is no more.
@@ -279,19 +279,19 @@ class Controller:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
         with create_session(scoped=False) as session:
             found, lessons = self.estimator.step(session)
-            changes = appraisal.stored(session, found)
+            changes = sizing.stored(session, found)
             session.add_all(lesson.entry() for lesson in lessons)
         self.estimator.start()
         self._tell([change for change in changes if "state" in change.values])
 
-    def decide(self, seen: Sequence[Answer], any_wait: bool) -> Decision:
+    def decide(self, seen: Sequence[SiteAnswer], any_wait: bool) -> Decision:
         """Choose where waiting jobs go, and what becomes of jobs that a site does not know (any more)."""
         now = time.time()
         decision = Decision()
         is_work = any_wait or any(each.instances for each in seen)
         sites = self.views(seen, now, is_work=is_work)
         if is_work:
-            together = self._together(sites, now) if any_wait else Outcome(sites)
+            together = self._together(sites, now) if any_wait else GangOutcome(sites)
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
                 found = self.placing.assign(session, waiting, together.sites, at_work, now, wanted=together.wanted)
@@ -309,7 +309,7 @@ class Controller:
             decision = self.compared[each.site.name].of(each, decision, now)
         return decision
 
-    def _together(self, sites: Sequence[SiteView], now: float) -> Outcome:
+    def _together(self, sites: Sequence[SiteView], now: float) -> GangOutcome:
         """What is to be done about jobs that start together, for which room is looked for before all others."""
         if not self.leadership.may_look_ahead:
             self.gangs.ahead = None
@@ -318,7 +318,7 @@ class Controller:
                 session, sites, now, by_dag=self.by_dag, database_ahead=self.leadership.database_ahead
             )
 
-    def _waiting(self) -> tuple[list[Waiting], list[AtWork]]:
+    def _waiting(self) -> tuple[list[WaitingJob], list[AtWork]]:
         """The jobs that wait, and those at work whose machines count for them."""
         with create_session(scoped=False) as session:
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
@@ -327,7 +327,7 @@ class Controller:
             self.turn += 1
             return found, [*queue.on_machines(session, found)]
 
-    def views(self, seen: Sequence[Answer], now: float, *, is_work: bool = True) -> list[SiteView]:
+    def views(self, seen: Sequence[SiteAnswer], now: float, *, is_work: bool = True) -> list[SiteView]:
         """All sites as placement sees them, in their order; where no work is to be done, without what is on them."""
         answers = {each.site.name: each for each in seen}
         found = []

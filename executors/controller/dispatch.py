@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from lading.executors import store
 from lading.executors.controller import launched
 from lading.executors.decisions import Decision, is_relaxed, placement, refused, relaxed
-from lading.executors.estimation import appraisal
-from lading.executors.store import Change, Job, groups, queue
+from lading.executors.sizing import sizing
+from lading.executors.store import Change, JobRow, groups, queue
 from lading.executors.store.tables import clean
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.reasons import Reason, because
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 BEHIND_OTHERS = because("turn")
 
 
-def decided(jobs: Sequence[Waiting], found: Assignment, now: float) -> Decision:
+def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decision:
     """What is to be done about waiting jobs.
 
     :param found: where they go
@@ -72,7 +72,7 @@ def explain(session: Session, decision: Decision, before: float) -> None:
     for reason, tokens in decision.reasons.items():
         store.explain(session, reason, tokens)
     groups.explain(session, before)
-    appraisal.explain(session, before)
+    sizing.explain(session, before)
     if decision.more_waiting:
         store.explain_the_rest(session, BEHIND_OTHERS, before)
 
@@ -108,7 +108,7 @@ def to_send(
     return sent, [change for change in changes if "state" in change.values]
 
 
-def envelope(job: Job, jwt: str, expires_at: float, database_ahead: float = 0.0) -> Envelope:
+def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0.0) -> Envelope:
     """A job as it travels.
 
     :param jwt: with which its task introduces itself

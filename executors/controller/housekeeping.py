@@ -22,7 +22,7 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, Job, State, capacity, data, instances, requests, site_rows
+from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, site_rows
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.atomic import write_atomically
@@ -108,7 +108,7 @@ class Housekeeping:
         # Apart from what was written, for this looks through many rows: others wait for the one lock that SQLite has.
         with create_session(scoped=False) as session:
             cancel_unwanted(session, time.time())
-            give_up_homeless(session, self.is_known, time.time())
+            fail_orphaned_jobs(session, self.is_known, time.time())
             launching = [name for name, site in self.sites.items() if site.launches]
             instances.give_up(session, launching, NOTHING_LAUNCHED, time.time())
             live = store.count_live(session)
@@ -213,10 +213,10 @@ def lasting(site: Site[Any], seen: Sequence[Seen]) -> list[Location]:
 def same_task() -> ColumnElement[bool]:
     """Whether a task instance is the one of a job."""
     return and_(
-        TaskInstance.dag_id == Job.dag_id,
-        TaskInstance.task_id == Job.task_id,
-        TaskInstance.run_id == Job.run_id,
-        TaskInstance.map_index == Job.map_index,
+        TaskInstance.dag_id == JobRow.dag_id,
+        TaskInstance.task_id == JobRow.task_id,
+        TaskInstance.run_id == JobRow.run_id,
+        TaskInstance.map_index == JobRow.map_index,
     )
 
 
@@ -232,14 +232,14 @@ def drop_unwanted(session: Session, now: float) -> list[store.Change]:
     :returns: what has changed
     """
     is_another = or_(
-        TaskInstance.external_executor_id.is_distinct_from(Job.token),
+        TaskInstance.external_executor_id.is_distinct_from(JobRow.token),
         TaskInstance.state.is_(None),
         TaskInstance.state.not_in(WANTED),
     )
     tokens = session.scalars(
-        select(Job.token).where(
-            Job.kind == "ExecuteTask",
-            Job.state.in_((State.QUEUED, State.ATTEMPTED)),
+        select(JobRow.token).where(
+            JobRow.kind == "ExecuteTask",
+            JobRow.state.in_((State.QUEUED, State.ATTEMPTED)),
             select(TaskInstance.id).where(same_task(), is_another).exists(),
         )
     ).all()
@@ -260,19 +260,19 @@ def cancel_unwanted(session: Session, now: float) -> None:
         select(TaskInstance.id)
         .where(
             same_task(),
-            TaskInstance.external_executor_id == Job.token,
+            TaskInstance.external_executor_id == JobRow.token,
             TaskInstance.state.in_(WANTED),
         )
         .exists()
     )
     tokens = session.execute(
-        select(Job.token, Job.state)
+        select(JobRow.token, JobRow.state)
         .where(
-            Job.kind == "ExecuteTask",
-            Job.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
-            Job.queued_at < DatabaseNow() - SECONDS_UNTIL_UNWANTED,
+            JobRow.kind == "ExecuteTask",
+            JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
+            JobRow.queued_at < DatabaseNow() - SECONDS_UNTIL_UNWANTED,
             # One that came back waits again, and nobody is left to end it there.
-            or_(Job.cancel.is_(None), Job.state != State.PLACED),
+            or_(JobRow.cancel.is_(None), JobRow.state != State.PLACED),
             ~wanted,
         )
         .limit(CHUNK)
@@ -285,7 +285,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
             store.apply(session, [store.Change(token, values, report=state != State.PLACED) for token in chosen])
 
 
-def give_up_homeless(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
+def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
     """End jobs at locations that are gone: the site was taken out of the file, or no longer names its machine.
 
     A task that still runs there, as after a fail-over to another machine, goes on telling the API server that it lives,
@@ -293,18 +293,20 @@ def give_up_homeless(session: Session, is_known: Callable[[str, str, str, str], 
     """
     silent_since = datetime.fromtimestamp(now - seconds_until_silent(), tz=timezone.utc)
     rows = session.execute(
-        select(Job.token, Job.site, Job.location, Job.state, TaskInstance.id)
+        select(JobRow.token, JobRow.site, JobRow.location, JobRow.state, TaskInstance.id)
         .outerjoin(
             TaskInstance,
             and_(
                 same_task(),
-                TaskInstance.external_executor_id == Job.token,
+                TaskInstance.external_executor_id == JobRow.token,
                 TaskInstance.state == TaskInstanceState.RUNNING,
                 TaskInstance.last_heartbeat_at > silent_since,
             ),
         )
         # What seems to be placed later than now was placed by a controller of another machine, before this one began.
-        .where(Job.state.in_((State.PLACED, State.RUNNING)), func.abs(now - Job.placed_at) > SECONDS_UNTIL_HOMELESS)
+        .where(
+            JobRow.state.in_((State.PLACED, State.RUNNING)), func.abs(now - JobRow.placed_at) > SECONDS_UNTIL_HOMELESS
+        )
     )
     changes: list[store.Change] = []
     for token, site, place, state, living in rows:

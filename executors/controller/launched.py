@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from lading.executors.controller.absence import Absence
 from lading.executors.controller.sizes import Sizes
 from lading.executors.store import Change, State, capacity, instances, queue
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.tables import as_name, clean
 from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import ON_DEMAND
 from lading.scheduling.matching.market import Market
@@ -62,7 +62,7 @@ class Launched:
         self.promised: Mapping[str, str] = {}
         """What boots and has a place for a waiting job, by the job's name."""
 
-    def refresh(self, session: Session, seen: Sequence[Seen], is_new: bool) -> Sequence[Instance]:
+    def refresh(self, session: Session, seen: Sequence[Seen], is_new: bool) -> Sequence[InstanceRow]:
         """Store what is seen of the instances.
 
         :param is_new: whether nothing was concluded from what is seen yet
@@ -79,7 +79,7 @@ class Launched:
         self.for_gangs = {token: jobs for token, jobs in self.for_gangs.items() if token in living}
         return rows
 
-    def _take_in(self, session: Session, rows: Sequence[Instance], seen: Sequence[Seen]) -> None:
+    def _take_in(self, session: Session, rows: Sequence[InstanceRow], seen: Sequence[Seen]) -> None:
         now, names = time.time(), {each.name for each in seen}
         if missing := names - {row.token for row in rows}:
             known = instances.known(session, missing)
@@ -116,7 +116,7 @@ class Launched:
         instances.change(session, self.site, idle(instances.living(session, self.site), spare, now))
 
     def without_abandoned(
-        self, provision: Provision, there: SiteView, wanted: Iterable[Job], active: Collection[str]
+        self, provision: Provision, there: SiteView, wanted: Iterable[PlannedJob], active: Collection[str]
     ) -> Provision:
         """What was decided, and the end of the allocations that wait for gangs which look for room no more.
 
@@ -130,7 +130,7 @@ class Launched:
         releases = abandoned(there.launched, self.for_gangs, active, provision.spare)
         return replace(provision, releases={**provision.releases, **releases}) if releases else provision
 
-    def _priced(self, instance: Instance) -> Instance:
+    def _priced(self, instance: InstanceRow) -> InstanceRow:
         rate = self.cpu_hour(instance.capacity)
         if instance.usd_per_hour is None and rate is not None:
             instance.usd_per_hour = rate * instance.cpus
@@ -170,10 +170,10 @@ def orders(launches: Iterable[Launch]) -> list[Order]:
     return [Order(new_name(), launch) for launch in launches]
 
 
-def row(site: str, order: Order, now: float) -> Instance:
+def row(site: str, order: Order, now: float) -> InstanceRow:
     """The row of an order, to be stored before the site hears of it."""
     capacity = order.launch.capacity
-    return Instance(
+    return InstanceRow(
         token=order.name,
         site=site,
         kind=order.launch.kind,
@@ -191,7 +191,7 @@ def row(site: str, order: Order, now: float) -> Instance:
     )
 
 
-def stranger(site: str, seen: Seen, now: float) -> Instance:
+def stranger(site: str, seen: Seen, now: float) -> InstanceRow:
     """The row of what a site has and the store does not know: an older version launched it, or the rows were lost."""
     location = seen.location
     launch = Launch(
@@ -210,7 +210,7 @@ def promised(orders: Sequence[Order], provision: Provision) -> dict[str, str]:
     return {**provision.homes, **{job: each.name for each in orders for job in each.launch.jobs}}
 
 
-def live(rows: Iterable[Instance], seen: Sequence[Seen], now: float) -> list[Location]:
+def live(rows: Iterable[InstanceRow], seen: Sequence[Seen], now: float) -> list[Location]:
     """All that was launched and has not ended, as placement and provisioning see it, oldest first."""
     by_name = {each.name: each for each in seen}
     found = []
@@ -232,7 +232,7 @@ def as_seen(seen: Seen) -> Location:
     return replace(location, booting=booting, draining=draining)
 
 
-def as_ordered(instance: Instance, now: float) -> Location:
+def as_ordered(instance: InstanceRow, now: float) -> Location:
     """What was ordered and has not been seen yet."""
     return Location(
         instance.token,
@@ -246,7 +246,7 @@ def as_ordered(instance: Instance, now: float) -> Location:
     )
 
 
-def changes(rows: Iterable[Instance], seen: Sequence[Seen], gone: Mapping[str, float], now: float) -> Changes:
+def changes(rows: Iterable[InstanceRow], seen: Sequence[Seen], gone: Mapping[str, float], now: float) -> Changes:
     """What has changed about instances since their rows were written.
 
     :param gone: for how many seconds instances have not been seen at a site that answers
@@ -263,7 +263,7 @@ def changes(rows: Iterable[Instance], seen: Sequence[Seen], gone: Mapping[str, f
     return {token: values for token, values in found.items() if values}
 
 
-def news(instance: Instance, seen: Seen, now: float) -> dict[str, Any]:
+def news(instance: InstanceRow, seen: Seen, now: float) -> dict[str, Any]:
     """The columns of an instance that are others by now."""
     state = STATES.get(seen.state, InstanceState(instance.state))
     values: dict[str, Any] = {"state": state.value, "native_id": as_name(seen.native_id), "node": as_name(seen.node)}
@@ -281,7 +281,7 @@ def news(instance: Instance, seen: Seen, now: float) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None and value != getattr(instance, key)}
 
 
-def idle(rows: Iterable[Instance], spare: Collection[str], now: float) -> Changes:
+def idle(rows: Iterable[InstanceRow], spare: Collection[str], now: float) -> Changes:
     """Since when instances have nothing to do.
 
     :param spare: those that have nothing to do now

@@ -20,7 +20,7 @@ def as_row(site: Site[Any], position: int) -> store.SiteRow:
     return store.SiteRow(name=site.name, kind=site.kind, position=position, limits=json.dumps(site.config.limits))
 
 
-def rows(site: Site[Any], observation: Observation, now: float) -> list[store.Location]:
+def rows(site: Site[Any], observation: Observation, now: float) -> list[store.LocationRow]:
     """The rows of all that a site has; one that launches its locations has a row of its own before these."""
     if not site.launches or (market := observation.market) is None:
         return [row(site, each, each.note, each.location.instance_type, now) for each in observation.locations]
@@ -59,10 +59,10 @@ def cpu_hour(site: Site[Any], location: Location) -> float | None:
     return site.config.cpu_hour(location.capacity)
 
 
-def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float) -> store.Location:
+def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float) -> store.LocationRow:
     """The row of one location."""
     location, capacity = seen.location, seen.location.capacity
-    return store.Location(
+    return store.LocationRow(
         site=site.name,
         name=location.name,
         kind=site.kind,

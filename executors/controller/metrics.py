@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from airflow.providers.common.compat.sdk import Stats
 from sqlalchemy import select
 
-from lading.executors.store import ENDED, Change, Job, State, chunks, figures
-from lading.executors.store.instances import Instance
+from lading.executors.store import ENDED, Change, JobRow, State, chunks, figures
+from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import NEW
 
 if TYPE_CHECKING:
@@ -80,12 +80,16 @@ class Metrics:
         self.started, self.last_round = set(), time.time()
         for chunk in chunks(started):
             for site, queued, submitted, began in session.execute(
-                select(Job.site, Job.queued_at, Job.submitted_at, Job.started_at).where(Job.token.in_(chunk))
+                select(JobRow.site, JobRow.queued_at, JobRow.submitted_at, JobRow.started_at).where(
+                    JobRow.token.in_(chunk)
+                )
             ):
                 for name, at in (("lading.jobs.wait", queued), ("lading.jobs.queue", submitted)):
                     if at is not None and began is not None:
                         Stats.timing(name, 1000 * max(began - at, 0.0), tags={"site": site or "none"})
-        boots = select(Instance.site, Instance.ordered_at, Instance.ready_at).where(Instance.ready_at >= since)
+        boots = select(InstanceRow.site, InstanceRow.ordered_at, InstanceRow.ready_at).where(
+            InstanceRow.ready_at >= since
+        )
         for site, ordered, ready in session.execute(boots):
             Stats.timing("lading.instances.boot", 1000 * max((ready or ordered) - ordered, 0.0), tags={"site": site})
 

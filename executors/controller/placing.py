@@ -15,17 +15,17 @@ from lading.executors.store import ENDED, Change, as_reason, data
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank
 from lading.scheduling.matching.rules import RULES, Relax, Rule
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import AtWork
-from lading.scheduling.placing.policies import DATA_LOCALITY, Context, Policy
+from lading.scheduling.placing.policies import DATA_LOCALITY, Policy, PolicyContext
 from lading.scheduling.placing.rooms import stacks
 from lading.scheduling.reasons import Reason, free_text
 from lading.scheduling.text.printable import shortened
@@ -68,7 +68,7 @@ class Extensions:
         return self.rank_matches is not None or self.assign_jobs is not None
 
 
-class Attempts:
+class PlacementAttempts:
     """For which jobs a place was sought at a site since something has come free there.
 
     :param retry_delay: seconds after which it is sought again in any case; 0: it is not; None: it always is
@@ -109,7 +109,7 @@ class NotedPolicy:
         self.policy = policy
         self.noted = noted
 
-    def get_location(self, context: Context, job: Job, *rest: Any) -> str | None:
+    def get_location(self, context: PolicyContext, job: PlannedJob, *rest: Any) -> str | None:
         answer: str | None = self.noted(job.name, lambda: self.policy.get_location(context, job, *rest))
         return answer
 
@@ -138,7 +138,7 @@ class Placing:
         )
         self.trouble = Trouble(log)
         self.waits = PastWaits()
-        self.attempts = {name: Attempts(site.config.retry_delay) for name, site in sites.items()}
+        self.attempts = {name: PlacementAttempts(site.config.retry_delay) for name, site in sites.items()}
         used = {site.config.policy for site in sites.values()}
         self.history = AllocationHistory() if used & extensions.policies.keys() else None
         third_party = extensions.filters.keys() - FILTERS.keys() or used & extensions.policies.keys()
@@ -180,11 +180,11 @@ class Placing:
     def assign(
         self,
         session: Session,
-        jobs: Sequence[Waiting],
+        jobs: Sequence[WaitingJob],
         sites: Sequence[SiteView],
         at_work: Sequence[AtWork],
         now: float,
-        wanted: Mapping[str, Sequence[Waiting]],
+        wanted: Mapping[str, Sequence[WaitingJob]],
     ) -> Assignment:
         """Where jobs go.
 
@@ -197,7 +197,7 @@ class Placing:
         found = self._replaced(jobs, sites, at_work, now)
         if found is None:
 
-            def assigned(some: Sequence[Waiting]) -> Assignment:
+            def assigned(some: Sequence[WaitingJob]) -> Assignment:
                 return placement.assign(
                     some,
                     [replace(each, waits=self.waits.read(session)) for each in sites],
@@ -218,7 +218,7 @@ class Placing:
         self.unranked = 0
         return found
 
-    def _choice(self, session: Session, jobs: Sequence[Waiting], sites: Sequence[SiteView], now: float) -> Choice:
+    def _choice(self, session: Session, jobs: Sequence[WaitingJob], sites: Sequence[SiteView], now: float) -> Choice:
         """The choice of locations, with what policies see of the store."""
         choice = Choice(now, self.extensions.policies)
         if self.needs_files:
@@ -228,7 +228,7 @@ class Placing:
             choice.allocations = self.history.read(session, beneath)
         return choice
 
-    def _without_culprits(self, jobs: Sequence[Waiting], assigned: Callable[..., Assignment]) -> Assignment:
+    def _without_culprits(self, jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment]) -> Assignment:
         """Where jobs go; those over which the decision fails are refused, and they alone.
 
         :raises Exception: it fails without any of them as well, or over too many to be their own fault
@@ -250,7 +250,7 @@ class Placing:
         """The order of a plugin for each job; None: no plugin ranks."""
         return None if self.extensions.rank_matches is None else self.ranked
 
-    def ranked(self, job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+    def ranked(self, job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match] | None:
         """The order of a plugin for a job; None: it has none."""
         assert self.extensions.rank_matches is not None
         try:
@@ -265,7 +265,7 @@ class Placing:
         return found
 
     def _replaced(
-        self, jobs: Sequence[Waiting], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
+        self, jobs: Sequence[WaitingJob], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
     ) -> Assignment | None:
         """What a plugin decides in Lading's place; None: nothing."""
         if self.extensions.assign_jobs is None:
@@ -283,7 +283,7 @@ class Placing:
         return found
 
 
-def culprits(jobs: Sequence[Waiting], assigned: Callable[..., Assignment], error: Exception) -> dict[str, Exception]:
+def culprits(jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment], error: Exception) -> dict[str, Exception]:
     """The jobs over which a decision fails, each with how, found by halving.
 
     :param error: how it has failed over all of them
@@ -310,7 +310,7 @@ def culprits(jobs: Sequence[Waiting], assigned: Callable[..., Assignment], error
     return found
 
 
-def check(found: Assignment, jobs: Sequence[Waiting], sites: Sequence[SiteView]) -> None:
+def check(found: Assignment, jobs: Sequence[WaitingJob], sites: Sequence[SiteView]) -> None:
     """Refuse an answer that names what is not there.
 
     :raises ValueError: it does

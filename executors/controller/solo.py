@@ -15,13 +15,13 @@ from lading.executors.controller.absence import Absence
 from lading.executors.controller.events import reason_of
 from lading.executors.controller.sizes import Sizes
 from lading.executors.controller.throughput import SHORT, Throughput
-from lading.executors.controller.views import Answer, recalled, view, with_locations
+from lading.executors.controller.views import SiteAnswer, recalled, view, with_locations
 from lading.executors.store import State
-from lading.executors.store.instances import Instance
-from lading.executors.store.queue import Given
+from lading.executors.store.instances import InstanceRow
+from lading.executors.store.queue import GivenJob
 from lading.hooks.site import ElasticSite, Seen, Site
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.provisioning import Provision
@@ -40,9 +40,9 @@ class Solo:
         self.words: dict[str, str] = {}
         """Why jobs wait, by token."""
         self.envelopes: dict[str, Envelope] = {}
-        self.waiting: dict[str, Waiting] = {}
-        self.given: dict[str, Given] = {}
-        self.instances: dict[str, Instance] = {}
+        self.waiting: dict[str, WaitingJob] = {}
+        self.given: dict[str, GivenJob] = {}
+        self.instances: dict[str, InstanceRow] = {}
         self.ordered_for: dict[str, Sequence[str]] = {}
         self.promised: Mapping[str, str] = {}
         self.turned_away = Absence()
@@ -76,7 +76,7 @@ class Solo:
         self.sizes.learn(observation)
         rows, sizes = list(self.instances.values()), self.sizes.known
         given = list(self.given.values())
-        answer = Answer(self.site, observation, given, rows, sizes=sizes, promised=self.promised)
+        answer = SiteAnswer(self.site, observation, given, rows, sizes=sizes, promised=self.promised)
         there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.ahead(), now)
         there = replace(there, turned_away=self.turned_away.seconds())
         found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)
@@ -126,7 +126,7 @@ class Solo:
         envelopes: dict[str, list[Envelope]] = {}
         for token, (_, location) in found.placed.items():
             job = self.waiting.pop(token)
-            self.given[token] = Given(job, State.PLACED, location, now, None, None)
+            self.given[token] = GivenJob(job, State.PLACED, location, now, None, None)
             envelopes.setdefault(location, []).append(self.envelopes[token])
         if envelopes:
             self.site.put(envelopes)

@@ -8,8 +8,8 @@ from typing import Any
 
 from lading.executors.controller import launched
 from lading.executors.store import queue
-from lading.executors.store.instances import Instance
-from lading.executors.store.queue import Given
+from lading.executors.store.instances import InstanceRow
+from lading.executors.store.queue import GivenJob
 from lading.hooks.site import ElasticSite, LocationState, Observation, Site, join
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
@@ -26,7 +26,7 @@ NOT_BEGUN = because("not_begun")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SiteAnswer:
     """What a site answered last, and what the store thinks it has.
 
     :param jobs: that it was given
@@ -39,15 +39,15 @@ class Answer:
 
     site: Site[Any]
     observation: Observation
-    jobs: Sequence[Given] = ()
-    instances: Sequence[Instance] = ()
+    jobs: Sequence[GivenJob] = ()
+    instances: Sequence[InstanceRow] = ()
     is_new: bool = True
     sizes: Mapping[tuple[str, str], Resources] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
     promised: Mapping[str, str] = field(default_factory=dict)
 
 
-def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequence[Location]) -> SiteView:
+def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Sequence[Location]) -> SiteView:
     """A site as placement sees it, but for its locations and for what the controller has noted of it.
 
     :param answer: what it has answered; None: it could not be asked
@@ -73,7 +73,7 @@ def view(site: Site[Any], answer: Answer | None, silence: str, possible: Sequenc
     )
 
 
-def with_locations(found: SiteView, answer: Answer, ahead: Mapping[str, int], now: float) -> SiteView:
+def with_locations(found: SiteView, answer: SiteAnswer, ahead: Mapping[str, int], now: float) -> SiteView:
     """The view with what there is at the site, and what is on it.
 
     :param ahead: how many jobs a location may have in store, by its name, where its jobs are short
@@ -116,13 +116,13 @@ def paused(found: SiteView, by: str | None) -> SiteView:
     return found if by is None else replace(found, trouble=because("paused", site=found.name, by=by))
 
 
-def market_of(answer: Answer) -> Market | MachineMarket | None:
+def market_of(answer: SiteAnswer) -> Market | MachineMarket | None:
     """What can be launched at a site; None: nothing ever is, whatever it says."""
     market = answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None
     return market.sized(answer.sizes) if isinstance(market, MachineMarket) else market
 
 
-def recalled(answer: Answer, site: SiteView, now: float) -> dict[str, list[str]]:
+def recalled(answer: SiteAnswer, site: SiteView, now: float) -> dict[str, list[str]]:
     """By location, the jobs that are to come back from where they have not begun.
 
     From a site that takes none now, as one that is paused, only those that could not run there any more.
@@ -135,7 +135,7 @@ def recalled(answer: Answer, site: SiteView, now: float) -> dict[str, list[str]]
     return recalls(site.launched, frozenset(settled), now=now)
 
 
-def trouble(answer: Answer) -> Reason | None:
+def trouble(answer: SiteAnswer) -> Reason | None:
     """Why a site that has answered takes no jobs at all now; None: it does."""
     words = answer.observation.trouble or _trouble(answer.site.launches, answer.observation)
     return None if words is None else because("site_trouble", site=answer.site.name, text=words)

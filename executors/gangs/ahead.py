@@ -11,17 +11,17 @@ from airflow.models.log import Log
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs.run_ahead import Asked, Known, RunAhead
-from lading.executors.gangs.steps import Step, step
+from lading.executors.gangs.run_ahead import AheadHistory, RunAhead, UpcomingJob
+from lading.executors.gangs.steps import GangTask, step
 from lading.executors.settings import Settings
 from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs import runs
-from lading.executors.store.gangs.runs import Run
+from lading.executors.store.gangs.runs import DagRunKey
 from lading.hooks.files.trouble import Trouble
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.routes import router
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.provisioning import LONGEST_ARRIVAL
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Outlook:
     :param notes: what the event logs of their tasks say of it
     """
 
-    wanted: dict[str, list[Waiting]] = field(default_factory=dict)
+    wanted: dict[str, list[WaitingJob]] = field(default_factory=dict)
     notes: list[Log] = field(default_factory=list)
 
 
@@ -57,11 +57,11 @@ class Ahead:
         self, settings: Settings, durations: Durations, waits: PastWaits, latency: Callable[[], float], ways: Ways
     ) -> None:
         self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
-        self.steps: dict[Run, dict[str, Step]] = {}
-        self.seen_at: dict[Run, float] = {}
-        self.asked_at: dict[Run, dict[str, float]] = {}
-        self.found: dict[Run, list[Asked]] = {}
-        self.looked_at: dict[Run, float] = {}
+        self.steps: dict[DagRunKey, dict[str, GangTask]] = {}
+        self.seen_at: dict[DagRunKey, float] = {}
+        self.asked_at: dict[DagRunKey, dict[str, float]] = {}
+        self.found: dict[DagRunKey, list[UpcomingJob]] = {}
+        self.looked_at: dict[DagRunKey, float] = {}
         self.trouble = Trouble(log)
 
     def look(
@@ -96,10 +96,10 @@ class Ahead:
                     outlook.wanted.setdefault(each.site, []).append(replace(each.job, queued_at=since))
         return outlook
 
-    def _known(self, session: Session, sites: Sequence[SiteView], by_dag: bool, database_ahead: float) -> Known:
+    def _known(self, session: Session, sites: Sequence[SiteView], by_dag: bool, database_ahead: float) -> AheadHistory:
         """What predictions rest on; jobs that are alike have one route."""
         ways, able = self.ways, [site for site in sites if site.holds]
-        return Known(
+        return AheadHistory(
             self.durations.read(session),
             self.waits.launches,
             self.latency(),
@@ -125,7 +125,7 @@ class Ahead:
             notes += self._notes(run, [each for each in self.found[run] if each.partition == partition])
         return notes
 
-    def _steps(self, session: Session, run: Run) -> dict[str, Step]:
+    def _steps(self, session: Session, run: DagRunKey) -> dict[str, GangTask]:
         """The tasks of a run; read once."""
         if run not in self.steps:
             configs = runs.configs(session, run).items()
@@ -137,7 +137,7 @@ class Ahead:
             for known in (self.seen_at, self.looked_at, self.steps, self.asked_at, self.found):
                 known.pop(run, None)
 
-    def _notes(self, run: Run, asked: Sequence[Asked]) -> list[Log]:
+    def _notes(self, run: DagRunKey, asked: Sequence[UpcomingJob]) -> list[Log]:
         """What is said of what is asked for first: of each task once."""
         first = {each.task_id: each for each in reversed(asked)}
         for each in first.values():

@@ -7,49 +7,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lading.executors.store.gangs.tables import GangRow
-from lading.executors.store.gangs.terms import Terms
-from lading.scheduling.gangs.gang import Gang, Partition, Stage, Try
-from lading.scheduling.hints.attempts import Attempts
+from lading.executors.store.gangs.terms import GangTerms
+from lading.scheduling.gangs.gang import Gang, Partition, RoomAttempt, Stage
+from lading.scheduling.hints.attempts import AttemptSchedule
 
 Members = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(slots=True)
-class Memory:
+class GangMemory:
     """A gang and its row.
 
     :param members: of each partition of the pass: the tokens of its jobs
     """
 
     row: GangRow
-    terms: Terms
+    terms: GangTerms
     gang: Gang
     members: Members = field(default_factory=dict)
 
     @classmethod
-    def new(cls, token: str, dag_id: str, run_id: str, terms: Terms) -> Memory:
+    def new(cls, token: str, dag_id: str, run_id: str, terms: GangTerms) -> GangMemory:
         """A gang of which nothing is known yet."""
         row = GangRow(token=token, dag_id=dag_id, run_id=run_id, name=terms.name, attempt=0, wake_at=None)
-        found = cls(row, terms, Gang((), terms.partial, terms.attempts or Attempts()))
+        found = cls(row, terms, Gang((), terms.partial, terms.attempts or AttemptSchedule()))
         found.write()
         return found
 
     @classmethod
-    def of(cls, row: GangRow) -> Memory:
+    def of(cls, row: GangRow) -> GangMemory:
         """As a row has it."""
         said = json.loads(row.memory)
-        terms = Terms.from_json(said["terms"])
+        terms = GangTerms.from_json(said["terms"])
         gang = Gang(
             tuple(Partition(name, frozenset(after)) for name, after in said["partitions"]),
             terms.partial,
-            Attempts.from_json(said["attempts"]),
+            AttemptSchedule.from_json(said["attempts"]),
             Stage(row.stage),
             row.attempt,
             row.wake_at,
             said["until"],
-            None if said["trying"] is None else Try(*said["trying"]),
-            tuple(Try(*each) for each in said["tried"]),
-            tuple(Try(*each) for each in said["held"]),
+            None if said["trying"] is None else RoomAttempt(*said["trying"]),
+            tuple(RoomAttempt(*each) for each in said["tried"]),
+            tuple(RoomAttempt(*each) for each in said["held"]),
             said["words"],
             said.get("look_at", 0.0),
             said.get("doubted", False),

@@ -10,18 +10,18 @@ from airflow.models.log import Log
 
 from lading.executors.decisions import Decision, placement, refused, relaxed
 from lading.executors.store import Change, State
-from lading.executors.store.gangs.rows import GangChanges, Member
+from lading.executors.store.gangs.rows import GangChanges, GangMember
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.gangs.room import Place
+from lading.scheduling.gangs.room import MemberPlace
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Stop
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason
 
 
 @dataclass(slots=True)
-class Outcome:
+class GangOutcome:
     """
     :param sites: as the other jobs find them, with what is held taken
     :param wanted: by site, the members for which it is to launch what they need
@@ -38,7 +38,7 @@ class Outcome:
     """
 
     sites: Sequence[SiteView] = ()
-    wanted: dict[str, list[Waiting]] = field(default_factory=dict)
+    wanted: dict[str, list[WaitingJob]] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     placed: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     reasons: dict[Reason, list[str]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Outcome:
             notes=self.notes,
         )
 
-    def forget(self, gang: str, members: Iterable[Member], holds: Iterable[HoldRow]) -> None:
+    def forget(self, gang: str, members: Iterable[GangMember], holds: Iterable[HoldRow]) -> None:
         """Take back all that was to be done about a gang whose turn has failed; what it holds stays as it is.
 
         :param holds: those of all gangs
@@ -99,7 +99,7 @@ class Outcome:
 
     # -- what is added to it
 
-    def hold(self, gang: str, partition: str, places: Mapping[str, Place], now: float) -> list[HoldRow]:
+    def hold(self, gang: str, partition: str, places: Mapping[str, MemberPlace], now: float) -> list[HoldRow]:
         """Ask for room for members."""
         made = [
             HoldRow(
@@ -137,7 +137,7 @@ class Outcome:
         if row.state in ("asked", "held"):
             self.dropped.setdefault(row.site, {}).setdefault(row.location, []).append(row.token)
 
-    def start(self, job: Waiting, row: HoldRow, stop: Stop, now: float) -> None:
+    def start(self, job: WaitingJob, row: HoldRow, stop: Stop, now: float) -> None:
         """Let a member begin in the room that is held for it.
 
         :param stop: where it is, and what it asks for there
@@ -147,12 +147,12 @@ class Outcome:
         self.changes.append(change if stop.rule is None else relaxed(change, job, stop))
         self.placed.setdefault(row.site, {}).setdefault(row.location, []).append(job.name)
 
-    def sleep(self, members: Iterable[Member], reason: Reason) -> None:
+    def sleep(self, members: Iterable[GangMember], reason: Reason) -> None:
         """Let members sleep until the next attempt."""
         values = {"state": State.ATTEMPTED, "reason": reason}
         self.changes += [Change(each.token, values, report=True) for each in members]
 
-    def wake(self, members: Iterable[Member]) -> None:
+    def wake(self, members: Iterable[GangMember]) -> None:
         """Let members wait that have slept."""
         self.changes += [
             Change(each.token, {"state": State.QUEUED, "reason": None}, only_if={"state": State.ATTEMPTED})
@@ -160,15 +160,15 @@ class Outcome:
             if each.state == State.ATTEMPTED
         ]
 
-    def move(self, members: Iterable[Member], gang: str, terms: str) -> None:
+    def move(self, members: Iterable[GangMember], gang: str, terms: str) -> None:
         """Make members those of another gang."""
         self.changes += [Change(each.token, {"gang": gang, "gang_terms": terms}) for each in members]
 
-    def fail(self, members: Iterable[Member], words: str, now: float) -> None:
+    def fail(self, members: Iterable[GangMember], words: str, now: float) -> None:
         """End members that will find no room."""
         self.changes += [refused(each.token, words, now) for each in members]
 
-    def cancel(self, member: Member, words: str, now: float) -> None:
+    def cancel(self, member: GangMember, words: str, now: float) -> None:
         """End a member that has been given to a location."""
         if member.state == State.RUNNING:
             self.changes.append(Change(member.token, {"cancel": words}))

@@ -10,20 +10,20 @@ from airflow.models.log import Log
 from airflow.models.taskinstancekey import TaskInstanceKey
 from airflow.utils.state import TaskInstanceState
 
-from lading.executors.gangs.steps import Step
+from lading.executors.gangs.steps import GangTask
 from lading.executors.store import State, queue
 from lading.executors.store.durations import Durations
-from lading.executors.store.gangs.runs import Run
+from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.gangs.ahead import Expected, Time, before, course
 from lading.scheduling.gangs.inheritance import Inheritance
 from lading.scheduling.gangs.room import Where
 from lading.scheduling.matching.bindings import GetTargets
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.matching.ranking import Waits
+from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.routes import reordered, through_filters
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.provisioning import SECONDS_TO_BEGIN
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_moment, format_time
@@ -35,7 +35,7 @@ FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AheadHistory:
     """What predictions rest on.
 
     :param launches: for how long what was launched took until it was up
@@ -47,17 +47,17 @@ class Known:
     """
 
     durations: Durations
-    launches: Waits
+    launches: QueueWaits
     latency: float
-    route: Callable[[Waiting], Route]
-    route_together: Callable[[Waiting], Route]
+    route: Callable[[WaitingJob], Route]
+    route_together: Callable[[WaitingJob], Route]
     filters: Mapping[str, GetTargets]
     by_dag: bool
     database_ahead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FirstPlace:
     """Where the jobs of a task would go first.
 
     :param job: one of them, with what it asks for there
@@ -65,12 +65,12 @@ class Place:
     """
 
     site: SiteView
-    job: Waiting
+    job: WaitingJob
     wait: float
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UpcomingJob:
     """A job that is to come, for which room is to be launched.
 
     :param row: its task instance
@@ -78,7 +78,7 @@ class Asked:
 
     partition: str
     site: str
-    job: Waiting
+    job: WaitingJob
     words: str
     row: Any
 
@@ -86,7 +86,7 @@ class Asked:
     def task_id(self) -> str:
         return str(self.row.task_id)
 
-    def note(self, run: Run) -> Log:
+    def note(self, run: DagRunKey) -> Log:
         """What the event log of its task says of it."""
         key = TaskInstanceKey(run.dag_id, self.task_id, run.run_id, self.row.try_number, self.row.map_index)
         return Log(event=EVENT, task_instance=key, extra=self.words)
@@ -100,17 +100,17 @@ class RunAhead:
     :param asked_at: since when room is asked for, by partition, epoch seconds
     """
 
-    run: Run
-    known: Known
+    run: DagRunKey
+    known: AheadHistory
     sites: Sequence[SiteView]
     asked_at: Mapping[str, float]
     now: float
-    steps: Mapping[str, Step] = field(default_factory=dict)
-    jobs: dict[str, Waiting] = field(default_factory=dict)
-    places: dict[str, Place | None] = field(default_factory=dict)
+    steps: Mapping[str, GangTask] = field(default_factory=dict)
+    jobs: dict[str, WaitingJob] = field(default_factory=dict)
+    places: dict[str, FirstPlace | None] = field(default_factory=dict)
     to_come: set[str] = field(default_factory=set)
 
-    def ask(self, steps: Mapping[str, Step], rows: Sequence[Any], live: Sequence[Any]) -> list[Asked]:
+    def ask(self, steps: Mapping[str, GangTask], rows: Sequence[Any], live: Sequence[Any]) -> list[UpcomingJob]:
         """What is asked for now.
 
         :param steps: its tasks
@@ -133,7 +133,7 @@ class RunAhead:
             for name, its_own in tasks.items()
         }
         room = self._room(live)
-        found: list[Asked] = []
+        found: list[UpcomingJob] = []
         done: set[str] = set()
         due = self._due(partitions, done)
         while due:
@@ -146,8 +146,8 @@ class RunAhead:
                 due = self._due(partitions, done)
         return found
 
-    def _step(self, task_id: str) -> Step:
-        return self.steps.get(task_id) or Step(task_id)
+    def _step(self, task_id: str) -> GangTask:
+        return self.steps.get(task_id) or GangTask(task_id)
 
     def _expected(self, task_id: str, rows: Sequence[Any], live: Sequence[Any]) -> Expected:
         """When one task starts, as far as it says so itself."""
@@ -176,12 +176,12 @@ class RunAhead:
         """Since when room is looked for for a job that waits, by our clock."""
         return float(row.wake_at or row.queued_at - self.known.database_ahead)
 
-    def _place(self, task_id: str) -> Place | None:
+    def _place(self, task_id: str) -> FirstPlace | None:
         if task_id not in self.places:
             self.places[task_id] = self._first_place(task_id)
         return self.places[task_id]
 
-    def _first_place(self, task_id: str) -> Place | None:
+    def _first_place(self, task_id: str) -> FirstPlace | None:
         job, is_alone = self.jobs[task_id], self._step(task_id).partition == task_id
         try:
             its_own = (self.known.route if is_alone else self.known.route_together)(job)
@@ -193,7 +193,7 @@ class RunAhead:
             return None
         site = next(each for each in self.sites if each.name == stop.site)
         asked = stop.asked(job)
-        return Place(site, asked, self._wait(site, asked.queue, asked.resources.cpus * asked.nodes))
+        return FirstPlace(site, asked, self._wait(site, asked.queue, asked.resources.cpus * asked.nodes))
 
     def _wait(self, site: SiteView, queue_name: str | None, cpus: float) -> float:
         """Predicted seconds from asking for room at a site until it is there; 0 where nothing is known of that."""
@@ -203,7 +203,7 @@ class RunAhead:
             return site.market.boot_seconds
         return known or 0.0
 
-    def _wait_of(self, row: Any, place: Place | None) -> float:
+    def _wait_of(self, row: Any, place: FirstPlace | None) -> float:
         """The same of a job that has come: in the queue in which it is, or where it would go first."""
         site = next((each for each in self.sites if each.name == row.site), None)
         if row.state == State.PLACED and site is not None:
@@ -237,7 +237,7 @@ class RunAhead:
 
     def _missing(
         self, name: str, earlier: frozenset[str], tasks: Mapping[str, Sequence[Any]], room: Inheritance, times: Time
-    ) -> list[Asked]:
+    ) -> list[UpcomingJob]:
         """The jobs of a partition for which nothing comes free."""
         found = []
         for task_id in tasks.keys() & self.to_come:
@@ -250,11 +250,12 @@ class RunAhead:
             room.asked(name, place.site.name, left)
             job, words = self._until_its_end(place, times), self._words(place, times)
             found += [
-                Asked(name, place.site.name, replace(job, name=each.name), words, rows[each.name]) for each in left
+                UpcomingJob(name, place.site.name, replace(job, name=each.name), words, rows[each.name])
+                for each in left
             ]
         return found
 
-    def _until_its_end(self, place: Place, times: Time) -> Waiting:
+    def _until_its_end(self, place: FirstPlace, times: Time) -> WaitingJob:
         """A job with the time until its end, so that an allocation that is there early still lasts for it, as far as
         allocations of the site do."""
         job, market = place.job, place.site.market
@@ -263,7 +264,7 @@ class RunAhead:
         lead = max(0.0, times.start - self.now)
         return replace(job, time=max(job.time, min(job.time + lead, market.seconds - SECONDS_TO_BEGIN)))
 
-    def _words(self, place: Place, times: Time) -> str:
+    def _words(self, place: FirstPlace, times: Time) -> str:
         return (
             f"what it needs is asked for at {place.site.name}: it is to start at {format_moment(times.start)}, "
             f"and until there is room it takes {format_time(round(place.wait))}"

@@ -9,7 +9,7 @@ from typing import Any
 from lading.executors.columns import hint_columns
 from lading.executors.settings import Settings
 from lading.executors.store import groups
-from lading.executors.store.gangs.runs import Run
+from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.hints.hints import HintError, Hints
 
 # All that waits comes before what is yet to come.
@@ -18,7 +18,7 @@ NO_COLUMNS = {column.key: None for column in groups.COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GangTask:
     """A task.
 
     :param partition: its gang, or the task alone
@@ -35,17 +35,17 @@ class Step:
     most: int | None = None
 
 
-def step(run: Run, task_id: str, config: object, settings: Settings) -> Step:
+def step(run: DagRunKey, task_id: str, config: object, settings: Settings) -> GangTask:
     """A task by its ``executor_config``; of one that is not Lading's, or not readable, nothing is known."""
     try:
         hints = Hints.of(config)
     except HintError:
-        return Step(task_id)
+        return GangTask(task_id)
     if hints.ahead_after is None:
-        return Step(task_id)
+        return GangTask(task_id)
     limits = (hints.max_jobs, hints.run_max_jobs, hints.max_instances, hints.run_max_instances)
     named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
-    return Step(
+    return GangTask(
         task_id if hints.gang is None else f"gang {hints.gang}",
         hints.ahead_after,
         SimpleNamespace(**{**NO_COLUMNS, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}),

@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs.memory import Memory
-from lading.executors.gangs.outcome import Outcome
+from lading.executors.gangs.memory import GangMemory
+from lading.executors.gangs.outcome import GangOutcome
 from lading.executors.gangs.roster import Roster, Wanted
-from lading.executors.store.gangs.rows import Everything, Member
+from lading.executors.store.gangs.rows import Everything, GangMember
 from lading.executors.store.gangs.tables import HoldRow
-from lading.executors.store.gangs.terms import Terms
+from lading.executors.store.gangs.terms import GangTerms
 from lading.scheduling.gangs.gang import Stage
-from lading.scheduling.gangs.room import Room, Ways, Where
+from lading.scheduling.gangs.room import GangRoom, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
@@ -43,20 +43,20 @@ class Tick:
     sites: Sequence[SiteView]
     now: float
     known: Everything
-    room: Room
+    room: GangRoom
     held: dict[Where, Resources]
     read_roster: ReadRoster
     ways: Ways
     files: Files
-    outcome: Outcome = field(default_factory=Outcome)
-    memories: list[Memory] = field(default_factory=list)
+    outcome: GangOutcome = field(default_factory=GangOutcome)
+    memories: list[GangMemory] = field(default_factory=list)
     rosters: dict[str, Roster] = field(default_factory=dict)
     shortages: dict[object, str] = field(default_factory=dict)
     """Why gangs of these shapes can never have room, in words; empty: they may."""
 
-    def gangs(self) -> list[tuple[Memory, list[Member]]]:
+    def gangs(self) -> list[tuple[GangMemory, list[GangMember]]]:
         """The gangs with their live members, in the order in which they should start; those without are forgotten."""
-        by_gang: dict[str, list[Member]] = {}
+        by_gang: dict[str, list[GangMember]] = {}
         for member in self.known.members:
             by_gang.setdefault(member.gang, []).append(member)
         for token in {*self.known.gangs, *(row.gang for row in self.known.holds)} - by_gang.keys():
@@ -71,7 +71,7 @@ class Tick:
             if row.gang == token:
                 self.outcome.drop(row)
 
-    def _memory(self, token: str, members: Sequence[Member]) -> Memory | None:
+    def _memory(self, token: str, members: Sequence[GangMember]) -> GangMemory | None:
         """What is known of a gang; None: nothing that can be read.
 
         A row that cannot be read is another version's, or damaged: what is held is given back, and the next tick begins
@@ -80,19 +80,19 @@ class Tick:
         known, first = self.known.gangs.get(token), members[0]
         if known is not None:
             try:
-                return Memory.of(known)
+                return GangMemory.of(known)
             except UNREADABLE as error:
                 log.warning("Gang %s begins anew, for its row cannot be read: %r", token, error)
                 self._forget(token)
                 return None
         try:
-            return Memory.new(token, first.dag_id, first.run_id, Terms.from_json(first.terms))
+            return GangMemory.new(token, first.dag_id, first.run_id, GangTerms.from_json(first.terms))
         except UNREADABLE as error:
             words = f"what its row says of its gang cannot be read ({error!r}); clear the task, and it is written anew"
             self.outcome.fail([each for each in members if each.is_ready], words, self.now)
             return None
 
-    def roster(self, memory: Memory) -> Roster:
+    def roster(self, memory: GangMemory) -> Roster:
         """Which members of a gang Airflow is still to bring; asked once for all that gather."""
         if memory.row.token not in self.rosters:
             asked = [each for each in self.memories if each.gang.stage is Stage.GATHERING and each.terms.name]

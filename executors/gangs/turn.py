@@ -7,23 +7,35 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.executors.gangs.memory import Memory
+from lading.executors.gangs.memory import GangMemory
 from lading.executors.gangs.tick import Tick
 from lading.executors.store import State
-from lading.executors.store.gangs.rows import Member
+from lading.executors.store.gangs.rows import GangMember
 from lading.executors.store.gangs.tables import HoldRow
 from lading.executors.store.tables import clean
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
 from lading.scheduling.gangs import gang as passes
-from lading.scheduling.gangs.gang import Alone, Choices, Effect, Event, Fail, Gang, Partition, Sleep, Stage, Start, Try
+from lading.scheduling.gangs.gang import (
+    Alone,
+    Choices,
+    Effect,
+    Event,
+    Fail,
+    Gang,
+    Partition,
+    RoomAttempt,
+    Sleep,
+    Stage,
+    Start,
+)
 from lading.scheduling.gangs.room import Options, Where, options
 from lading.scheduling.gangs.supply import demand, shortage
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import asked
 from lading.scheduling.matching.stops import Stop
-from lading.scheduling.matching.waiting import Apart, Waiting
+from lading.scheduling.matching.waiting import Apart, WaitingJob
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
@@ -39,8 +51,8 @@ class Turn:
     """One gang in one tick."""
 
     tick: Tick
-    memory: Memory
-    members: Sequence[Member]
+    memory: GangMemory
+    members: Sequence[GangMember]
     holds: list[HoldRow] = field(default_factory=list)
     options: dict[str, Options] = field(default_factory=dict)
     is_blocked: bool = False
@@ -63,10 +75,10 @@ class Turn:
         return self.memory.gang
 
     @property
-    def ready(self) -> list[Member]:
+    def ready(self) -> list[GangMember]:
         return [each for each in self.members if each.is_ready]
 
-    def of_partition(self, *names: str) -> list[Member]:
+    def of_partition(self, *names: str) -> list[GangMember]:
         """The members of partitions that are there."""
         tokens = {token for name in names for token in self.memory.members.get(name, ())}
         return [each for each in self.ready if each.token in tokens]
@@ -87,7 +99,7 @@ class Turn:
         return self._gathered() if self.gang.stage is Stage.GATHERING else []
 
     @property
-    def at_work(self) -> list[Member]:
+    def at_work(self) -> list[GangMember]:
         return [each for each in self.members if each.is_at_work]
 
     def _gather_again(self, attempt: int) -> None:
@@ -160,7 +172,7 @@ class Turn:
         self.memory.gang = replace(self.gang, partitions=tuple(partitions), attempts=attempts)
         return [passes.Gathered()]
 
-    def _attempts_there(self) -> Attempts | None:
+    def _attempts_there(self) -> AttemptSchedule | None:
         """How often room is looked for as the first site says that says it and to which members may go."""
         named = {each.job.site for each in self.ready}
         there = (site for site in self.tick.sites if site.name in named or (None in named and site.takes_unnamed))
@@ -203,7 +215,7 @@ class Turn:
                 events += self._with_files(each, here)
         return events
 
-    def _with_files(self, held: Try, holds: Sequence[HoldRow]) -> list[Event]:
+    def _with_files(self, held: RoomAttempt, holds: Sequence[HoldRow]) -> list[Event]:
         """All have room; before any of them begins their files are brought to it."""
         stages = {each.token: each.stage for each in self.of_partition(held.partition) if each.stage is not None}
         for row in (row for row in holds if row.job in stages):
@@ -211,7 +223,7 @@ class Turn:
             if missing is not None:
                 self.files, never = missing
                 return [passes.Lost(held.partition, self.files.sentence)] if never else []
-        return [passes.Held(held.partition)]
+        return [passes.RoomFound(held.partition)]
 
     # -- what follows
 
@@ -228,7 +240,7 @@ class Turn:
     def _do(self, effect: Effect) -> list[Event]:
         out, now = self.tick.outcome, self.tick.now
         is_parted = self.gang.stage is Stage.STARTED
-        if isinstance(effect, Try):
+        if isinstance(effect, RoomAttempt):
             return self._seek(effect)
         if isinstance(effect, Start):
             for each in self.gang.held:
@@ -256,7 +268,7 @@ class Turn:
                 self.options[partition] = Options(words=clean(str(error)))
         return self.options[partition]
 
-    def _start(self, held: Try) -> None:
+    def _start(self, held: RoomAttempt) -> None:
         """Let the jobs of a partition begin in the room that is held for them."""
         rows = {row.job: row for row in self.holds if row.partition == held.partition}
         places = self._options(held.partition).stops.get((held.rule, held.match), ())
@@ -285,7 +297,7 @@ class Turn:
             return ""
         return f"{self.memory.called} can never start together: {words}; ask for less, or name a site that has more"
 
-    def _shortage(self, partition: str, jobs: Mapping[str, Sequence[Waiting]]) -> str:
+    def _shortage(self, partition: str, jobs: Mapping[str, Sequence[WaitingJob]]) -> str:
         """Why a partition can never have room, or it and the others together, in words; empty: that may be.
 
         What others lack is said when it is their turn.
@@ -320,7 +332,7 @@ class Turn:
         which = "no site" if named is None else f"site {named!r} is none that"
         return f"{which} can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
 
-    def _seek(self, wanted: Try) -> list[Event]:
+    def _seek(self, wanted: RoomAttempt) -> list[Event]:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
         tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
         places = self._options(wanted.partition).stops.get((wanted.rule, wanted.match), ())
@@ -349,7 +361,7 @@ class Turn:
                     wanting = [replace(job, apart=Apart(self.memory.row.token, taken)) for job in wanting]
                 tick.outcome.wanted.setdefault(site.name, []).extend(wanting)
                 return []
-        return [passes.Refused(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else "")]
+        return [passes.NoRoomFound(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else "")]
 
     def _apart(self, partition: str) -> set[Where] | None:
         """The locations that other partitions have, where each member is to have one of its own; None: it is not."""
@@ -357,7 +369,7 @@ class Turn:
             return None
         return {(row.site, row.location) for row in self.holds if row.partition != partition}
 
-    def _no_room(self, wanted: Try, left: int, jobs: int) -> str:
+    def _no_room(self, wanted: RoomAttempt, left: int, jobs: int) -> str:
         trouble = [site.trouble for site in self.tick.sites if site.name == wanted.match and site.trouble is not None]
         if trouble:
             return trouble[0].sentence
@@ -373,7 +385,7 @@ class Turn:
         row, terms = self.memory.row, self.memory.terms
         token = str(uuid.uuid5(PARTED, f"{row.token} {partition}"))
         alone = replace(terms, tasks={partition: ()}, partial=False, on_failure="leave")
-        made = Memory.new(token, row.dag_id, row.run_id, alone)
+        made = GangMemory.new(token, row.dag_id, row.run_id, alone)
         attempt = 0 if wake_at is None else self.gang.attempt
         made.members = {partition: self.memory.members.get(partition, ())}
         made.gang = replace(made.gang, partitions=(Partition(partition),), attempt=attempt, doubted=self.gang.doubted)
@@ -448,7 +460,7 @@ class Turn:
         elif self.is_blocked:
             self._say(self.ready, because("gang_others", gang=self.memory.called))
 
-    def _say(self, members: Sequence[Member], reason: Reason) -> None:
+    def _say(self, members: Sequence[GangMember], reason: Reason) -> None:
         late = self.tick.now - SECONDS_UNTIL_EXPLAINED
         told = [each.token for each in members if each.job.queued_at < late and each.job.reason != reason]
         if told:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.scheduling.placing.policies import Allocations, JobAllocation
 from lading.scheduling.resources import Resources
 
@@ -33,10 +33,12 @@ class AllocationHistory:
         now = time.time()
         if now - self._loaded_at > RELOAD_SECONDS:
             self.jobs, self._loaded_at, self._read_at = {}, now, float("-inf")
-        amounts = Job.cpus, Job.memory, Job.disk, Job.gpus
-        query = select(Job.token, Job.site, Job.location, Job.queue, Job.state, *amounts).order_by(Job.placed_at)
+        amounts = JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus
+        query = select(JobRow.token, JobRow.site, JobRow.location, JobRow.queue, JobRow.state, *amounts).order_by(
+            JobRow.placed_at
+        )
         is_first = self._read_at < 0
-        changed = Job.location.is_not(None) if is_first else Job.changed_at >= self._read_at - OVERLAP
+        changed = JobRow.location.is_not(None) if is_first else JobRow.changed_at >= self._read_at - OVERLAP
         for row in session.execute(query.where(changed)):
             if row.location is None:  # it waits again
                 self.jobs.pop(row.token, None)

@@ -26,13 +26,13 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.decisions import refused
-from lading.executors.store import LIVE, Change, Job, State
+from lading.executors.store import LIVE, Change, JobRow, State
 from lading.executors.store.data import Data
 from lading.executors.store.tables import clean
-from lading.executors.turns import THREADS, THREADS_PER_DAG, Turns
+from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
 from lading.hooks.files.file_names import normal
 from lading.hooks.files.stage_addresses import refusal
-from lading.hooks.site import Depot, Site
+from lading.hooks.site import Site, StagingArea
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.staging import copying
@@ -77,7 +77,7 @@ class Fetch:
     :param reads: what is read now that may hang, in words, for how long, and by when it has to be there; None: nothing
     """
 
-    depot: Depot
+    depot: StagingArea
     address: str
     places: Sequence[tuple[str, Source]] = ()
     path: str | None = None
@@ -242,7 +242,7 @@ class Staging:
         self.sites = sites
         self.ring = ring
         self.roots = roots
-        self.turns = Turns()
+        self.turns = DagTurns()
         self.fetches: dict[tuple[Key, str], Fetch] = {}
         self.waiting: dict[str, dict[str, dict[str, str]]] = {name: {} for name in sites}
         """By site the jobs that wait for files, each with where those lie that have come."""
@@ -269,9 +269,18 @@ class Staging:
         asked = {token: location for location, tokens in placed.items() for token in tokens}
         kept, changes = dict(asked), []
         before, self.waiting[site], self.wanted[site] = self.waiting[site], {}, {}
-        columns = Job.dag_id, Job.token, Job.site, Job.location, Job.state, Job.stage, Job.expires_at, Job.reason
+        columns = (
+            JobRow.dag_id,
+            JobRow.token,
+            JobRow.site,
+            JobRow.location,
+            JobRow.state,
+            JobRow.stage,
+            JobRow.expires_at,
+            JobRow.reason,
+        )
         for chunk in store.chunks(sorted({*asked, *before})):
-            query = select(*columns, Job.placed_because).where(Job.token.in_(chunk), Job.stage.is_not(None))
+            query = select(*columns, JobRow.placed_because).where(JobRow.token.in_(chunk), JobRow.stage.is_not(None))
             for row in session.execute(query):
                 if row.expires_at is not None:  # it is there, and is given a new JWT
                     continue
@@ -453,11 +462,15 @@ class Staging:
             return
         self._sweep_at = time.monotonic() + SWEEP_INTERVAL
         self._is_swept = True
-        runs = select(Job.dag_id, Job.run_id).where(Job.state.in_(LIVE)).distinct().subquery()
-        same_run = (Job.dag_id == runs.c.dag_id) & (Job.run_id == runs.c.run_id)
-        texts = session.scalars(select(Job.stage).join(runs, same_run).where(Job.stage.is_not(None)).distinct())
+        runs = select(JobRow.dag_id, JobRow.run_id).where(JobRow.state.in_(LIVE)).distinct().subquery()
+        same_run = (JobRow.dag_id == runs.c.dag_id) & (JobRow.run_id == runs.c.run_id)
+        texts = session.scalars(select(JobRow.stage).join(runs, same_run).where(JobRow.stage.is_not(None)).distinct())
         needed = frozenset().union(*(in_store(str(text)) or () for text in texts))
-        places = select(Job.site, Job.location).where(Job.stage.is_not(None), Job.location.is_not(None)).distinct()
+        places = (
+            select(JobRow.site, JobRow.location)
+            .where(JobRow.stage.is_not(None), JobRow.location.is_not(None))
+            .distinct()
+        )
         for site, location in session.execute(places):
             try:
                 depot = self.sites[str(site)].depot(str(location))
@@ -466,7 +479,7 @@ class Staging:
             if depot is not None and self._swept.get((str(site), depot.name)) != needed:
                 self._remove((str(site), depot.name), depot, needed)
 
-    def _remove(self, where: Key, depot: Depot, needed: frozenset[str]) -> None:
+    def _remove(self, where: Key, depot: StagingArea, needed: frozenset[str]) -> None:
         """Remove the copies in a depot that are not needed, in a thread; nothing is brought there meanwhile."""
         mine = {each for each in self.fetches if each[0] == where}
         if any(self.fetches[each].thread is not None for each in mine):

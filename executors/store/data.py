@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Double, Index, String, Text, and_, delete, fu
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from lading.executors import store
-from lading.executors.store import LIVE, Job
+from lading.executors.store import LIVE, JobRow
 from lading.executors.store.tables import Base, clean
 from lading.hooks.staging.copying import key
 from lading.scheduling.placing.policies import Files
@@ -47,8 +47,10 @@ def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> No
     outputs = {each["token"]: each["outputs"] for each in events if each.get("outputs")}
     left: dict[tuple[str, str | None], Data] = {}
     for chunk in store.chunks([*outputs]):
-        query = select(Job.token, Job.location, Job.dag_id, Job.run_id).where(Job.token.in_(chunk), Job.site == site)
-        for token, location, dag_id, run_id in session.execute(query.where(Job.location.is_not(None))):
+        query = select(JobRow.token, JobRow.location, JobRow.dag_id, JobRow.run_id).where(
+            JobRow.token.in_(chunk), JobRow.site == site
+        )
+        for token, location, dag_id, run_id in session.execute(query.where(JobRow.location.is_not(None))):
             for uri, size in outputs[token].items():
                 if clean(uri) != uri:
                     continue  # no database takes its name
@@ -66,7 +68,9 @@ def read(session: Session, tokens: Sequence[str]) -> Files:
     """
     inputs: dict[str, dict[str, int]] = {}
     for chunk in store.chunks(tokens):
-        rows = session.execute(select(Job.token, Job.inputs).where(Job.token.in_(chunk), Job.inputs.is_not(None)))
+        rows = session.execute(
+            select(JobRow.token, JobRow.inputs).where(JobRow.token.in_(chunk), JobRow.inputs.is_not(None))
+        )
         inputs |= {row.token: json.loads(str(row.inputs)) for row in rows}
     keys = {key(uri): uri for found in inputs.values() for uri in found}
     holders: dict[str, set[tuple[str, str]]] = {}
@@ -87,16 +91,18 @@ def reporting(session: Session, dag_id: str, run_id: str, tasks: Iterable[str]) 
 
     :param tasks: those of the run of which one is asked for
     """
-    same = [getattr(TaskInstance, name) == getattr(Job, name) for name in ("dag_id", "run_id", "task_id", "map_index")]
-    query = select(Job.token).join(TaskInstance, and_(*same))
-    of_tasks = Job.dag_id == dag_id, Job.run_id == run_id, Job.task_id.in_(list(tasks)), Job.state.in_(LIVE)
+    same = [
+        getattr(TaskInstance, name) == getattr(JobRow, name) for name in ("dag_id", "run_id", "task_id", "map_index")
+    ]
+    query = select(JobRow.token).join(TaskInstance, and_(*same))
+    of_tasks = JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id.in_(list(tasks)), JobRow.state.in_(LIVE)
     found: str | None = session.scalar(query.where(*of_tasks, TaskInstance.state == "success").limit(1))
     return found
 
 
 def needed(session: Session, site: str) -> dict[str, int]:
     """By location of a site, the bytes of files that runs have left there which have jobs that have not ended."""
-    live = select(Job.dag_id, Job.run_id).where(Job.state.in_(LIVE)).distinct().subquery()
+    live = select(JobRow.dag_id, JobRow.run_id).where(JobRow.state.in_(LIVE)).distinct().subquery()
     same_run = (Data.dag_id == live.c.dag_id) & (Data.run_id == live.c.run_id)
     query = select(Data.location, func.sum(Data.bytes)).join(live, same_run).where(Data.site == site)
     return {location: int(size) for location, size in session.execute(query.group_by(Data.location))}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from lading.executors.store import Job, State
-from lading.executors.store.tables import Instance
+from lading.executors.store import JobRow, State
+from lading.executors.store.tables import InstanceRow
 from lading.scheduling.matching.market import queue_of
-from lading.scheduling.matching.ranking import Waits
+from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.resources import Resources
 
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 # So many of the jobs that have ended last are looked at, and again after so many seconds.
 MOST = 5_000
 SECONDS_UNTIL_STALE = 60.0
-COLUMNS = (Job.dag_id, Job.run_id, Job.task_id, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.time_limit)
+COLUMNS = (
+    JobRow.dag_id,
+    JobRow.run_id,
+    JobRow.task_id,
+    JobRow.cpus,
+    JobRow.memory,
+    JobRow.disk,
+    JobRow.gpus,
+    JobRow.time_limit,
+)
 
 
 class Durations:
@@ -38,8 +47,13 @@ class Durations:
         if now < self.stale_at:
             return self
         self.history, self.stale_at = History(), now + SECONDS_UNTIL_STALE
-        ended = (Job.state == State.SUCCEEDED, Job.started_at.is_not(None), Job.ended_at.is_not(None))
-        query = select(*COLUMNS, Job.started_at, Job.ended_at).where(*ended).order_by(Job.ended_at.desc()).limit(MOST)
+        ended = (JobRow.state == State.SUCCEEDED, JobRow.started_at.is_not(None), JobRow.ended_at.is_not(None))
+        query = (
+            select(*COLUMNS, JobRow.started_at, JobRow.ended_at)
+            .where(*ended)
+            .order_by(JobRow.ended_at.desc())
+            .limit(MOST)
+        )
         for row in session.execute(query):
             self.history.add(levels(row), row.ended_at - row.started_at, row.time_limit)
         return self
@@ -70,23 +84,31 @@ class PastWaits:
     """
 
     def __init__(self) -> None:
-        self.known = Waits()
-        self.launches = Waits()
+        self.known = QueueWaits()
+        self.launches = QueueWaits()
         self.stale_at = -math.inf
 
-    def read(self, session: Session) -> Waits:
+    def read(self, session: Session) -> QueueWaits:
         """Those of the jobs that have begun last."""
         now = time.monotonic()
         if now < self.stale_at:
             return self.known
-        self.known, self.launches, self.stale_at = Waits(), Waits(), now + SECONDS_UNTIL_STALE
-        columns = Job.site, Job.queue, Job.queue_hint, Job.cpus, Job.nodes, Job.submitted_at, Job.started_at
-        begun = (Job.started_at.is_not(None), Job.submitted_at.is_not(None), Job.site.is_not(None))
-        for row in session.execute(select(*columns).where(*begun).order_by(Job.started_at.desc()).limit(MOST)):
+        self.known, self.launches, self.stale_at = QueueWaits(), QueueWaits(), now + SECONDS_UNTIL_STALE
+        columns = (
+            JobRow.site,
+            JobRow.queue,
+            JobRow.queue_hint,
+            JobRow.cpus,
+            JobRow.nodes,
+            JobRow.submitted_at,
+            JobRow.started_at,
+        )
+        begun = (JobRow.started_at.is_not(None), JobRow.submitted_at.is_not(None), JobRow.site.is_not(None))
+        for row in session.execute(select(*columns).where(*begun).order_by(JobRow.started_at.desc()).limit(MOST)):
             queue, cpus = row.queue or row.queue_hint, row.cpus * (row.nodes or 1)
             self.known.add(row.site, queue, cpus, max(0.0, row.started_at - row.submitted_at))
-        boot = (Instance.site, Instance.kind, Instance.cpus, Instance.ordered_at, Instance.ready_at)
-        up = select(*boot).where(Instance.ready_at.is_not(None)).order_by(Instance.ready_at.desc()).limit(MOST)
+        boot = (InstanceRow.site, InstanceRow.kind, InstanceRow.cpus, InstanceRow.ordered_at, InstanceRow.ready_at)
+        up = select(*boot).where(InstanceRow.ready_at.is_not(None)).order_by(InstanceRow.ready_at.desc()).limit(MOST)
         for site, kind, cpus, ordered_at, ready_at in session.execute(up):
             self.launches.add(site, queue_of(kind), cpus, max(0.0, (ready_at or 0.0) - ordered_at))
         return self.known

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from lading.executors.store.instances import Instance, InstanceState
-from lading.executors.store.tables import LIVE, Capacity, Job, Location, State
+from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.executors.store.tables import LIVE, Capacity, JobRow, LocationRow, State
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-CPUS = Job.cpus * func.coalesce(Job.nodes, 1)
+CPUS = JobRow.cpus * func.coalesce(JobRow.nodes, 1)
 UP = (InstanceState.UP, InstanceState.DRAINING)
 # Site, cpus, and USD per hour, of something that is up.
 Up = tuple[str, float, float | None]
@@ -35,11 +35,11 @@ class Live(NamedTuple):
 
 def live_jobs(session: Session) -> list[Live]:
     """How many jobs have not ended, and their cpus, by site, state, and whether they are on what is up."""
-    site = func.coalesce(Job.site, Job.site_hint).label("its_site")
+    site = func.coalesce(JobRow.site, JobRow.site_hint).label("its_site")
     # A queue is a location of the name of its site, as a machine may be.
-    as_site = (Job.location == Job.site).label("as_site")
-    query = select(site, Job.state, as_site, func.count(), func.sum(CPUS)).where(Job.state.in_(LIVE))
-    rows = session.execute(query.group_by(site, Job.state, as_site)).all()
+    as_site = (JobRow.location == JobRow.site).label("as_site")
+    query = select(site, JobRow.state, as_site, func.count(), func.sum(CPUS)).where(JobRow.state.in_(LIVE))
+    rows = session.execute(query.group_by(site, JobRow.state, as_site)).all()
     machines = named_as_site(session)
     return [
         Live(name, state, bool(is_as_site) and name not in machines, jobs, float(cpus))
@@ -73,23 +73,25 @@ def busy(live: Iterable[Live]) -> dict[str, Busy]:
 def waiting(session: Session) -> Sequence[Any]:
     """How many jobs wait, their cpus and when the first of them was queued, by reason, Dag and site."""
     return session.execute(
-        select(Job.reason, Job.dag_id, Job.site, func.count(), func.sum(CPUS), func.min(Job.queued_at))
-        .where(Job.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
-        .group_by(Job.reason, Job.dag_id, Job.site)
+        select(JobRow.reason, JobRow.dag_id, JobRow.site, func.count(), func.sum(CPUS), func.min(JobRow.queued_at))
+        .where(JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
+        .group_by(JobRow.reason, JobRow.dag_id, JobRow.site)
     ).all()
 
 
 def what_is_up(session: Session) -> list[Up]:
     """The machines and instances that are up."""
     fixed = select(Capacity.site, Capacity.cpus, Capacity.usd_per_hour).where(Capacity.until.is_(None))
-    launched = select(Instance.site, Instance.cpus, Instance.usd_per_hour).where(Instance.state.in_(UP))
+    launched = select(InstanceRow.site, InstanceRow.cpus, InstanceRow.usd_per_hour).where(InstanceRow.state.in_(UP))
     return [(site, cpus, usd) for query in (fixed, launched) for site, cpus, usd in session.execute(query)]
 
 
 def queues(session: Session) -> dict[str, float | None]:
     """What an hour of a cpu costs at the sites that have a location of their own name, as queues have, by site."""
     rows = session.execute(
-        select(Location.site, Location.usd_per_cpu_hour, Location.kind).where(Location.name == Location.site)
+        select(LocationRow.site, LocationRow.usd_per_cpu_hour, LocationRow.kind).where(
+            LocationRow.name == LocationRow.site
+        )
     )
     machines = named_as_site(session)
     return {site: rate for site, rate, kind in rows if kind != "local" and site not in machines}

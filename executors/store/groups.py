@@ -12,29 +12,34 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, case, func, or_, select, update
 
 from lading.executors import store
-from lading.executors.store import Job, State, explained
-from lading.scheduling.matching.groups import Group, admitted
+from lading.executors.store import JobRow, State, explained
+from lading.scheduling.matching.groups import JobGroup, admitted
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
-LIMITS = (Job.max_jobs, Job.run_max_jobs, Job.max_instances, Job.run_max_instances, Job.max_usd)
+LIMITS = (JobRow.max_jobs, JobRow.run_max_jobs, JobRow.max_instances, JobRow.run_max_instances, JobRow.max_usd)
 LIMITED = or_(*(limit.is_not(None) for limit in LIMITS))
 UNLIMITED = and_(*(limit.is_(None) for limit in LIMITS))
-OF_MACHINES = or_(Job.max_instances.is_not(None), Job.run_max_instances.is_not(None))
+OF_MACHINES = or_(JobRow.max_instances.is_not(None), JobRow.run_max_instances.is_not(None))
 # What these jobs ask for is known, and they start alone.
-CAN_BE_PLACED = (Job.state == State.QUEUED, Job.appraisal.is_(None), Job.cancel.is_(None), Job.gang.is_(None))
+CAN_BE_PLACED = (
+    JobRow.state == State.QUEUED,
+    JobRow.appraisal.is_(None),
+    JobRow.cancel.is_(None),
+    JobRow.gang.is_(None),
+)
 AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
-    Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.site_hint, Job.queued_at, Job.reason, Job.priority,
-    Job.instance_type, Job.queue_hint, Job.native_hint, Job.nodes, Job.dag_id, Job.memory_limit, Job.time_limit,
-    Job.arch, Job.os, Job.features, Job.capacity_type, Job.run_id, Job.task_id, Job.max_instances,
-    Job.run_max_instances, Job.targets, Job.queue, Job.soft, Job.max_usd, Job.map_index,
-    Job.input_values,
+    JobRow.token, JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.site_hint, JobRow.queued_at,
+    JobRow.reason, JobRow.priority, JobRow.instance_type, JobRow.queue_hint, JobRow.native_hint, JobRow.nodes,
+    JobRow.dag_id, JobRow.memory_limit, JobRow.time_limit, JobRow.arch, JobRow.os, JobRow.features,
+    JobRow.capacity_type, JobRow.run_id, JobRow.task_id, JobRow.max_instances, JobRow.run_max_instances,
+    JobRow.targets, JobRow.queue, JobRow.soft, JobRow.max_usd, JobRow.map_index, JobRow.input_values,
 )  # fmt: skip
 # The order in which jobs should start.
-ORDER = (Job.priority.desc(), Job.queued_at, Job.token)
+ORDER = (JobRow.priority.desc(), JobRow.queued_at, JobRow.token)
 
 
 def in_order(*conditions: Any) -> Any:
@@ -42,15 +47,16 @@ def in_order(*conditions: Any) -> Any:
     return select(*COLUMNS).where(*CAN_BE_PLACED, *conditions).order_by(*ORDER)
 
 
-def waiting_groups(session: Session) -> list[Group]:
+def waiting_groups(session: Session) -> list[JobGroup]:
     """The groups with a limit of which jobs wait."""
     rows = session.execute(
-        select(Job.dag_id, Job.run_id, Job.task_id, Job.max_jobs, Job.run_max_jobs)
+        select(JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.max_jobs, JobRow.run_max_jobs)
         .where(*CAN_BE_PLACED, LIMITED)
         .distinct()
     )
     return [
-        Group((str(dag_id), str(run_id)), str(task_id), most, of_run) for dag_id, run_id, task_id, most, of_run in rows
+        JobGroup((str(dag_id), str(run_id)), str(task_id), most, of_run)
+        for dag_id, run_id, task_id, most, of_run in rows
     ]
 
 
@@ -59,9 +65,9 @@ def at_work(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for chunk in store.chunks([run_id for _, run_id in runs]):
         rows = session.execute(
-            select(Job.dag_id, Job.run_id, Job.task_id, func.count())
-            .where(Job.run_id.in_(chunk), Job.state.in_(AT_WORK), LIMITED)
-            .group_by(Job.dag_id, Job.run_id, Job.task_id)
+            select(JobRow.dag_id, JobRow.run_id, JobRow.task_id, func.count())
+            .where(JobRow.run_id.in_(chunk), JobRow.state.in_(AT_WORK), LIMITED)
+            .group_by(JobRow.dag_id, JobRow.run_id, JobRow.task_id)
         )
         for dag_id, run_id, task_id, count in rows:
             counts.setdefault((str(dag_id), str(run_id)), {})[str(task_id)] = count
@@ -70,16 +76,16 @@ def at_work(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str
 
 def costs(session: Session, now: float) -> dict[tuple[str, str], tuple[float, float]]:
     """What the runs with a budget of which jobs wait have cost until now, USD, and what those at work cost per hour."""
-    queued = select(Job.dag_id, Job.run_id).where(*CAN_BE_PLACED, Job.max_usd.is_not(None)).distinct()
+    queued = select(JobRow.dag_id, JobRow.run_id).where(*CAN_BE_PLACED, JobRow.max_usd.is_not(None)).distinct()
     runs = {(str(dag_id), str(run_id)) for dag_id, run_id in session.execute(queued)}
-    rate = store.cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1)
-    at_work = case((Job.state.in_(AT_WORK), rate))
+    rate = store.cpu_hour() * JobRow.cpus * func.coalesce(JobRow.nodes, 1)
+    at_work = case((JobRow.state.in_(AT_WORK), rate))
     found = dict.fromkeys(runs, (0.0, 0.0))
     for chunk in store.chunks(sorted(run_id for _, run_id in runs)):
-        query = select(Job.dag_id, Job.run_id, func.sum(store.usd_until(now)), func.sum(at_work)).where(
-            Job.run_id.in_(chunk)
+        query = select(JobRow.dag_id, JobRow.run_id, func.sum(store.usd_until(now)), func.sum(at_work)).where(
+            JobRow.run_id.in_(chunk)
         )
-        for dag_id, run_id, spent, per_hour in session.execute(query.group_by(Job.dag_id, Job.run_id)):
+        for dag_id, run_id, spent, per_hour in session.execute(query.group_by(JobRow.dag_id, JobRow.run_id)):
             if (dag_id, run_id) in runs:
                 found[dag_id, run_id] = float(spent or 0.0), float(per_hour or 0.0)
     return found
@@ -92,7 +98,7 @@ def may_start(session: Session, most: int) -> list[Row[Any]]:
     """
     groups = waiting_groups(session)
     live = at_work(session, sorted({group.run for group in groups}))
-    found: dict[str, tuple[Row[Any], Group]] = {}
+    found: dict[str, tuple[Row[Any], JobGroup]] = {}
     uncounted = sum(group.room(live) is None for group in groups)
     for group in groups:
         room = group.room(live)
@@ -116,27 +122,27 @@ def explain(session: Session, before: float) -> None:
         if group.room(live) == 0:
             reason = group.reason(live)
             session.execute(
-                update(Job)
+                update(JobRow)
                 .where(
                     *of_group(group),
                     *CAN_BE_PLACED,
-                    Job.queued_at < before,
-                    or_(Job.reason.is_(None), Job.reason != reason),
+                    JobRow.queued_at < before,
+                    or_(JobRow.reason.is_(None), JobRow.reason != reason),
                 )
                 .ordered_values(*explained(reason)),
                 execution_options={"synchronize_session": False},
             )
 
 
-def of_group(group: Group) -> tuple[Any, ...]:
+def of_group(group: JobGroup) -> tuple[Any, ...]:
     """The conditions for the jobs of a group."""
     dag_id, run_id = group.run
     return (
-        Job.dag_id == dag_id,
-        Job.run_id == run_id,
-        Job.task_id == group.task,
-        same(Job.max_jobs, group.max_jobs),
-        same(Job.run_max_jobs, group.run_max_jobs),
+        JobRow.dag_id == dag_id,
+        JobRow.run_id == run_id,
+        JobRow.task_id == group.task,
+        same(JobRow.max_jobs, group.max_jobs),
+        same(JobRow.run_max_jobs, group.run_max_jobs),
         LIMITED,
     )
 

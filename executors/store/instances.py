@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, func, select, update
 
 from lading.executors.store.jobs import chunks
-from lading.executors.store.tables import Instance, InstanceState, Job
+from lading.executors.store.tables import InstanceRow, InstanceState, JobRow
 from lading.scheduling import billing
 from lading.scheduling.billing import Stay
 from lading.scheduling.resources import Resources
@@ -22,26 +22,28 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
-def living(session: Session, site: str | None = None) -> Sequence[Instance]:
+def living(session: Session, site: str | None = None) -> Sequence[InstanceRow]:
     """Those of a site that have not ended, oldest first.
 
     :param site: None: of all sites
     """
-    query = select(Instance).where(Instance.state != InstanceState.ENDED)
-    query = query if site is None else query.where(Instance.site == site)
-    return session.scalars(query.order_by(Instance.ordered_at, Instance.token)).all()
+    query = select(InstanceRow).where(InstanceRow.state != InstanceState.ENDED)
+    query = query if site is None else query.where(InstanceRow.site == site)
+    return session.scalars(query.order_by(InstanceRow.ordered_at, InstanceRow.token)).all()
 
 
-def ended(session: Session) -> Sequence[Instance]:
+def ended(session: Session) -> Sequence[InstanceRow]:
     """Those that have ended and are still kept, youngest end first."""
     return session.scalars(
-        select(Instance).where(Instance.state == InstanceState.ENDED).order_by(Instance.ended_at.desc(), Instance.token)
+        select(InstanceRow)
+        .where(InstanceRow.state == InstanceState.ENDED)
+        .order_by(InstanceRow.ended_at.desc(), InstanceRow.token)
     ).all()
 
 
 def count_living(session: Session) -> int:
     """How many have not ended, at all sites."""
-    query = select(func.count()).select_from(Instance).where(Instance.state != InstanceState.ENDED)
+    query = select(func.count()).select_from(InstanceRow).where(InstanceRow.state != InstanceState.ENDED)
     return session.scalar(query) or 0
 
 
@@ -50,20 +52,20 @@ def change(session: Session, site: str, values: Mapping[str, Mapping[str, Any]])
 
     :param values: by token
     """
-    living = update(Instance).where(Instance.site == site, Instance.state != InstanceState.ENDED)
+    living = update(InstanceRow).where(InstanceRow.site == site, InstanceRow.state != InstanceState.ENDED)
     for token, columns in values.items():
         session.execute(
-            living.where(Instance.token == token).values(**columns), execution_options={"synchronize_session": False}
+            living.where(InstanceRow.token == token).values(**columns), execution_options={"synchronize_session": False}
         )
 
 
 def revive(session: Session, site: str, tokens: Sequence[str]) -> None:
     """Take back the end of instances of a site: they are there all the same."""
     values = {"state": InstanceState.ORDERED, "ended_at": None, "cause": None, "reason": None, "idle_since": None}
-    ended = update(Instance).where(Instance.site == site, Instance.state == InstanceState.ENDED)
+    ended = update(InstanceRow).where(InstanceRow.site == site, InstanceRow.state == InstanceState.ENDED)
     for chunk in chunks(tokens):
         session.execute(
-            ended.where(Instance.token.in_(chunk)).values(**values), execution_options={"synchronize_session": False}
+            ended.where(InstanceRow.token.in_(chunk)).values(**values), execution_options={"synchronize_session": False}
         )
 
 
@@ -74,8 +76,8 @@ def give_up(session: Session, launching: Iterable[str], reason: str, now: float)
     """
     values = {"state": InstanceState.ENDED, "ended_at": now, "cause": "lost", "reason": reason}
     session.execute(
-        update(Instance)
-        .where(Instance.site.not_in(list(launching)), Instance.state != InstanceState.ENDED)
+        update(InstanceRow)
+        .where(InstanceRow.site.not_in(list(launching)), InstanceRow.state != InstanceState.ENDED)
         .values(**values),
         execution_options={"synchronize_session": False},
     )
@@ -84,7 +86,7 @@ def give_up(session: Session, launching: Iterable[str], reason: str, now: float)
 def boots(session: Session, tokens: Iterable[str]) -> dict[str, tuple[float, float | None]]:
     """When those of these tokens that are instances were ordered, and when they came up; None: they have not."""
     wanted = set(tokens)
-    query = select(Instance.token, Instance.ordered_at, Instance.ready_at).where(Instance.token.in_(wanted))
+    query = select(InstanceRow.token, InstanceRow.ordered_at, InstanceRow.ready_at).where(InstanceRow.token.in_(wanted))
     return {token: (ordered, ready) for token, ordered, ready in session.execute(query)} if wanted else {}
 
 
@@ -93,16 +95,16 @@ def known(session: Session, tokens: Iterable[str]) -> set[str]:
     return {
         token
         for chunk in chunks(sorted({*tokens}))
-        for token in session.scalars(select(Instance.token).where(Instance.token.in_(chunk)))
+        for token in session.scalars(select(InstanceRow.token).where(InstanceRow.token.in_(chunk)))
     }
 
 
 def forget_ended(session: Session, before: float) -> None:
     """Delete those that ended before a time, seconds since the epoch."""
-    session.execute(delete(Instance).where(Instance.ended_at < before))
+    session.execute(delete(InstanceRow).where(InstanceRow.ended_at < before))
 
 
-def accrued(instance: Instance, until: float) -> float | None:
+def accrued(instance: InstanceRow, until: float) -> float | None:
     """What an instance has cost until a time, USD; None: it has no price, or was never there."""
     if instance.usd_per_hour is None or instance.launched_at is None:
         return None
@@ -110,7 +112,7 @@ def accrued(instance: Instance, until: float) -> float | None:
     return (instance.usd or 0.0) + billing.cost(instance.usd_per_hour, since, until)
 
 
-def of_which(instance: Instance, until: float) -> dict[str, float]:
+def of_which(instance: InstanceRow, until: float) -> dict[str, float]:
     """What of its cost until a time is not the machine itself, USD by name: volumes, a public address."""
     if instance.surcharges is None or instance.launched_at is None:
         return {}
@@ -130,7 +132,9 @@ def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[
     """
     idle, parts = 0.0, Counter[str]()
     for chunk in chunks(sorted(charged)):
-        for row in session.scalars(select(Instance).where(Instance.token.in_(chunk), Instance.usd_idle.is_not(None))):
+        for row in session.scalars(
+            select(InstanceRow).where(InstanceRow.token.in_(chunk), InstanceRow.usd_idle.is_not(None))
+        ):
             used = (row.usd or 0.0) - (row.usd_idle or 0.0)
             share = charged[row.token] / used if used > 0 else 0.0
             idle += share * (row.usd_idle or 0.0)
@@ -139,7 +143,7 @@ def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[
     return idle, dict(parts)
 
 
-def at_new_price(instance: Instance, usd_per_hour: float, since: float) -> dict[str, Any]:
+def at_new_price(instance: InstanceRow, usd_per_hour: float, since: float) -> dict[str, Any]:
     """The columns of an instance that costs something else since a time; what is billed already stays so."""
     if instance.launched_at is None:
         return {"usd_per_hour": usd_per_hour}
@@ -149,10 +153,10 @@ def at_new_price(instance: Instance, usd_per_hour: float, since: float) -> dict[
 
 def bill(session: Session, site: str, bills: Mapping[str, float]) -> None:
     """Store what instances of a site that have ended have cost, USD by token: their seller knows better than we."""
-    ended = update(Instance).where(Instance.site == site, Instance.state == InstanceState.ENDED)
+    ended = update(InstanceRow).where(InstanceRow.site == site, InstanceRow.state == InstanceState.ENDED)
     for token, usd in bills.items():
         session.execute(
-            ended.where(Instance.token == token).values(usd=usd, usd_since=Instance.ended_at),
+            ended.where(InstanceRow.token == token).values(usd=usd, usd_since=InstanceRow.ended_at),
             execution_options={"synchronize_session": False},
         )
 
@@ -164,11 +168,11 @@ def settle(session: Session, site: str, tokens: Collection[str]) -> None:
     """
     for chunk in chunks(sorted(tokens)):
         rows = session.scalars(
-            select(Instance).where(
-                Instance.site == site,
-                Instance.token.in_(chunk),
-                Instance.state == InstanceState.ENDED,
-                Instance.capacity_type.is_not(None),
+            select(InstanceRow).where(
+                InstanceRow.site == site,
+                InstanceRow.token.in_(chunk),
+                InstanceRow.state == InstanceState.ENDED,
+                InstanceRow.capacity_type.is_not(None),
             )
         ).all()
         for row in rows:
@@ -176,13 +180,13 @@ def settle(session: Session, site: str, tokens: Collection[str]) -> None:
     session.flush()  # whoever forgets what it has read must not forget this
 
 
-def _settle(session: Session, row: Instance) -> None:
+def _settle(session: Session, row: InstanceRow) -> None:
     if row.ended_at is None or (usd := accrued(row, row.ended_at)) is None or row.launched_at is None:
         return
     if row.usd_since is None or row.usd_since < row.ended_at:
         usd += billing.minimum(row.usd_per_hour or 0.0, row.launched_at, row.ended_at)
-    columns = (Job.token, Job.cpus, Job.memory, Job.disk, Job.gpus, Job.started_at, Job.ended_at)
-    there = (Job.site == row.site, Job.location == row.token, Job.started_at.is_not(None))
+    columns = (JobRow.token, JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.started_at, JobRow.ended_at)
+    there = (JobRow.site == row.site, JobRow.location == row.token, JobRow.started_at.is_not(None))
     stays = [
         Stay(
             job.token,
@@ -196,5 +200,6 @@ def _settle(session: Session, row: Instance) -> None:
     row.usd, row.usd_since, row.usd_idle = usd, row.ended_at, idle
     for token, part in charged.items():
         session.execute(
-            update(Job).where(Job.token == token).values(usd=part), execution_options={"synchronize_session": False}
+            update(JobRow).where(JobRow.token == token).values(usd=part),
+            execution_options={"synchronize_session": False},
         )

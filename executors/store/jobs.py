@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
 
 from lading.executors.store.leases import DatabaseNow
-from lading.executors.store.tables import ENDED, LIVE, Job, Location, State, reason_values
+from lading.executors.store.tables import ENDED, LIVE, JobRow, LocationRow, State, reason_values
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -40,14 +40,14 @@ class Change:
     only_if: Mapping[str, Any] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Any]:
-        """The values, and those that the job must have, as parameters of the statement of its :class:`Kind`."""
+        """The values, and those that the job must have: parameters of the statement of its :class:`StatementKind`."""
         new = {f"new_{name}": value for name, value in self.values.items() if value is not None}
         return {**new, **{f"old_{name}": value for name, value in self.only_if.items()}}
 
 
 def knows(session: Session, token: str) -> bool:
     """Whether there is a job of this token."""
-    return session.scalar(select(Job.token).where(Job.token == token)) is not None
+    return session.scalar(select(JobRow.token).where(JobRow.token == token)) is not None
 
 
 def live(session: Session, tokens: Iterable[str], site: str | None = None) -> set[str]:
@@ -55,9 +55,9 @@ def live(session: Session, tokens: Iterable[str], site: str | None = None) -> se
 
     :param site: that has been given them; None: any, or none yet
     """
-    query = select(Job.token).where(Job.state.in_(LIVE), *([] if site is None else [Job.site == site]))
+    query = select(JobRow.token).where(JobRow.state.in_(LIVE), *([] if site is None else [JobRow.site == site]))
     return {
-        token for chunk in chunks(sorted({*tokens})) for token in session.scalars(query.where(Job.token.in_(chunk)))
+        token for chunk in chunks(sorted({*tokens})) for token in session.scalars(query.where(JobRow.token.in_(chunk)))
     }
 
 
@@ -69,25 +69,25 @@ def add_job(session: Session, **columns: Any) -> None:
     if not knows(session, columns["token"]):
         columns |= reason_values(columns["reason"]) if "reason" in columns else {}
         when = {} if "queued_at" in columns else {"queued_at": DatabaseNow()}
-        session.execute(insert(Job.__table__).values(**when), columns)  # one of many: without the ORM
+        session.execute(insert(JobRow.__table__).values(**when), columns)  # one of many: without the ORM
 
 
 def any_queued(session: Session) -> bool:
     """Whether a job waits."""
-    return session.scalar(select(Job.token).where(Job.state == State.QUEUED).limit(1)) is not None
+    return session.scalar(select(JobRow.token).where(JobRow.state == State.QUEUED).limit(1)) is not None
 
 
-def unreported(session: Session, owner: int | None, limit: int) -> Sequence[Job]:
+def unreported(session: Session, owner: int | None, limit: int) -> Sequence[JobRow]:
     """Jobs of a scheduler whose news Airflow has not been told, at most ``limit``; those that have ended come first."""
     return session.scalars(
-        select(Job)
-        .where(Job.owner == owner, Job.unreported.is_(True))
-        .order_by(Job.state.in_(LIVE), Job.ended_at, Job.queued_at)
+        select(JobRow)
+        .where(JobRow.owner == owner, JobRow.unreported.is_(True))
+        .order_by(JobRow.state.in_(LIVE), JobRow.ended_at, JobRow.queued_at)
         .limit(limit)
     ).all()
 
 
-def mark_reported(session: Session, jobs: Iterable[Job]) -> None:
+def mark_reported(session: Session, jobs: Iterable[JobRow]) -> None:
     """Remember that Airflow has been told; a job with more news since then stays unreported."""
     by_news: dict[int, list[str]] = {}
     for job in jobs:
@@ -95,9 +95,9 @@ def mark_reported(session: Session, jobs: Iterable[Job]) -> None:
     for news, tokens in by_news.items():
         for chunk in chunks(tokens):
             session.execute(
-                update(Job)
-                .where(Job.token.in_(chunk), Job.news == news)
-                .values(unreported=False, changed_at=Job.changed_at),
+                update(JobRow)
+                .where(JobRow.token.in_(chunk), JobRow.news == news)
+                .values(unreported=False, changed_at=JobRow.changed_at),
                 execution_options={"synchronize_session": False},
             )
 
@@ -106,7 +106,7 @@ def find(session: Session, tokens: Sequence[str]) -> dict[str, str]:
     """The state of each of these jobs that the store knows, by token."""
     found: dict[str, str] = {}
     for chunk in chunks(tokens):
-        rows = session.execute(select(Job.token, Job.state).where(Job.token.in_(chunk)))
+        rows = session.execute(select(JobRow.token, JobRow.state).where(JobRow.token.in_(chunk)))
         found.update({row.token: row.state for row in rows})
     return found
 
@@ -116,7 +116,7 @@ def locations(session: Session, tokens: Sequence[str]) -> list[str]:
     return [
         location
         for chunk in chunks(tokens)
-        for location in session.scalars(select(Job.location).where(Job.token.in_(chunk)))
+        for location in session.scalars(select(JobRow.location).where(JobRow.token.in_(chunk)))
         if location is not None
     ]
 
@@ -125,24 +125,24 @@ def adopt(session: Session, tokens: Sequence[str], owner: int | None) -> None:
     """Make a scheduler the owner of jobs; what has ended is reported (again) to the new owner."""
     for chunk in chunks(tokens):
         session.execute(
-            update(Job).where(Job.token.in_(chunk)).values(owner=owner, unreported=Job.state.in_(ENDED)),
+            update(JobRow).where(JobRow.token.in_(chunk)).values(owner=owner, unreported=JobRow.state.in_(ENDED)),
             execution_options={"synchronize_session": False},
         )
 
 
 def adopt_from(session: Session, dead: int, owner: int | None) -> dict[str, str]:
     """Take over all jobs of a dead scheduler that are live or unreported; returns the state of each by token."""
-    unfinished = or_(Job.state.in_(LIVE), Job.unreported.is_(True))
-    rows = session.execute(select(Job.token, Job.state).where(Job.owner == dead, unfinished))
+    unfinished = or_(JobRow.state.in_(LIVE), JobRow.unreported.is_(True))
+    rows = session.execute(select(JobRow.token, JobRow.state).where(JobRow.owner == dead, unfinished))
     known = {row.token: row.state for row in rows}
     taken: dict[str, str] = {}
     for chunk in chunks(list(known)):
         session.execute(
-            update(Job).where(Job.token.in_(chunk), Job.owner == dead).values(owner=owner),
+            update(JobRow).where(JobRow.token.in_(chunk), JobRow.owner == dead).values(owner=owner),
             execution_options={"synchronize_session": False},
         )
         # Another scheduler may have been faster with some of them.
-        ours = session.scalars(select(Job.token).where(Job.token.in_(chunk), Job.owner == owner))
+        ours = session.scalars(select(JobRow.token).where(JobRow.token.in_(chunk), JobRow.owner == owner))
         taken.update((token, known[token]) for token in ours)
     return taken
 
@@ -150,8 +150,10 @@ def adopt_from(session: Session, dead: int, owner: int | None) -> dict[str, str]
 def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
     """The other schedulers that own a job which is live or unreported."""
     return session.scalars(
-        select(Job.owner)
-        .where(or_(Job.owner != owner, Job.owner.is_(None)), or_(Job.state.in_(LIVE), Job.unreported.is_(True)))
+        select(JobRow.owner)
+        .where(
+            or_(JobRow.owner != owner, JobRow.owner.is_(None)), or_(JobRow.state.in_(LIVE), JobRow.unreported.is_(True))
+        )
         .distinct()
     ).all()
 
@@ -159,16 +161,19 @@ def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
 def explained(reason: Reason) -> list[tuple[Any, Any]]:
     """The columns of jobs that are given a reason for their waiting, in the order in which they are set: MySQL looks at
     those that are new already. Airflow is told when it is another code or limit, not when a number has changed."""
-    same = Job.reason_code.is_not_distinct_from(reason.code) & Job.reason_limit.is_not_distinct_from(reason.limit)
-    told = {"unreported": case((same, Job.unreported), else_=True), "news": case((same, Job.news), else_=Job.news + 1)}
-    return [(getattr(Job, name), value) for name, value in {**told, **reason_values(reason)}.items()]
+    same = JobRow.reason_code.is_not_distinct_from(reason.code) & JobRow.reason_limit.is_not_distinct_from(reason.limit)
+    told = {
+        "unreported": case((same, JobRow.unreported), else_=True),
+        "news": case((same, JobRow.news), else_=JobRow.news + 1),
+    }
+    return [(getattr(JobRow, name), value) for name, value in {**told, **reason_values(reason)}.items()]
 
 
 def explain_the_rest(session: Session, reason: Reason, before: float | DatabaseNow) -> None:
     """Give jobs a reason for their waiting that were queued before a time (seconds since the epoch) and have none."""
     session.execute(
-        update(Job)
-        .where(Job.state == State.QUEUED, Job.reason.is_(None), Job.queued_at < before, Job.gang.is_(None))
+        update(JobRow)
+        .where(JobRow.state == State.QUEUED, JobRow.reason.is_(None), JobRow.queued_at < before, JobRow.gang.is_(None))
         .ordered_values(*explained(reason)),
         execution_options={"synchronize_session": False},
     )
@@ -178,7 +183,9 @@ def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
     """Give jobs that wait a reason for it."""
     for chunk in chunks(tokens):
         session.execute(
-            update(Job).where(Job.token.in_(chunk), Job.state == State.QUEUED).ordered_values(*explained(reason)),
+            update(JobRow)
+            .where(JobRow.token.in_(chunk), JobRow.state == State.QUEUED)
+            .ordered_values(*explained(reason)),
             execution_options={"synchronize_session": False},
         )
 
@@ -186,7 +193,7 @@ def explain(session: Session, reason: Reason, tokens: Sequence[str]) -> None:
 def forget_reasons(session: Session, code: str) -> None:
     """Take back the reasons of waiting jobs that have a code."""
     session.execute(
-        update(Job).where(Job.state == State.QUEUED, Job.reason_code == code).values(**reason_values(None)),
+        update(JobRow).where(JobRow.state == State.QUEUED, JobRow.reason_code == code).values(**reason_values(None)),
         execution_options={"synchronize_session": False},
     )
 
@@ -199,10 +206,10 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
     """
     changes = [with_reason(each) for each in restored(session, list(changes))]
     # The second change of a job comes after the first of each.
-    rounds: dict[int, dict[Kind, dict[str, int]]] = {}
+    rounds: dict[int, dict[StatementKind, dict[str, int]]] = {}
     seen: Counter[str] = Counter()
     for number, change in enumerate(changes):
-        rounds.setdefault(seen[change.token], {}).setdefault(Kind.of(change), {})[change.token] = number
+        rounds.setdefault(seen[change.token], {}).setdefault(StatementKind.of(change), {})[change.token] = number
         seen[change.token] += 1
     session.flush()
     applied: set[int] = set()
@@ -233,16 +240,18 @@ def _apply(session: Session, statement: Any, changes: Sequence[Change], stamp: f
     if done.rowcount == len(tokens):  # type: ignore[attr-defined]
         return tokens
     # No driver says which they were, and some do not even say how many.
-    query = select(Job.token).where(Job.changed_at == stamp)
-    return [token for chunk in chunks(tokens) for token in session.scalars(query.where(Job.token.in_(chunk)))]
+    query = select(JobRow.token).where(JobRow.changed_at == stamp)
+    return [token for chunk in chunks(tokens) for token in session.scalars(query.where(JobRow.token.in_(chunk)))]
 
 
 def restored(session: Session, changes: list[Change]) -> list[Change]:
     """The changes, where a job comes back with its columns as they were before a rule has changed them: it wishes for
     all again."""
     back = [each.token for each in changes if each.values.get("state") == State.QUEUED]
-    query = select(Job.token, Job.asked)
-    asked = {row.token: row.asked for some in chunks(back) for row in session.execute(query.where(Job.token.in_(some)))}
+    query = select(JobRow.token, JobRow.asked)
+    asked = {
+        row.token: row.asked for some in chunks(back) for row in session.execute(query.where(JobRow.token.in_(some)))
+    }
 
     def wishing(change: Change) -> Change:
         before = asked.get(change.token)
@@ -252,7 +261,7 @@ def restored(session: Session, changes: list[Change]) -> list[Change]:
     return [wishing(each) if each.values.get("state") == State.QUEUED else each for each in changes]
 
 
-class Kind(NamedTuple):
+class StatementKind(NamedTuple):
     """What changes have in common that one statement makes.
 
     :param columns: that get a value
@@ -267,7 +276,7 @@ class Kind(NamedTuple):
     report: bool
 
     @classmethod
-    def of(cls, change: Change) -> Kind:
+    def of(cls, change: Change) -> StatementKind:
         nulls = {name for name, value in change.values.items() if value is None}
         columns = change.values.keys() - nulls
         return cls(tuple(sorted(columns)), tuple(sorted(nulls)), tuple(sorted(change.only_if)), change.report)
@@ -283,12 +292,12 @@ class Kind(NamedTuple):
         values |= dict.fromkeys(self.nulls)
         values |= {"changed_at": bindparam("stamp"), **self._following(values)}
         if self.report:
-            values |= {"unreported": True, "news": Job.news + 1}
-        asked = [getattr(Job, name).is_not_distinct_from(bindparam(f"old_{name}")) for name in self.only_if]
-        here = [] if site is None else [Job.site == site]
-        is_live = or_(*(Job.state == each for each in LIVE))  # IN is not for many rows
-        which = (Job.token == bindparam("token_"), is_live, *here, *asked)
-        return update(Job.__table__).where(*which).values(**values)
+            values |= {"unreported": True, "news": JobRow.news + 1}
+        asked = [getattr(JobRow, name).is_not_distinct_from(bindparam(f"old_{name}")) for name in self.only_if]
+        here = [] if site is None else [JobRow.site == site]
+        is_live = or_(*(JobRow.state == each for each in LIVE))  # IN is not for many rows
+        which = (JobRow.token == bindparam("token_"), is_live, *here, *asked)
+        return update(JobRow.__table__).where(*which).values(**values)
 
     def _following(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The columns that follow from others which are set."""
@@ -298,49 +307,53 @@ class Kind(NamedTuple):
         """How many nodes a job has that has begun: a batch system grants none more than it was asked for."""
         if not {"nodes", "started_at"} <= {*self.columns}:
             return {}
-        return {"nodes": case((Job.nodes > values["nodes"], values["nodes"]), else_=Job.nodes)}
+        return {"nodes": case((JobRow.nodes > values["nodes"], values["nodes"]), else_=JobRow.nodes)}
 
     def _billed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What an end has cost, and since when a batch job is submitted."""
         if "ended_at" in self.columns:
-            started = values.get("started_at", Job.started_at)
+            started = values.get("started_at", JobRow.started_at)
             hours = None if started is None else (values["ended_at"] - started) / 3600
-            usd = None if hours is None else cpu_hour() * Job.cpus * func.coalesce(Job.nodes, 1) * hours
+            usd = None if hours is None else cpu_hour() * JobRow.cpus * func.coalesce(JobRow.nodes, 1) * hours
             # Of a machine that has gone the bill has been shared already.
-            return {"usd": None if usd is None else func.coalesce(usd, Job.usd)}
+            return {"usd": None if usd is None else func.coalesce(usd, JobRow.usd)}
         if "native_id" in self.columns and "started_at" not in values:
             # The batch job in which a job starts may be an allocation, which was not submitted for it.
-            return {"submitted_at": func.coalesce(Job.submitted_at, time.time())}
+            return {"submitted_at": func.coalesce(JobRow.submitted_at, time.time())}
         return {}
 
 
 def cpu_hour() -> Any:
     """What an hour of a cpu costs where a job is, USD: at its location, or where that is gone at its site."""
-    rate = select(Location.usd_per_cpu_hour).where(Location.site == Job.site)
-    here, anywhere = (rate.where(Location.name == name).scalar_subquery() for name in (Job.location, Job.site))
+    rate = select(LocationRow.usd_per_cpu_hour).where(LocationRow.site == JobRow.site)
+    here, anywhere = (rate.where(LocationRow.name == name).scalar_subquery() for name in (JobRow.location, JobRow.site))
     return func.coalesce(here, anywhere)
 
 
 def usd_until(now: float) -> Any:
     """What a job has cost, USD: one that runs has cost until now what that takes where it is; None: it has no price."""
-    ran = Job.cpus * func.coalesce(Job.nodes, 1) * (now - Job.started_at) / 3600
-    return case((Job.state == State.RUNNING, cpu_hour() * ran), else_=Job.usd)
+    ran = JobRow.cpus * func.coalesce(JobRow.nodes, 1) * (now - JobRow.started_at) / 3600
+    return case((JobRow.state == State.RUNNING, cpu_hour() * ran), else_=JobRow.usd)
 
 
 def count_live(session: Session) -> dict[tuple[str | None, str], int]:
     """The number of jobs that have not ended, by site and state."""
     rows = session.execute(
-        select(Job.site, Job.state, func.count()).where(Job.state.in_(LIVE)).group_by(Job.site, Job.state)
+        select(JobRow.site, JobRow.state, func.count())
+        .where(JobRow.state.in_(LIVE))
+        .group_by(JobRow.site, JobRow.state)
     )
     return {(site, state): count for site, state, count in rows}
 
 
-def save_locations(session: Session, site: str, locations: Iterable[Location]) -> None:
+def save_locations(session: Session, site: str, locations: Iterable[LocationRow]) -> None:
     """Replace what is known of a site's locations; of one that stays in its state it is kept since when it is."""
     kept = list(locations)
-    session.execute(delete(Location).where(Location.site == site, Location.name.not_in([row.name for row in kept])))
+    session.execute(
+        delete(LocationRow).where(LocationRow.site == site, LocationRow.name.not_in([row.name for row in kept]))
+    )
     # All at once: a merge asks for each row that is not there yet.
-    known = {row.name: row for row in session.scalars(select(Location).where(Location.site == site))}
+    known = {row.name: row for row in session.scalars(select(LocationRow).where(LocationRow.site == site))}
     for row in kept:
         if (before := known.get(row.name)) is not None:
             row.seen_at = before.seen_at if before.state == row.state else row.seen_at
@@ -351,7 +364,7 @@ def save_locations(session: Session, site: str, locations: Iterable[Location]) -
 
 def forget_other_sites(session: Session, sites: Iterable[str]) -> None:
     """Delete the locations of sites that are none any more."""
-    session.execute(delete(Location).where(Location.site.not_in(list(sites))))
+    session.execute(delete(LocationRow).where(LocationRow.site.not_in(list(sites))))
 
 
 def chunks(tokens: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, or_, select, update
 
 from lading.executors.store.jobs import chunks
-from lading.executors.store.tables import Job, Location, State
+from lading.executors.store.tables import JobRow, LocationRow, State
 from lading.scheduling.resources import TOLERANCE
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 COLUMNS = (
-    Job.token, Job.location, Job.node, Job.cpus, Job.lane, Job.started_at, Job.ended_at,
+    JobRow.token, JobRow.location, JobRow.node, JobRow.cpus, JobRow.lane, JobRow.started_at, JobRow.ended_at,
 )  # fmt: skip
 
 # From when to when, and from which cpu to which.
@@ -28,19 +28,19 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
 
     :param tokens: those that have started, and perhaps ended
     """
-    new = [row for chunk in chunks(tokens) for row in session.execute(select(*COLUMNS).where(Job.token.in_(chunk)))]
+    new = [row for chunk in chunks(tokens) for row in session.execute(select(*COLUMNS).where(JobRow.token.in_(chunk)))]
     new = sorted((row for row in new if row.started_at is not None and row.lane is None), key=by_start)
     if not new:
         return
     there = session.execute(
         select(*COLUMNS).where(
-            Job.site == site,
-            Job.lane.is_not(None),
-            Job.started_at.is_not(None),  # it has a lane and no start where Airflow has refused its task in the end
-            or_(Job.state == State.RUNNING, Job.ended_at > new[0].started_at),
+            JobRow.site == site,
+            JobRow.lane.is_not(None),
+            JobRow.started_at.is_not(None),  # it has a lane and no start where Airflow has refused its task in the end
+            or_(JobRow.state == State.RUNNING, JobRow.ended_at > new[0].started_at),
         )
     )
-    known = select(Location.name, Location.cpus).where(Location.site == site)
+    known = select(LocationRow.name, LocationRow.cpus).where(LocationRow.site == site)
     rooms = {row.name: row.cpus for row in session.execute(known)}
     taken: dict[str | None, list[Span]] = {}
     for row in there:
@@ -51,7 +51,9 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
         lane = lowest(row, others, rooms.get(place or ""))
         others.append(span(row, lane))
         found.append({"its_token": row.token, "its_lane": lane})
-    statement = update(Job.__table__).where(Job.token == bindparam("its_token")).values(lane=bindparam("its_lane"))
+    statement = (
+        update(JobRow.__table__).where(JobRow.token == bindparam("its_token")).values(lane=bindparam("its_lane"))
+    )
     session.connection().execute(statement, found)
 
 

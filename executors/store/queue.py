@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from lading.executors import store
-from lading.executors.store import Job, State, groups, shapes
+from lading.executors.store import JobRow, State, groups, shapes
 from lading.executors.store.durations import Durations
 from lading.scheduling.job import Budget
-from lading.scheduling.job import Job as Planned
-from lading.scheduling.location import Location, Running
+from lading.scheduling.job import PlannedJob as Planned
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.groups import run_name, task_name
-from lading.scheduling.matching.waiting import HINTS, Waiting
+from lading.scheduling.matching.waiting import HINTS, WaitingJob
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ NO_FEATURES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenJob:
     """A job that a site has been given and that has not ended."""
 
-    job: Waiting
+    job: WaitingJob
     state: str
     location: str | None
     placed_at: float | None
@@ -54,7 +54,7 @@ def waiting(
     by_dag: bool = False,
     durations: Durations | None = None,
     database_ahead: float = 0.0,
-) -> list[Waiting]:
+) -> list[WaitingJob]:
     """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
 
     :param turn: of more shapes than can be looked at together each turn has others
@@ -72,7 +72,7 @@ def waiting(
     return sorted(found + limited, key=lambda job: job.rank)
 
 
-def with_budgets(rows: Sequence[Any], build: Callable[[Any], Waiting], session: Session) -> list[Waiting]:
+def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], session: Session) -> list[WaitingJob]:
     """Jobs with what their runs may cost."""
     if all(row.max_usd is None for row in rows):
         return [build(row) for row in rows]
@@ -86,8 +86,8 @@ def with_budgets(rows: Sequence[Any], build: Callable[[Any], Waiting], session: 
 
 
 def with_all_shapes(
-    session: Session, first: Sequence[Waiting], turn: int, by_dag: bool, build: Callable[[Any], Waiting]
-) -> list[Waiting]:
+    session: Session, first: Sequence[WaitingJob], turn: int, by_dag: bool, build: Callable[[Any], WaitingJob]
+) -> list[WaitingJob]:
     """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
     totals, seen = shapes.totals(session, by_dag), Counter(job.shape for job in first)
     share = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
@@ -105,7 +105,7 @@ def with_all_shapes(
     return found
 
 
-def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, database_ahead: float = 0.0) -> Waiting:
+def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, database_ahead: float = 0.0) -> WaitingJob:
     """A row of the query for jobs that can be placed.
 
     :param by_dag: whether some site does not take every Dag
@@ -113,7 +113,7 @@ def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, datab
     :param database_ahead: by how many seconds the clock is before ours that says when it was queued
     """
     queue = row.queue or row.queue_hint
-    return Waiting(
+    return WaitingJob(
         name=row.token,
         resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
         priority=row.priority,
@@ -147,21 +147,23 @@ def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, datab
     )
 
 
-def given(session: Session, site: str, durations: Durations | None = None, database_ahead: float = 0.0) -> list[Given]:
+def given(
+    session: Session, site: str, durations: Durations | None = None, database_ahead: float = 0.0
+) -> list[GivenJob]:
     """The jobs that a site has been given and that have not ended.
 
     :param durations: predict how long they run; None: nothing depends on that
     :param database_ahead: by how many seconds the clock is before ours that says when they were queued
     """
-    columns = Job.state, Job.location, Job.placed_at, Job.expires_at, Job.cancel, Job.started_at
-    at_work = Job.site == site, Job.state.in_(groups.AT_WORK)
+    columns = JobRow.state, JobRow.location, JobRow.placed_at, JobRow.expires_at, JobRow.cancel, JobRow.started_at
+    at_work = JobRow.site == site, JobRow.state.in_(groups.AT_WORK)
     return [
-        Given(as_waiting(row, False, durations, database_ahead), *(getattr(row, column.key) for column in columns))
+        GivenJob(as_waiting(row, False, durations, database_ahead), *(getattr(row, column.key) for column in columns))
         for row in session.execute(select(*groups.COLUMNS, *columns).where(*at_work))
     ]
 
 
-def on_machines(session: Session, waiting: Iterable[Waiting]) -> list[tuple[Waiting, str, str]]:
+def on_machines(session: Session, waiting: Iterable[WaitingJob]) -> list[tuple[WaitingJob, str, str]]:
     """The jobs that sites have been given of groups whose machines are limited and of which jobs wait.
 
     :returns: each with its site and its location
@@ -170,41 +172,41 @@ def on_machines(session: Session, waiting: Iterable[Waiting]) -> list[tuple[Wait
     runs = {
         run_id
         for chunk in store.chunks(tokens)
-        for run_id in session.scalars(select(Job.run_id).where(Job.token.in_(chunk)).distinct())
+        for run_id in session.scalars(select(JobRow.run_id).where(JobRow.token.in_(chunk)).distinct())
     }
     found = []
     for chunk in store.chunks(sorted(filter(None, runs))):
-        at_work = (Job.run_id.in_(chunk), Job.state.in_(groups.AT_WORK), groups.OF_MACHINES)
-        rows = session.execute(select(*groups.COLUMNS, Job.site, Job.location).where(*at_work))
+        at_work = (JobRow.run_id.in_(chunk), JobRow.state.in_(groups.AT_WORK), groups.OF_MACHINES)
+        rows = session.execute(select(*groups.COLUMNS, JobRow.site, JobRow.location).where(*at_work))
         found += [(as_waiting(row, False), str(row.site), str(row.location)) for row in rows]
     return found
 
 
 def busy(session: Session, site: str) -> set[str]:
     """The locations of a site that have jobs."""
-    query = select(Job.location).where(Job.site == site, Job.state.in_(groups.AT_WORK)).distinct()
+    query = select(JobRow.location).where(JobRow.site == site, JobRow.state.in_(groups.AT_WORK)).distinct()
     return {name for name in session.scalars(query) if name is not None}
 
 
-def to_send(session: Session, tokens: Sequence[str]) -> list[Job]:
+def to_send(session: Session, tokens: Sequence[str]) -> list[JobRow]:
     """The rows of placed jobs; one that ended meanwhile is not among them."""
     return [
         job
         for chunk in store.chunks(tokens)
-        for job in session.scalars(select(Job).where(Job.token.in_(chunk), Job.state == State.PLACED))
+        for job in session.scalars(select(JobRow).where(JobRow.token.in_(chunk), JobRow.state == State.PLACED))
     ]
 
 
-def by_location(jobs: Iterable[Given]) -> dict[str | None, list[Given]]:
+def by_location(jobs: Iterable[GivenJob]) -> dict[str | None, list[GivenJob]]:
     """The jobs of each location, by its name."""
-    found: dict[str | None, list[Given]] = {}
+    found: dict[str | None, list[GivenJob]] = {}
     for job in jobs:
         found.setdefault(job.location, []).append(job)
     return found
 
 
 def loaded(
-    location: Location, here: Sequence[Given], ahead: int, need: Callable[[Waiting], Planned] = lambda job: job
+    location: Location, here: Sequence[GivenJob], ahead: int, need: Callable[[WaitingJob], Planned] = lambda job: job
 ) -> Location:
     """A location with what is on it, whatever its site thinks of that.
 
@@ -232,7 +234,7 @@ def loaded(
     begun = [(each.started_at, need(each.job)) for each in here if each.state == State.RUNNING]
     running = [job.resources for _, job in begun]
     # Where durations count, what runs has one.
-    known = tuple(Running(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
+    known = tuple(AssignedJob(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
     stored = [need(each.job) for each in here if each.state == State.PLACED]
     used = sum(running, Resources())
     location = replace(location, used=used, jobs=len(running), running_jobs=known)

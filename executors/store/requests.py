@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, or_, select
 
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
-from lading.executors.store.tables import Job, Request, SiteRow, State
+from lading.executors.store.tables import JobRow, RequestRow, SiteRow, State
 from lading.scheduling.text.printable import shortened
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
-class Kind(str, Enum):
+class RequestKind(str, Enum):
     """What can be asked."""
 
     PAUSE = "pause"
@@ -31,10 +31,10 @@ class Kind(str, Enum):
     """Of a job that sleeps until its next attempt, and of its gang: it is tried now."""
 
 
-OF_SITES = (Kind.PAUSE, Kind.RESUME)
+OF_SITES = (RequestKind.PAUSE, RequestKind.RESUME)
 
 
-def ask(session: Session, kind: Kind, target: str, by: str) -> Request:
+def ask(session: Session, kind: RequestKind, target: str, by: str) -> RequestRow:
     """Note what somebody asks now, by the database's clock: those of the controller and of who asks may differ.
 
     :param target: a site, or site/instance, or the token of a job
@@ -47,38 +47,38 @@ def ask(session: Session, kind: Kind, target: str, by: str) -> Request:
         raise LookupError(
             f"there is no site {target[:100]!r}; valid: {', '.join(session.scalars(select(SiteRow.name)))}"
         )
-    if kind is Kind.WAKE:
-        if session.scalar(select(Job.token).where(Job.token == target, Job.state == State.ATTEMPTED)) is None:
+    if kind is RequestKind.WAKE:
+        if session.scalar(select(JobRow.token).where(JobRow.token == target, JobRow.state == State.ATTEMPTED)) is None:
             raise LookupError(f"{target[:100]!r} is no job that sleeps until its next attempt; valid: the id of one")
     elif kind not in OF_SITES and living(session, site, instance) is None:
         raise LookupError(f"{target[:100]!r} is nothing that was launched and has not ended; valid: site/instance")
-    request = Request(kind=kind.value, target=target, by=by[:250], at=DatabaseNow())
+    request = RequestRow(kind=kind.value, target=target, by=by[:250], at=DatabaseNow())
     session.add(request)
     session.flush()
     return request
 
 
-def living(session: Session, site: str, name: str) -> Instance | None:
+def living(session: Session, site: str, name: str) -> InstanceRow | None:
     """An instance that has not ended; None: there is none of this name."""
-    found = session.get(Instance, name)
+    found = session.get(InstanceRow, name)
     return found if found is not None and found.site == site and found.state != InstanceState.ENDED else None
 
 
-def to_do(session: Session) -> Sequence[Request]:
+def to_do(session: Session) -> Sequence[RequestRow]:
     """What is not done yet, in the order in which it was asked."""
-    return session.scalars(select(Request).where(Request.done_at.is_(None)).order_by(Request.id)).all()
+    return session.scalars(select(RequestRow).where(RequestRow.done_at.is_(None)).order_by(RequestRow.id)).all()
 
 
 def overdue(session: Session, seconds: float) -> frozenset[int]:
     """Of what is not done yet, what was asked longer ago than that."""
-    query = select(Request.id).where(Request.done_at.is_(None), Request.at < DatabaseNow() - seconds)
+    query = select(RequestRow.id).where(RequestRow.done_at.is_(None), RequestRow.at < DatabaseNow() - seconds)
     return frozenset(session.scalars(query))
 
 
-def latest(session: Session, since: float, limit: int) -> Sequence[Request]:
+def latest(session: Session, since: float, limit: int) -> Sequence[RequestRow]:
     """What is not done yet, or was asked since a time, latest first."""
-    query = select(Request).where(or_(Request.done_at.is_(None), Request.at >= since))
-    return session.scalars(query.order_by(Request.id.desc()).limit(limit)).all()
+    query = select(RequestRow).where(or_(RequestRow.done_at.is_(None), RequestRow.at >= since))
+    return session.scalars(query.order_by(RequestRow.id.desc()).limit(limit)).all()
 
 
 def paused(session: Session) -> dict[str, str]:
@@ -89,4 +89,4 @@ def paused(session: Session) -> dict[str, str]:
 
 def forget(session: Session, before: float) -> None:
     """Delete what was done before a time, seconds since the epoch."""
-    session.execute(delete(Request).where(Request.done_at < before))
+    session.execute(delete(RequestRow).where(RequestRow.done_at < before))

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from lading.executors.store import Job, groups
+from lading.executors.store import JobRow, groups
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
 
 SHAPE = (
-    Job.cpus, Job.memory, Job.disk, Job.gpus, Job.memory_limit, Job.time_limit, Job.site_hint, Job.instance_type,
-    Job.arch, Job.os, Job.features, Job.capacity_type, Job.queue_hint, Job.native_hint, Job.targets, Job.soft,
-    Job.nodes,
+    JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.memory_limit, JobRow.time_limit, JobRow.site_hint,
+    JobRow.instance_type, JobRow.arch, JobRow.os, JobRow.features, JobRow.capacity_type, JobRow.queue_hint,
+    JobRow.native_hint, JobRow.targets, JobRow.soft, JobRow.nodes,
 )  # fmt: skip
 
 
 def totals(session: Session, by_dag: bool) -> dict[tuple[Any, ...], int]:
     """How many jobs of each shape wait, but for those of groups with a limit; the Dag comes first, or None."""
-    dag, no_dag = ((Job.dag_id,), ()) if by_dag else ((), (None,))
+    dag, no_dag = ((JobRow.dag_id,), ()) if by_dag else ((), (None,))
     queued = select(*dag, *SHAPE).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
     rows = session.execute(select(*queued.c, func.count()).group_by(*queued.c))
     return {(*no_dag, *shape): total for *shape, total in rows}
@@ -38,8 +38,8 @@ def of_each(session: Session, by_dag: bool, count: int, most: int, page: int) ->
     :param most: how many are returned at most
     :param page: so many times ``most`` are passed over
     """
-    shape = (Job.dag_id, *SHAPE) if by_dag else SHAPE
+    shape = (JobRow.dag_id, *SHAPE) if by_dag else SHAPE
     number = func.row_number().over(partition_by=shape, order_by=groups.ORDER).label("number")
-    numbered = select(Job.token, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
-    query = groups.in_order().join(numbered, Job.token == numbered.c.token).where(numbered.c.number <= count)
+    numbered = select(JobRow.token, number).where(*groups.CAN_BE_PLACED, groups.UNLIMITED).subquery()
+    query = groups.in_order().join(numbered, JobRow.token == numbered.c.token).where(numbered.c.number <= count)
     return session.execute(query.limit(most).offset(page * most)).all()

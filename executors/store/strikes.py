@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, func, select, update
 
 from lading.executors.store.jobs import Change, apply, chunks, knows
-from lading.executors.store.tables import Job, State
+from lading.executors.store.tables import JobRow, State
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -44,7 +44,7 @@ WITHOUT_SYNC = {"synchronize_session": False}
 
 def is_struck() -> ColumnElement[bool]:
     """Whether a controller has died or hung under a job, or may have."""
-    return func.coalesce(Job.strikes, 0) > 0
+    return func.coalesce(JobRow.strikes, 0) > 0
 
 
 def note(session: Session, holder: str, tokens: Iterable[str]) -> None:
@@ -68,9 +68,9 @@ def take_back(session: Session, tokens: Iterable[str]) -> None:
 def take_all_back(session: Session, holder: str) -> None:
     """Take back all notes of a controller that ends in order, or of which is known better what it does."""
     session.execute(
-        update(Job)
-        .where(Job.state.in_(WAITING), Job.examined_by == holder)
-        .values(examined_by=None, changed_at=Job.changed_at),
+        update(JobRow)
+        .where(JobRow.state.in_(WAITING), JobRow.examined_by == holder)
+        .values(examined_by=None, changed_at=JobRow.changed_at),
         execution_options=WITHOUT_SYNC,
     )
 
@@ -82,9 +82,9 @@ def blame(session: Session, holder: str, token: str) -> bool:
     """
     take_all_back(session, holder)
     session.execute(
-        update(Job)
-        .where(Job.token == token, Job.state.in_(WAITING))
-        .values(examined_by=holder, changed_at=Job.changed_at),
+        update(JobRow)
+        .where(JobRow.token == token, JobRow.state.in_(WAITING))
+        .values(examined_by=holder, changed_at=JobRow.changed_at),
         execution_options=WITHOUT_SYNC,
     )
     return knows(session, token)
@@ -92,7 +92,7 @@ def blame(session: Session, holder: str, token: str) -> bool:
 
 def _write(session: Session, tokens: Iterable[str], **values: str | None) -> None:
     for chunk in chunks(sorted(tokens)):
-        query = update(Job).where(Job.token.in_(chunk)).values(**values, changed_at=Job.changed_at)
+        query = update(JobRow).where(JobRow.token.in_(chunk)).values(**values, changed_at=JobRow.changed_at)
         session.execute(query, execution_options=WITHOUT_SYNC)
 
 
@@ -103,8 +103,8 @@ def charge(session: Session, holder: str) -> list[Change]:
     :returns: what has changed
     """
     noted = session.execute(
-        select(Job.token, Job.strikes, Job.appraisal).where(
-            Job.state.in_(WAITING), Job.examined_by.is_not(None), Job.examined_by != holder
+        select(JobRow.token, JobRow.strikes, JobRow.appraisal).where(
+            JobRow.state.in_(WAITING), JobRow.examined_by.is_not(None), JobRow.examined_by != holder
         )
     ).all()
     changes = []
@@ -125,12 +125,12 @@ def repeated(session: Session, task: tuple[str, str, str]) -> dict[str, list[int
     dag_id, run_id, task_id = task
     found: dict[str, list[int]] = {}
     for map_index, text in session.execute(
-        select(Job.map_index, Job.appraisal).where(
-            Job.dag_id == dag_id,
-            Job.run_id == run_id,
-            Job.task_id == task_id,
-            Job.strikes >= MOST_STRIKES,
-            Job.appraisal.is_not(None),
+        select(JobRow.map_index, JobRow.appraisal).where(
+            JobRow.dag_id == dag_id,
+            JobRow.run_id == run_id,
+            JobRow.task_id == task_id,
+            JobRow.strikes >= MOST_STRIKES,
+            JobRow.appraisal.is_not(None),
         )
     ):
         found.setdefault(str(text), []).append(map_index)

@@ -79,7 +79,7 @@ LIVE = (State.QUEUED, State.ATTEMPTED, State.PLACED, State.RUNNING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
-class Job(Base):
+class JobRow(Base):
     """One try of one workload. Times are seconds since the epoch, memory and disk are MiB.
 
     The ids have Airflow's own type: MySQL compares only columns of the same collation.
@@ -130,7 +130,7 @@ class Job(Base):
     max_jobs: Mapped[int | None] = mapped_column(Integer)
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
     max_usd: Mapped[float | None] = mapped_column(Double)
-    # What the resources depend on, as JSON, until they are known (see lading.executors.estimation.appraisal).
+    # What the resources depend on, as JSON, until they are known (see lading.executors.sizing.sizing).
     appraisal: Mapped[str | None] = mapped_column(Text)
     # The lease holder that examines it, and how many have died or hung over it (see lading.executors.store.strikes).
     examined_by: Mapped[str | None] = mapped_column(String(36))
@@ -143,7 +143,7 @@ class Job(Base):
     # Its input files, as JSON, each address with its bytes (0: not known), where a policy asks for them; its container.
     inputs: Mapped[str | None] = mapped_column(Text)
     container: Mapped[str | None] = mapped_column(Text)
-    # The values of its inputs, as JSON, where a plugin asks for them (see lading.executors.estimation.inputs).
+    # The values of its inputs, as JSON, where a plugin asks for them (see lading.executors.sizing.inputs).
     input_values: Mapped[str | None] = mapped_column(Text)
     # The files that are brought to where it runs, as JSON, each address with where it lies there (null: not yet).
     stage: Mapped[str | None] = mapped_column(Text)
@@ -257,7 +257,7 @@ class UsageRow(Base):
     __table_args__ = (Index("lading_usage_day", "day"),)
 
 
-class Request(Base):
+class RequestRow(Base):
     """What a person asks the controller to do, written by the API server. Times are seconds since the epoch."""
 
     __tablename__ = "lading_request"
@@ -298,7 +298,7 @@ class SiteRow(Base):
     barred: Mapped[str | None] = mapped_column(Text)
 
 
-class Location(Base):
+class LocationRow(Base):
     """A machine as its site's controller saw it last."""
 
     __tablename__ = "lading_location"
@@ -371,7 +371,7 @@ class InstanceState(str, enum.Enum):
     ENDED = "ended"
 
 
-class Instance(Base):
+class InstanceRow(Base):
     """A machine, or an allocation, that was launched. Times are seconds since the epoch, memory and disk are MiB."""
 
     __tablename__ = "lading_instance"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import delete, func, select
 
 from lading.executors.store.jobs import chunks
-from lading.executors.store.tables import Job, State, UsageRow
+from lading.executors.store.tables import JobRow, State, UsageRow
 from lading.scheduling.insight.usage import Usage, Use, size_class
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ MOST_TRIES = 1000
 # What ended a try says nothing of what it would have used.
 SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
 COLUMNS = (
-    Job.token, Job.dag_id, Job.task_id, Job.state, Job.cause, Job.cpus, Job.nodes, Job.memory, Job.peak_memory,
-    Job.cpu_seconds, Job.usd, Job.queued_at, Job.started_at, Job.ended_at, Job.input_size,
+    JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.state, JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory,
+    JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, JobRow.queued_at, JobRow.started_at, JobRow.ended_at,
+    JobRow.input_size,
 )  # fmt: skip
 
 
@@ -38,11 +39,11 @@ def forget_ended(session: Session, before: float) -> int:
     :param before: seconds since the epoch
     :returns: how many
     """
-    old = select(*COLUMNS).where(Job.ended_at < before, Job.unreported.is_(False))
-    rows = session.execute(old.order_by(Job.ended_at).limit(MOST_FORGOTTEN)).all()
+    old = select(*COLUMNS).where(JobRow.ended_at < before, JobRow.unreported.is_(False))
+    rows = session.execute(old.order_by(JobRow.ended_at).limit(MOST_FORGOTTEN)).all()
     keep(session, rows)
     for chunk in chunks([row.token for row in rows]):
-        session.execute(delete(Job).where(Job.token.in_(chunk)), execution_options={"synchronize_session": False})
+        session.execute(delete(JobRow).where(JobRow.token.in_(chunk)), execution_options={"synchronize_session": False})
     if len(rows) < MOST_FORGOTTEN:
         session.execute(delete(UsageRow).where(UsageRow.day < int(before // SECONDS_PER_DAY) - DAYS_KEPT))
     return len(rows)
@@ -97,9 +98,9 @@ def seconds(job: Any) -> float:
 
 def of_task(session: Session, dag_id: str, task_id: str) -> dict[int, Usage]:
     """What the last :data:`MOST_TRIES` tries of a task used, by the class of their inputs' size."""
-    mine = select(*COLUMNS).where(Job.dag_id == dag_id, Job.task_id == task_id, Job.ended_at.is_not(None))
-    found = Tries()
-    for job in session.execute(mine.order_by(Job.ended_at.desc()).limit(MOST_TRIES)):
+    mine = select(*COLUMNS).where(JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
+    found = TaskTries()
+    for job in session.execute(mine.order_by(JobRow.ended_at.desc()).limit(MOST_TRIES)):
         found.add(job)
     kept = select(UsageRow).where(UsageRow.dag_id == dag_id, UsageRow.task_id == task_id)
     if found.number < MOST_TRIES:
@@ -111,7 +112,7 @@ def of_task(session: Session, dag_id: str, task_id: str) -> dict[int, Usage]:
 
 
 @dataclass(slots=True)
-class Tries:
+class TaskTries:
     """What tries of one task used, by the class of their inputs' size, and how many they are."""
 
     classes: dict[int, Usage] = field(default_factory=dict)
@@ -132,10 +133,10 @@ class Tries:
 
 def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[str, dict[int, Usage]]:
     """What :func:`of_task` says of each of these tasks, by two queries for every chunk of them."""
-    found: dict[str, Tries] = {task_id: Tries() for task_id in task_ids}
+    found: dict[str, TaskTries] = {task_id: TaskTries() for task_id in task_ids}
     for chunk in chunks(list(found)):
-        mine = (Job.dag_id == dag_id, Job.task_id.in_(chunk), Job.ended_at.is_not(None))
-        number = func.row_number().over(partition_by=Job.task_id, order_by=Job.ended_at.desc()).label("number")
+        mine = (JobRow.dag_id == dag_id, JobRow.task_id.in_(chunk), JobRow.ended_at.is_not(None))
+        number = func.row_number().over(partition_by=JobRow.task_id, order_by=JobRow.ended_at.desc()).label("number")
         numbered = select(*COLUMNS, number).where(*mine).subquery()
         for job in session.execute(select(numbered).where(numbered.c.number <= MOST_TRIES)):
             found[job.task_id].add(job)

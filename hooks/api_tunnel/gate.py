@@ -62,7 +62,7 @@ HOP_BY_HOP = {
 }
 
 
-class Refusal(Exception):
+class GateRefusal(Exception):
     """A request that is not passed on.
 
     :param status: of the answer
@@ -164,7 +164,7 @@ class ApiGate:
 
     async def _serve(self, connection: socket.socket) -> None:
         try:
-            near = Side(h11.Connection(h11.SERVER, MOST_HEAD), *await asyncio.open_connection(sock=connection))
+            near = TunnelSide(h11.Connection(h11.SERVER, MOST_HEAD), *await asyncio.open_connection(sock=connection))
         except OSError:  # it has gone already
             connection.close()
             return
@@ -176,7 +176,7 @@ class ApiGate:
         finally:
             near.writer.close()
 
-    async def _wait_for_more(self, near: Side) -> None:
+    async def _wait_for_more(self, near: TunnelSide) -> None:
         """Wait until the next request begins.
 
         :raises asyncio.TimeoutError: it does not
@@ -189,7 +189,7 @@ class ApiGate:
         finally:
             self._idle.pop(task, None)
 
-    async def _answer(self, near: Side) -> bool:
+    async def _answer(self, near: TunnelSide) -> bool:
         """Answer one request; returns whether another may follow it."""
         try:
             request = await asyncio.wait_for(near.next_event(), HEAD_TIMEOUT)
@@ -199,7 +199,7 @@ class ApiGate:
             return False
         try:
             passed_on = self._checked(request)
-        except Refusal as refusal:
+        except GateRefusal as refusal:
             # Not louder: whoever reaches the login node could fill the log.
             log.debug("%s is not passed on to the API server: %s", ascii(request.target.decode("latin-1")), refusal)
             return await near.refuse(refusal.status, str(refusal))
@@ -208,7 +208,7 @@ class ApiGate:
         except (OSError, asyncio.TimeoutError) as error:
             log.warning("The tunnel to %s:%s leads nowhere: %s", self.host, self.port, error or "no answer")
             return await near.refuse(502, f"the API server cannot be reached: {error or 'no answer'}")
-        far = Side(h11.Connection(h11.CLIENT, MOST_HEAD), *streams)
+        far = TunnelSide(h11.Connection(h11.CLIENT, MOST_HEAD), *streams)
         sending = asyncio.ensure_future(_send(passed_on, near, far))
         try:
             await _respond(far, near)
@@ -224,18 +224,18 @@ class ApiGate:
         :raises Refusal: it is none for the execution API
         """
         if request.http_version not in (b"1.0", b"1.1"):
-            raise Refusal(505, f"HTTP {request.http_version.decode()} is not spoken here")
+            raise GateRefusal(505, f"HTTP {request.http_version.decode()} is not spoken here")
         if request.method == b"CONNECT" or not is_below(request.target, self.prefix):
-            raise Refusal(403, f"this tunnel leads to Airflow's execution API at {self.prefix} alone")
+            raise GateRefusal(403, f"this tunnel leads to Airflow's execution API at {self.prefix} alone")
         names = [name for name, _ in request.headers]
         if b"content-length" in names and b"transfer-encoding" in names:
-            raise Refusal(400, "it has both Content-Length and Transfer-Encoding")
+            raise GateRefusal(400, "it has both Content-Length and Transfer-Encoding")
         kept = end_to_end(request.headers)
         headers = [(b"Host", self.authority), *kept, (b"Connection", b"close")]
         return h11.Request(method=request.method, target=request.target, headers=headers)
 
 
-class Side:
+class TunnelSide:
     """One of the two connections of a request."""
 
     def __init__(self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -284,7 +284,7 @@ class Side:
         return True
 
 
-async def _send(request: h11.Request, near: Side, far: Side) -> None:
+async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide) -> None:
     """Pass on a request and its body. A server that has heard enough may answer before all of it is there."""
     loop = asyncio.get_running_loop()
     until = loop.time() + BODY_TIMEOUT
@@ -304,7 +304,7 @@ async def _send(request: h11.Request, near: Side, far: Side) -> None:
     far.writer.close()
 
 
-async def _respond(far: Side, near: Side) -> None:
+async def _respond(far: TunnelSide, near: TunnelSide) -> None:
     """Pass back an answer."""
     while True:
         event = await far.next_event()

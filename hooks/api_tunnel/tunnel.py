@@ -23,7 +23,7 @@ from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class ApiTunnel:
     def _read(self, file: str) -> Address | None:
         """What a file says; each is read once, since this is who writes it."""
         if file not in self._known:
-            (answer,) = self.transport.exchange([Run(f"cat -- {shlex.quote(file)} 2>/dev/null || echo none")])
+            (answer,) = self.transport.exchange([RunCommand(f"cat -- {shlex.quote(file)} 2>/dev/null || echo none")])
             if answer.status != 0:
                 raise TransportError(self.transport.fault(answer))
             try:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from lading.hooks.batch.status_query import is_called
 from lading.hooks.batch.system import BatchSystem, NativeJob
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.backoff import Backoff
-from lading.hooks.ssh.steps import Put, Run, quoted
+from lading.hooks.ssh.steps import Put, RunCommand, quoted
 
 # A job that is still shown is asked to end again after so many seconds at most, doubled up to the second number: what
 # is being ended properly is left that time.
@@ -68,16 +68,16 @@ def noted_as(token: str) -> str:
     return token.replace("/", ".")
 
 
-def read_notes(work_dir: str) -> Run:
+def read_notes(work_dir: str) -> RunCommand:
     """Read what is noted."""
-    return Run(
+    return RunCommand(
         f"cd -- {quoted(f'{work_dir}/{NOTES}')} 2>/dev/null || {{ echo .; exit 0; }}\n"
         'for each in *; do [ -f "$each" ] && IFS= read -r line <"$each" && printf \'%s\\t%s\\n\' "$each" "$line"\n'
         f"done | head -n {MOST_NOTES}; echo ."
     )
 
 
-def parse_notes(answer: Answer) -> dict[str, Cancellation]:
+def parse_notes(answer: CommandResult) -> dict[str, Cancellation]:
     """What is noted, by the name of the note; one that makes no sense is left out.
 
     :raises TransportError: it could not be read

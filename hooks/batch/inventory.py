@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lading.hooks.batch.refusals import CouldNotAsk
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Survey:
     command: Sequence[str]
     read: Callable[[str], Inventory]
 
-    def inventory(self, answer: Answer) -> Inventory:
+    def inventory(self, answer: CommandResult) -> Inventory:
         """What the answer to the command says.
 
         :raises CouldNotAsk: it is no answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lading.hooks.batch.directives import Unsupported
-from lading.hooks.batch.system import MemoryDialect, Profile, Request
+from lading.hooks.batch.system import BatchJobRequest, MemoryDialect, Profile
 
 _BYTES = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -15,7 +15,7 @@ def dialect(profile: Profile, default: MemoryDialect) -> MemoryDialect:
     return default.model_copy(update=profile.memory.model_dump(exclude_none=True))
 
 
-def amount(request: Request, dialect: MemoryDialect, slots: int | None = None) -> int | None:
+def amount(request: BatchJobRequest, dialect: MemoryDialect, slots: int | None = None) -> int | None:
     """The number to write, rounded up so that nothing is missing; None: memory is not asked for.
 
     :param slots: that it gets on each node; None: as many as it asks for cpus

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lading.hooks.batch.directives import ADD_UP, settings
 from lading.hooks.batch.site_config import SiteRules
-from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request, Unsupported
+from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem, Profile, Unsupported
 
 SHELL = "/bin/bash"
 NO_RULES = SiteRules()
@@ -64,7 +64,7 @@ def refuse(native: Directives, system: BatchSystem, profile: Profile, rules: Sit
                 )
             if name in NO_SUBMISSION.get(system.name, ()) or _abbreviates(system, name):
                 raise Unsupported(f"{key}: with it no batch job is submitted, or not in Lading's way; leave it out")
-    system.directives(Request(native=given), profile)  # among themselves they may be in conflict, too
+    system.directives(BatchJobRequest(native=given), profile)  # among themselves they may be in conflict, too
 
 
 def over(native: Directives, lower: Directives, system: BatchSystem) -> dict[str, str | bool]:
@@ -106,7 +106,7 @@ def _taken(system: BatchSystem, profile: Profile) -> dict[str, str]:
         {"nodes": 1, "ppn": 1, "threads": 2},
     ):
         try:
-            directives += system.resource_directives(Request(**extra), profile)
+            directives += system.resource_directives(BatchJobRequest(**extra), profile)
         except Unsupported:
             continue
     return {system.one_name(name): each for each in directives for name in settings(each)}

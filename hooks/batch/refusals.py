@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 Kind = Literal["transient", "limit", "permanent"]
 
@@ -103,7 +103,7 @@ class Wording:
     server: re.Pattern[str] | None = None
     memory: re.Pattern[str] | None = None
 
-    def submitted(self, answer: Answer, line: re.Pattern[str]) -> str:
+    def submitted(self, answer: CommandResult, line: re.Pattern[str]) -> str:
         """The native id in the answer to a submission.
 
         :param line: the whole of the line that has it, as its only group; the last such line counts
@@ -116,7 +116,7 @@ class Wording:
             raise SubmitError("transient", answer.words)
         raise self.submit_error(answer)
 
-    def submit_error(self, answer: Answer) -> SubmitError:
+    def submit_error(self, answer: CommandResult) -> SubmitError:
         """Why a submission was refused, for an answer without an id.
 
         What no table knows is permanent if the command has failed with words of its own: the user reads them. A
@@ -135,7 +135,7 @@ class Wording:
             return SubmitError("transient", answer.words)
         return for_good
 
-    def check_asked(self, answer: Answer) -> None:
+    def check_asked(self, answer: CommandResult) -> None:
         """Check that a question was answered. Jobs that are not there are an answer, too.
 
         :raises CouldNotAsk: it was not
@@ -145,7 +145,7 @@ class Wording:
         if answer.status is None or self._fault(answer, self.gone):
             raise CouldNotAsk(answer.words)
 
-    def declared_gone(self, answer: Answer, ids: Sequence[str]) -> tuple[set[str], bool]:
+    def declared_gone(self, answer: CommandResult, ids: Sequence[str]) -> tuple[set[str], bool]:
         """The ids that an answer declares gone, and whether it says so without naming any job."""
         # What it prints about the jobs that are there may hold any words.
         said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
@@ -160,7 +160,7 @@ class Wording:
     def _of_any_server(self, text: str) -> str:
         return text if self.server is None else self.server.sub(".server", text)
 
-    def check_cancelled(self, answer: Answer) -> None:
+    def check_cancelled(self, answer: CommandResult) -> None:
         """Check that jobs were cancelled. Jobs that are not there any more, or are being ended, are no fault.
 
         :raises CancelError: they were not, or that is not known
@@ -169,7 +169,7 @@ class Wording:
         if answer.status != 0 and (answer.status is None or self._fault(answer, *harmless)):
             raise CancelError(answer.words)
 
-    def _fault(self, answer: Answer, *harmless: re.Pattern[str]) -> bool:
+    def _fault(self, answer: CommandResult, *harmless: re.Pattern[str]) -> bool:
         """Whether a command that has failed says anything else than what does no harm."""
         # The standard output may be about the jobs that are there, with any words in it.
         said = answer.stderr if answer.stderr.strip() else answer.stdout
@@ -189,6 +189,6 @@ def _named(lines: Sequence[str], ids: Sequence[str]) -> set[str]:
     return set(ids) & {text.rstrip(marks) for line in lines for text in word.findall(line)}
 
 
-def words(*patterns: str) -> re.Pattern[str]:
+def any_of(*patterns: str) -> re.Pattern[str]:
     """A pattern that finds any of these, upper or lower case."""
     return re.compile("|".join(patterns), re.IGNORECASE)

@@ -83,7 +83,7 @@ class ArrayRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class BatchJobRequest:
     """What one submission asks for. None: not given; the batch system's own default holds.
 
     :param jobname: its name
@@ -220,6 +220,6 @@ class Profile(TableModel):
         """How many more jobs may be submitted beside so many; any number where the site does not say."""
         return sys.maxsize if self.max_submitted is None else max(0, self.max_submitted - submitted)
 
-    def scatters(self, request: Request) -> bool:
+    def scatters(self, request: BatchJobRequest) -> bool:
         """Whether the processes of a request may lie on any nodes; a single one has its node in any case."""
         return self.nodes == "ignore" and request.processes > 1

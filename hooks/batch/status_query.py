@@ -14,7 +14,7 @@ from typing import TypeVar
 from lading.hooks.batch.outcome import has_ended
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 T = TypeVar("T")
 # What Lading's own translators read has whole names. Of one that another translator has from a table, so much must be
@@ -90,7 +90,7 @@ class StatusQuery:
     def command(self) -> list[str]:
         return self.system.lookup(self.user, self.ids) if self.by_name else self.system.status(self.user, self.ids)
 
-    def read(self, answer: Answer) -> Statuses:
+    def read(self, answer: CommandResult) -> Statuses:
         """What the answer says.
 
         :raises CouldNotAsk: it is no answer, or its translator fails at it
@@ -130,7 +130,7 @@ def is_called(job: NativeJob, name: str | None) -> bool:
     return shown in (name, *of_index) or (len(shown) >= SHORTEST_BEGINNING and name.startswith(shown))
 
 
-def accounted(system: BatchSystem, answer: Answer) -> list[NativeJob]:
+def accounted(system: BatchSystem, answer: CommandResult) -> list[NativeJob]:
     """The jobs in the answer of the accounting.
 
     :raises CouldNotAsk: it is no answer, there are no accounts, or the translator fails at it
@@ -138,7 +138,9 @@ def accounted(system: BatchSystem, answer: Answer) -> list[NativeJob]:
     return _translated(system.accounted, answer)
 
 
-def accounts(system: BatchSystem, answer: Answer | None, trouble: Trouble, what: str = "the accounting") -> Statuses:
+def accounts(
+    system: BatchSystem, answer: CommandResult | None, trouble: Trouble, what: str = "the accounting"
+) -> Statuses:
     """What the accounting says of jobs that have ended.
 
     Many sites have none, and the job's own files say the same: that is noted, and no fault.
@@ -156,7 +158,7 @@ def accounts(system: BatchSystem, answer: Answer | None, trouble: Trouble, what:
     return Statuses(found)
 
 
-def _translated(translate: Callable[[Answer], Collection[T]], answer: Answer) -> list[T]:
+def _translated(translate: Callable[[CommandResult], Collection[T]], answer: CommandResult) -> list[T]:
     """What a translator makes of an answer. Any fault of its own costs this answer alone, not the round."""
     try:
         return list(translate(answer))

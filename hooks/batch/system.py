@@ -18,21 +18,21 @@ from lading.hooks.batch.directives import Exclusion, Unsupported, one_line, refu
 from lading.hooks.batch.inventory import Survey
 from lading.hooks.batch.memory_unit import MemoryUnit
 from lading.hooks.batch.refusals import CancelError, CouldNotAsk, SubmitError, Wording
-from lading.hooks.batch.request import ArrayRange, MemoryDialect, Profile, Request, WholeNode
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.request import ArrayRange, BatchJobRequest, MemoryDialect, Profile, WholeNode
+from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.text.units import format_memory
 
 __all__ = [
-    "Answer",
     "ArrayRange",
+    "BatchJobRequest",
     "BatchSystem",
     "CancelError",
+    "CommandResult",
     "CouldNotAsk",
     "Exclusion",
     "MemoryDialect",
     "NativeJob",
     "Profile",
-    "Request",
     "SubmitError",
     "Unsupported",
     "WholeNode",
@@ -129,7 +129,7 @@ class BatchSystem(ABC):
     memory_unit: ClassVar[MemoryUnit | None] = None
     exclusion: ClassVar[Exclusion | None] = None
 
-    def directives(self, request: Request, profile: Profile) -> list[str]:
+    def directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         """What stands in the script after the prefix, one directive each, such as ``--nodes=2``.
 
         :raises Unsupported: the batch system has no word for something, the site cannot give it, or a native directive
@@ -146,7 +146,7 @@ class BatchSystem(ABC):
         excluded = self._exclusion(request.excluded_nodes, list(native.values()))
         return [one_line(directive) for directive in (*own, *native.values(), *excluded)]
 
-    def header(self, request: Request, profile: Profile, shell: str) -> list[str]:
+    def header(self, request: BatchJobRequest, profile: Profile, shell: str) -> list[str]:
         """The first lines of a script that is submitted: what runs it, and the directives.
 
         :param shell: with its arguments, if it has any
@@ -167,7 +167,7 @@ class BatchSystem(ABC):
         return [] if sets_any(directive, native, self.synonyms) else [directive]
 
     @abstractmethod
-    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+    def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         """The directives for everything but the native ones.
 
         :raises Unsupported: as :meth:`directives`
@@ -227,7 +227,7 @@ class BatchSystem(ABC):
         """The command that submits a script."""
 
     @abstractmethod
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: CommandResult) -> str:
         """The native id in the answer to :meth:`submit`; of an array, that of the whole array.
 
         :raises SubmitError: there is none
@@ -254,13 +254,13 @@ class BatchSystem(ABC):
         return self.status(user)
 
     @abstractmethod
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         """The jobs in the answer to :meth:`status`. What is said of those that it does not have: :meth:`unknown`.
 
         :raises CouldNotAsk: it is no answer
         """
 
-    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Collection[str]:
+    def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
         """The ids of which the answer to :meth:`status` says that no more is there than it shows.
 
         An id that is neither answered nor among these could not be asked for: nothing follows from that, where it would
@@ -282,7 +282,7 @@ class BatchSystem(ABC):
         :param ids: as :meth:`submitted` or :meth:`element` has given them; at least one
         """
 
-    def cancelled(self, answer: Answer) -> None:
+    def cancelled(self, answer: CommandResult) -> None:
         """Check the answer to :meth:`cancel`. Jobs that have ended already are no fault.
 
         :raises CancelError: not all were cancelled, or that is not known
@@ -297,7 +297,7 @@ class BatchSystem(ABC):
         """
         return None
 
-    def accounted(self, answer: Answer) -> list[NativeJob]:
+    def accounted(self, answer: CommandResult) -> list[NativeJob]:
         """The jobs in the answer to :meth:`accounting`.
 
         :raises CouldNotAsk: it is no answer, or the site keeps no accounts
@@ -322,7 +322,7 @@ class BatchSystem(ABC):
             )
 
 
-def _refuse_gpus_of_no_node(request: Request, profile: Profile) -> None:
+def _refuse_gpus_of_no_node(request: BatchJobRequest, profile: Profile) -> None:
     if request.gpus and profile.scatters(request):
         raise Unsupported(
             f"gpus = {request.gpus}: they are for each node, but the site says nodes = 'ignore', and "
@@ -330,7 +330,7 @@ def _refuse_gpus_of_no_node(request: Request, profile: Profile) -> None:
         )
 
 
-def _refuse_oversized(request: Request, profile: Profile) -> None:
+def _refuse_oversized(request: BatchJobRequest, profile: Profile) -> None:
     node = profile.whole_node
     if node is None:
         return

@@ -20,7 +20,7 @@ def clean_cluster(
     transport: Transport,
     system: BatchSystem,
     root: str,
-    sorts: Iterable[leftovers.Sort],
+    sorts: Iterable[leftovers.LeftoverKind],
     *,
     older_than: float,
     keep: Collection[str],
@@ -36,7 +36,7 @@ def clean_cluster(
     :raises TransportError: the cluster or its batch system could not be asked; nothing was removed, or not all
     :raises ValueError: the age is too small
     """
-    living = leftovers.words(_jobs(transport, system))
+    living = leftovers.job_identifiers(_jobs(transport, system))
     step = leftovers.sweep(root, sorts, {*keep, *living}, older_than, dry_run=dry_run)
     (answer,) = transport.exchange([step], leftovers.LIMIT + 60.0)
     return leftovers.swept(answer)

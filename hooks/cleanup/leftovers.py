@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from lading.hooks.batch.canceller import NOTES
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.site import Cleaned
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RunCommand
 
 # Seconds for all of it: a file server removes some hundred folders in a second.
 LIMIT = 3600
@@ -41,7 +41,7 @@ _WORD = re.compile(r"[0-9A-Za-z_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
+class LeftoverKind:
     """One sort of leftovers.
 
     :param kind: what people call it
@@ -67,23 +67,23 @@ class Sort:
 
 
 RUNS = (
-    Sort("runs", "scripts", [_TOKEN]),
-    Sort("notes of cancelled runs", NOTES, [_TOKEN, f"{_TOKEN}.*"], files=True),
+    LeftoverKind("runs", "scripts", [_TOKEN]),
+    LeftoverKind("notes of cancelled runs", NOTES, [_TOKEN, f"{_TOKEN}.*"], files=True),
 )
 # The last ones, so that what names them has gone before.
-BUNDLES = (Sort("bundles", "bundles", ["*"], needed=True),)
+BUNDLES = (LeftoverKind("bundles", "bundles", ["*"], needed=True),)
 JOBS = (
-    Sort("submissions", "submissions", [_SUBMISSION]),
-    Sort("jobs", "spool/jobs", [_TOKEN, f".{_TOKEN}"]),
-    Sort("logs", "logs", [_TOKEN]),
-    Sort("envelopes", "spool/inbox", [f"{_TOKEN}.json", f".{_TOKEN}.json.*"], files=True),
-    Sort("cancel requests", "spool/cancel", [_TOKEN, f".{_TOKEN}.*"], files=True),
-    Sort("events", "spool/events", ["*.jsonl", ".*.jsonl.*"], files=True),
-    Sort("incoming", "incoming", [_SUBMISSION, "given-*", "renewed-*"], deep=True),
-    Sort("allocations", "allocations", [_SUBMISSION], deep=True),
-    Sort("claims", "claims", [_TOKEN, f".{_TOKEN}.*"], files=True, deep=True),
-    Sort("trials", ".", ["lading-check-*"], deep=True),
-    Sort("torn writes", ".", [".put-*"], deep=True),
+    LeftoverKind("submissions", "submissions", [_SUBMISSION]),
+    LeftoverKind("jobs", "spool/jobs", [_TOKEN, f".{_TOKEN}"]),
+    LeftoverKind("logs", "logs", [_TOKEN]),
+    LeftoverKind("envelopes", "spool/inbox", [f"{_TOKEN}.json", f".{_TOKEN}.json.*"], files=True),
+    LeftoverKind("cancel requests", "spool/cancel", [_TOKEN, f".{_TOKEN}.*"], files=True),
+    LeftoverKind("events", "spool/events", ["*.jsonl", ".*.jsonl.*"], files=True),
+    LeftoverKind("incoming", "incoming", [_SUBMISSION, "given-*", "renewed-*"], deep=True),
+    LeftoverKind("allocations", "allocations", [_SUBMISSION], deep=True),
+    LeftoverKind("claims", "claims", [_TOKEN, f".{_TOKEN}.*"], files=True, deep=True),
+    LeftoverKind("trials", ".", ["lading-check-*"], deep=True),
+    LeftoverKind("torn writes", ".", [".put-*"], deep=True),
 )
 # Of a machine's own folder: what its agent has in hand, and its events, are told apart by nobody but the agent.
 MACHINE = tuple(
@@ -186,7 +186,7 @@ lading_clean() (
 """
 
 
-def words(jobs: Iterable[NativeJob]) -> frozenset[str]:
+def job_identifiers(jobs: Iterable[NativeJob]) -> frozenset[str]:
     """The words by which the jobs that the batch system has are known: their names, ids, and the numbers in these."""
     found = set()
     for job in jobs:
@@ -199,7 +199,9 @@ def words(jobs: Iterable[NativeJob]) -> frozenset[str]:
     return frozenset(found)
 
 
-def sweep(root: str, sorts: Iterable[Sort], living: Iterable[str], older_than: float, *, dry_run: bool) -> Run:
+def sweep(
+    root: str, sorts: Iterable[LeftoverKind], living: Iterable[str], older_than: float, *, dry_run: bool
+) -> RunCommand:
     """Remove what is left behind.
 
     :param root: Lading's folder, absolute
@@ -222,10 +224,10 @@ def sweep(root: str, sorts: Iterable[Sort], living: Iterable[str], older_than: f
         "yes" if dry_run else "no",
     ]
     lines = sorted({word for word in living if _WORD.fullmatch(word)})
-    return Run(command, stdin="".join(f"{line}\n" for line in lines).encode(), limit=LIMIT)
+    return RunCommand(command, stdin="".join(f"{line}\n" for line in lines).encode(), limit=LIMIT)
 
 
-def swept(answer: Answer) -> list[Cleaned]:
+def swept(answer: CommandResult) -> list[Cleaned]:
     """What was removed, and of what it is not known.
 
     :raises TransportError: it was cut short; what was removed until then is gone

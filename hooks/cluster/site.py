@@ -22,21 +22,21 @@ from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.allocations.script import AllocationWriter
 from lading.hooks.cluster.checks import checks as cluster_checks
 from lading.hooks.cluster.checks import memory_unit, nodes
-from lading.hooks.cluster.checks.diagnosis import Sighting, explain
+from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.cluster.jobs.job_script import ScriptWriter
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.poller import Poller
+from lading.hooks.cluster.jobs.poller import ClusterPoller
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.owner import Owner
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
-from lading.hooks.site.depot import Depot
+from lading.hooks.site.staging_area import StagingArea
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.job import LAYOUT, NATIVE
@@ -69,13 +69,13 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         self.is_trial = False
         self.tunnel: ApiTunnel | None = None
         self._shared_tunnel: str | None = None
-        self._poller: Poller | None = None
+        self._poller: ClusterPoller | None = None
         self._rounds: Rounds | None = None
         self._first_answer = FIRST_ANSWER
         self._is_closed = False
 
     @property
-    def poller(self) -> Poller:
+    def poller(self) -> ClusterPoller:
         """The conversation with the cluster."""
         if self._poller is None:
             from airflow.configuration import conf
@@ -91,7 +91,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 api,
                 LogCopies(Path(conf.get("logging", "base_log_folder")), self._log_copies),
                 self._excluded_nodes(),
-                Rejected(self._rejected),
+                RejectedFiles(self._rejected),
             )
             self._poller.owner = Owner.here()
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
@@ -105,8 +105,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             self._rounds = Rounds(self.name, poller, self.tunnel)
         return self._rounds
 
-    def depot(self, location: str) -> Depot:
-        return Depot("", self.poller.transport, self.config.work_dir)
+    def depot(self, location: str) -> StagingArea:
+        return StagingArea("", self.poller.transport, self.config.work_dir)
 
     def connect(self) -> Transport:
         """The way to the login node."""
@@ -285,7 +285,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         except OSError as error:
             return f"{words or 'the trial job did not end in time'}; nothing more is known: {error}"
         seen = [
-            Sighting(job, job.native_id(self.system), None if said is None else said.decode(errors="replace"))
+            TrialSighting(job, job.native_id(self.system), None if said is None else said.decode(errors="replace"))
             for (job, _), said in zip(jobs, found, strict=True)
         ]
         return explain(self.config, seen, words, timeout)
@@ -339,7 +339,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         """What could not be read of what lies on the cluster."""
         return self.folder / "rejected"
 
-    def _let_go(self, poller: Poller, how: str, deadline: float) -> None:
+    def _let_go(self, poller: ClusterPoller, how: str, deadline: float) -> None:
         """Take back what waits, to be submitted again when Airflow is there again; end what runs if that is asked."""
         poller.submitter.give_back()
         poller.withdraw_waiting()

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.conformance.inputs import BANNER
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 E = TypeVar("E", bound=Exception)
 
 
-def read(call: Callable[[Answer], object], kind: type[Exception], answer: Answer) -> object:
+def read(call: Callable[[CommandResult], object], kind: type[Exception], answer: CommandResult) -> object:
     """What is read in an answer; None: nothing can be."""
     try:
         return call(answer)
@@ -21,7 +21,7 @@ def read(call: Callable[[Answer], object], kind: type[Exception], answer: Answer
         return None
 
 
-def dressed(answer: Answer) -> list[Answer]:
+def dressed(answer: CommandResult) -> list[CommandResult]:
     """The answer as it is, with other lines around it, and with other ends of lines."""
     return [
         answer,

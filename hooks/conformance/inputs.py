@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 RESOURCES: Mapping[str, object] = {
     "jobname": "a_name",
@@ -28,22 +28,24 @@ GARBAGE = (
     "}{",
 )
 # By batch system, so that none is fed its own: what its commands print about jobs, and about none.
-FOREIGN: Mapping[str, Sequence[Answer]] = {
+FOREIGN: Mapping[str, Sequence[CommandResult]] = {
     "slurm": [
-        Answer(0, "4559_[2-3%2]|PENDING||Priority|arr\n4560|RUNNING|n1|None|a name\n"),
-        Answer(
+        CommandResult(0, "4559_[2-3%2]|PENDING||Priority|arr\n4560|RUNNING|n1|None|a name\n"),
+        CommandResult(
             0,
             "4561|FAILED|7:0|2026-11-20T19:37:40|n1|fails\n4561.batch|FAILED|7:0|2026-11-20T19:37:40|n1|batch\n",
         ),
-        Answer(1, "", "slurm_load_jobs error: Invalid job id specified\n"),
+        CommandResult(1, "", "slurm_load_jobs error: Invalid job id specified\n"),
     ],
     "pbspro": [
-        Answer(
+        CommandResult(
             0, '{\n\t"pbs_version":"23.06.06",\n\t"Jobs":{\n\t\t"1.pbs1":{"Job_Name":"run","job_state":"R"}\n\t}\n}\n'
         ),
-        Answer(153, "Job Id: 1.pbs1|Job_Name=run|job_state=R|queue=workq\n", "qstat: Unknown Job Id 9999.pbs1\n"),
-        Answer(0, "Job Id: 1.pbs1\n    Job_Name = run\n    job_state = R\n    queue = workq\n\n"),
-        Answer(
+        CommandResult(
+            153, "Job Id: 1.pbs1|Job_Name=run|job_state=R|queue=workq\n", "qstat: Unknown Job Id 9999.pbs1\n"
+        ),
+        CommandResult(0, "Job Id: 1.pbs1\n    Job_Name = run\n    job_state = R\n    queue = workq\n\n"),
+        CommandResult(
             0,
             "Job ID      Name     User   Time Use S Queue\n"
             "----------- -------- ------ -------- - -----\n"
@@ -51,25 +53,25 @@ FOREIGN: Mapping[str, Sequence[Answer]] = {
         ),
     ],
     "torque": [
-        Answer(
+        CommandResult(
             0,
             '<?xml version="1.0"?>\n'
             "<Data><Job><Job_Id>3.trq1</Job_Id><Job_Name>run</Job_Name><job_state>R</job_state></Job></Data>"
             "\n",
         ),
-        Answer(153, "", "qstat: Unknown Job Id Error 9999.trq1\n"),
+        CommandResult(153, "", "qstat: Unknown Job Id Error 9999.trq1\n"),
     ],
     "lsf": [
-        Answer(
+        CommandResult(
             0,
             "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
             "114     hpc     RUN   normal     lava1       lava1       arr[1]     Nov 20 19:37\n",
         ),
-        Answer(
+        CommandResult(
             0,
             "JOBID^JOBINDEX^STAT^EXIT_CODE^EXEC_HOST^EXIT_REASON^PEND_REASON^JOB_NAME\n201^0^RUN^-^host1^-^-^a name\n",
         ),
-        Answer(
+        CommandResult(
             0,
             "\n"
             "Job <117>, User <hpc>, Project <default>, Command <exit 7>\n"
@@ -77,16 +79,16 @@ FOREIGN: Mapping[str, Sequence[Answer]] = {
             "Fri Nov 20 19:37:06: Dispatched to <lava1>;\n"
             "Fri Nov 20 19:37:07: Exited with exit code 7.\n",
         ),
-        Answer(255, "No matching job found\n"),
+        CommandResult(255, "No matching job found\n"),
     ],
     "sge": [
-        Answer(
+        CommandResult(
             0,
             "<?xml version='1.0'?>\n"
             '<job_info><queue_info><job_list state="running"><JB_job_number>1</JB_job_number><JB_name>run</J'
             "B_name><state>r</state></job_list></queue_info><job_info></job_info></job_info>\n",
         ),
-        Answer(
+        CommandResult(
             0,
             "==============================================================\n"
             "qname        all.q\n"
@@ -96,6 +98,6 @@ FOREIGN: Mapping[str, Sequence[Answer]] = {
             "failed       0\n"
             "exit_status  0\n",
         ),
-        Answer(1, "", "error: job id 9999 not found\n"),
+        CommandResult(1, "", "error: job id 9999 not found\n"),
     ],
 }

@@ -18,15 +18,15 @@ from typing import TypeVar
 from lading.hooks.batch.outcome import Evidence, Outcome, Sentinel, decide
 from lading.hooks.batch.refusals import CouldNotAsk
 from lading.hooks.batch.status_query import Key, Statuses, StatusQuery, accounted, plain_name
-from lading.hooks.batch.system import ArrayRange, BatchSystem, CancelError, NativeJob, Request, SubmitError
+from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem, CancelError, NativeJob, SubmitError
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.remote_steps import load
 from lading.hooks.files.owner import Owner
 from lading.hooks.job_scripts.layout import SUBMIT_LIMIT
 from lading.hooks.job_scripts.profile import SiteProfile
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run, quoted
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RunCommand, quoted
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.text.units import format_time
 
@@ -313,22 +313,22 @@ class Trial:
         sentinel = f"echo {status} > {left}\n" if status.isdigit() else ""
         text = "\n".join([*self.system.header(request, self.site.profile, "/bin/sh"), f"{sentinel}{body}\n"])
         self.transport.put(self.folder, {name: text.encode()}, executable=[name])
-        command = Run(self.system.submit(f"{self.folder}/{name}"), folder=self.folder, limit=SUBMIT_LIMIT)
+        command = RunCommand(self.system.submit(f"{self.folder}/{name}"), folder=self.folder, limit=SUBMIT_LIMIT)
         (answer,) = self.transport.run([command], timeout=SUBMIT_LIMIT + 30)
         return self.system.submitted(answer)
 
-    def _request(self, name: str, array: ArrayRange | None) -> Request:
+    def _request(self, name: str, array: ArrayRange | None) -> BatchJobRequest:
         script = JobScript(
             "", jobname=self._jobname(name), stdout=f"{self.folder}/output", stderr=f"{self.folder}/output"
         )
         request = script.over(self.site.properties).request()
         return replace(request, time=request.time or 600, array=array)
 
-    def _said(self, command: Sequence[str]) -> Answer:
-        (answer,) = self.transport.run([Run(command)])
+    def _said(self, command: Sequence[str]) -> CommandResult:
+        (answer,) = self.transport.run([RunCommand(command)])
         return answer
 
-    def _ask(self, ids: Sequence[str], *, by_name: bool = False) -> tuple[Statuses, Answer]:
+    def _ask(self, ids: Sequence[str], *, by_name: bool = False) -> tuple[Statuses, CommandResult]:
         query = StatusQuery(self.system, self.user, ids, by_name=by_name)
         answer = self._said(query.command)
         return query.read(answer), answer
@@ -373,7 +373,7 @@ class Trial:
         return f"{job.state} ({', '.join(words)})" if words else job.state
 
     @staticmethod
-    def _shown(answer: Answer) -> str:
+    def _shown(answer: CommandResult) -> str:
         return f"The answer, with exit status {answer.status}, was: {answer.stdout[:1500]!r}, {answer.stderr[:500]!r}"
 
     def _clean_up(self) -> None:

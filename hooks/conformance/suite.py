@@ -24,12 +24,12 @@ from lading.hooks.batch.inventory import Inventory
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import (
     ArrayRange,
+    BatchJobRequest,
     BatchSystem,
     CancelError,
     Cause,
     CouldNotAsk,
     Profile,
-    Request,
     State,
     SubmitError,
     Unsupported,
@@ -37,7 +37,7 @@ from lading.hooks.batch.system import (
 from lading.hooks.conformance.comparing import compare, dressed, raised, raised_words, read
 from lading.hooks.conformance.inputs import BANNER, FOREIGN, GARBAGE, NAMES, RESOURCES
 from lading.hooks.job_scripts.substitution import CORE_VARIABLES
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 
 class Conformance:
@@ -69,23 +69,23 @@ class Conformance:
 
     system: ClassVar[BatchSystem]
     profile: ClassVar[Profile] = Profile()
-    accepted: ClassVar[Sequence[tuple[Answer, str]]]
-    refused: ClassVar[Sequence[tuple[Answer, str]]]
-    queues: ClassVar[Sequence[tuple[Answer, Sequence[Mapping[str, object]]]]]
-    accounts: ClassVar[Sequence[tuple[Answer, Sequence[Mapping[str, object]]]]] = ()
-    surveyed: ClassVar[Sequence[tuple[Answer, Inventory]]] = ()
-    questions: ClassVar[Sequence[tuple[Sequence[str], Answer, Mapping[str, str | None]]]] = ()
-    foreign: ClassVar[Mapping[str, Sequence[Answer]]] = FOREIGN
-    nothing: ClassVar[Sequence[Answer]]
-    unreachable: ClassVar[Sequence[Answer]]
-    strange: ClassVar[Answer]
-    hopeless: ClassVar[Sequence[Answer]] = ()
-    never: ClassVar[Sequence[Answer]] = ()
+    accepted: ClassVar[Sequence[tuple[CommandResult, str]]]
+    refused: ClassVar[Sequence[tuple[CommandResult, str]]]
+    queues: ClassVar[Sequence[tuple[CommandResult, Sequence[Mapping[str, object]]]]]
+    accounts: ClassVar[Sequence[tuple[CommandResult, Sequence[Mapping[str, object]]]]] = ()
+    surveyed: ClassVar[Sequence[tuple[CommandResult, Inventory]]] = ()
+    questions: ClassVar[Sequence[tuple[Sequence[str], CommandResult, Mapping[str, str | None]]]] = ()
+    foreign: ClassVar[Mapping[str, Sequence[CommandResult]]] = FOREIGN
+    nothing: ClassVar[Sequence[CommandResult]]
+    unreachable: ClassVar[Sequence[CommandResult]]
+    strange: ClassVar[CommandResult]
+    hopeless: ClassVar[Sequence[CommandResult]] = ()
+    never: ClassVar[Sequence[CommandResult]] = ()
     killed_for_memory: ClassVar[Sequence[str]] = ()
-    cancelled: ClassVar[Sequence[Answer]]
-    not_cancelled: ClassVar[Sequence[Answer]]
-    conflicts: ClassVar[Sequence[tuple[Request, str, str]]]
-    listing: ClassVar[Callable[[Sequence[tuple[int, str]]], Answer]]
+    cancelled: ClassVar[Sequence[CommandResult]]
+    not_cancelled: ClassVar[Sequence[CommandResult]]
+    conflicts: ClassVar[Sequence[tuple[BatchJobRequest, str, str]]]
+    listing: ClassVar[Callable[[Sequence[tuple[int, str]]], CommandResult]]
     names: ClassVar[Sequence[str]] = NAMES
 
     # -- what is asked for
@@ -99,7 +99,7 @@ class Conformance:
             assert given != without, f"{name} = {value!r} makes no difference"
 
     def test_nothing_asked_for_makes_no_directive(self) -> None:
-        assert self.system.directives(Request(), Profile()) == []
+        assert self.system.directives(BatchJobRequest(), Profile()) == []
 
     def test_a_directive_is_one_line_with_a_dash(self) -> None:
         for directive in self._directives(**RESOURCES):
@@ -130,10 +130,10 @@ class Conformance:
         assert any(text in directive for directive in asked)
         assert any("2" in directive for directive in asked if text not in directive or "%2" in directive)
         small = Profile(**{**self.profile.model_dump(), "max_array_size": 9})
-        request = Request(array=ArrayRange(text))
+        request = BatchJobRequest(array=ArrayRange(text))
         assert "max_array_size" in raised_words(Unsupported, self.system.directives, request, small)
         if first:
-            raised_words(Unsupported, self.system.directives, Request(array=ArrayRange("0-9")), self.profile)
+            raised_words(Unsupported, self.system.directives, BatchJobRequest(array=ArrayRange("0-9")), self.profile)
 
     def test_what_nodes_there_are(self) -> None:
         survey = self.system.survey
@@ -141,11 +141,17 @@ class Conformance:
         for answer, there in self.surveyed:
             assert survey is not None
             assert [survey.inventory(each) for each in dressed(answer)] == [there] * 4
-            for bad in (Answer(None), Answer(127, "", "not found"), Answer(1, answer.stdout), Answer(0), *GARBAGE):
-                raised(CouldNotAsk, survey.inventory, bad if isinstance(bad, Answer) else Answer(0, bad))
+            for bad in (
+                CommandResult(None),
+                CommandResult(127, "", "not found"),
+                CommandResult(1, answer.stdout),
+                CommandResult(0),
+                *GARBAGE,
+            ):
+                raised(CouldNotAsk, survey.inventory, bad if isinstance(bad, CommandResult) else CommandResult(0, bad))
 
     def test_nodes_to_keep_away_from(self) -> None:
-        request = Request(excluded_nodes=("a_node", "node-2.example.org"))
+        request = BatchJobRequest(excluded_nodes=("a_node", "node-2.example.org"))
         if self.system.exclusion is None:
             assert "a_node" in raised_words(Unsupported, self.system.directives, request, self.profile)
             return
@@ -200,12 +206,17 @@ class Conformance:
             assert error.words == answer.words
 
     def test_without_an_answer_nobody_knows_whether_it_was_submitted(self) -> None:
-        cut = [Answer(None, answer.stdout[:length]) for answer, _ in self.accepted for length in (0, 1, 3)]
-        for answer in [*cut, Answer(0), Answer(0, BANNER), Answer(None, "", "the connection was lost")]:
+        cut = [CommandResult(None, answer.stdout[:length]) for answer, _ in self.accepted for length in (0, 1, 3)]
+        for answer in [
+            *cut,
+            CommandResult(0),
+            CommandResult(0, BANNER),
+            CommandResult(None, "", "the connection was lost"),
+        ]:
             assert raised(SubmitError, self.system.submitted, answer).kind == "transient"
 
     def test_a_command_that_is_not_there_is_a_permanent_fault(self) -> None:
-        answer = Answer(127, "", f"sh: 1: {self.system.submit('x')[0]}: not found")
+        answer = CommandResult(127, "", f"sh: 1: {self.system.submit('x')[0]}: not found")
         assert raised(SubmitError, self.system.submitted, answer).kind == "permanent"
 
     # -- states
@@ -267,7 +278,7 @@ class Conformance:
         for text in ("", "\n", "\r\n  \n"):
             for status in (0, 1, 255, None):
                 for call, kind in self._readers():
-                    found = read(call, kind, Answer(status, text))
+                    found = read(call, kind, CommandResult(status, text))
                     assert not found, f"{found} was made of nothing"
                     assert status == 0 or found is None or call == self.system.accounted, "a failure is no answer"
 
@@ -285,14 +296,14 @@ class Conformance:
         assert job.reason
 
     def test_no_answer_is_not_an_answer_without_jobs(self) -> None:
-        cut = [Answer(None, answer.stdout[: len(answer.stdout) // 2]) for answer, _ in self.queues]
-        for answer in [*self.unreachable, *cut, Answer(None), Answer(127, "", "sh: 1: not found")]:
+        cut = [CommandResult(None, answer.stdout[: len(answer.stdout) // 2]) for answer, _ in self.queues]
+        for answer in [*self.unreachable, *cut, CommandResult(None), CommandResult(127, "", "sh: 1: not found")]:
             assert raised(CouldNotAsk, self.system.statuses, answer).words
 
     def test_garbage_is_no_answer(self) -> None:
         for text in GARBAGE:
-            raised(CouldNotAsk, self.system.statuses, Answer(0, text))
-            raised(CouldNotAsk, self.system.statuses, Answer(1, text))
+            raised(CouldNotAsk, self.system.statuses, CommandResult(0, text))
+            raised(CouldNotAsk, self.system.statuses, CommandResult(1, text))
 
     def test_an_answer_that_is_cut_tells_nothing_that_is_not_so(self) -> None:
         for answer, _ in self.queues:
@@ -335,14 +346,14 @@ class Conformance:
     def test_cancelling(self) -> None:
         for answer in self.cancelled:
             self.system.cancelled(answer)
-        for answer in [*self.not_cancelled, Answer(None)]:
+        for answer in [*self.not_cancelled, CommandResult(None)]:
             assert raised(CancelError, self.system.cancelled, answer).words
 
     def test_accounting_without_an_answer(self) -> None:
-        for answer in (Answer(None), Answer(127, "", "sh: 1: not found")):
+        for answer in (CommandResult(None), CommandResult(127, "", "sh: 1: not found")):
             raised(CouldNotAsk, self.system.accounted, answer)
 
-    def _readers(self) -> list[tuple[Callable[[Answer], object], type[Exception]]]:
+    def _readers(self) -> list[tuple[Callable[[CommandResult], object], type[Exception]]]:
         """What reads answers, each with the one error that it may raise."""
         return [
             (self.system.submitted, SubmitError),
@@ -352,4 +363,4 @@ class Conformance:
         ]
 
     def _directives(self, **resources: object) -> list[str]:
-        return self.system.directives(Request(**resources), self.profile)  # type: ignore[arg-type]
+        return self.system.directives(BatchJobRequest(**resources), self.profile)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lading.hooks.dags.snapshot import FolderChanged, Hashes, Member, TooManyFiles, members, packed
+from lading.hooks.dags.snapshot import FolderChanged, Hashes, SnapshotFile, TooManyFiles, members, packed
 
 # So long a round waits for what has just been asked for, seconds: a folder on a local disk is read by then.
 PATIENCE = 5.0
@@ -230,7 +230,7 @@ class DagBundles:
             self._hashes.pop(bundle, None)
         return replace(snapshot, archive=archive)
 
-    def _members(self, bundle: Bundle, folder: Path) -> list[Member]:
+    def _members(self, bundle: Bundle, folder: Path) -> list[SnapshotFile]:
         try:
             found = members(str(folder))
         except TooManyFiles as error:
@@ -240,7 +240,7 @@ class DagBundles:
         return found
 
 
-def too_large(name: str, found: Sequence[Member], limit: int) -> str:
+def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
     """The words for a bundle that is larger than its limit in MiB."""
     largest = sorted(found, key=lambda member: -member.size)[:NAMED_FILES]
     named = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)

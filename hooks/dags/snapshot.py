@@ -41,7 +41,7 @@ class FolderChanged(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SnapshotFile:
     """A file in the folder.
 
     :param name: relative to the folder, with ``/``
@@ -63,13 +63,13 @@ class Member:
         return max(self.identity[1:])
 
 
-def members(folder: str) -> list[Member]:
+def members(folder: str) -> list[SnapshotFile]:
     """The files of a folder, by name.
 
     :raises OSError: a folder in it, or it itself, cannot be read
     :raises TooManyFiles: there are more than :data:`MOST_FILES`
     """
-    found: list[Member] = []
+    found: list[SnapshotFile] = []
     for member in _walk(folder, "", ()):
         found.append(member)
         if len(found) > MOST_FILES:
@@ -77,7 +77,7 @@ def members(folder: str) -> list[Member]:
     return sorted(found, key=lambda member: member.name)
 
 
-def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[Member]:
+def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[SnapshotFile]:
     status = os.stat(path)
     here = (status.st_dev, status.st_ino)
     if here in above:  # a link that leads to a folder which it is in
@@ -95,7 +95,7 @@ def _walk(path: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterato
             if stat.S_ISDIR(found.st_mode):
                 yield from _walk(entry.path, f"{prefix}{entry.name}/", (*above, here))
             elif stat.S_ISREG(found.st_mode):
-                yield Member(
+                yield SnapshotFile(
                     f"{prefix}{entry.name}",
                     entry.path,
                     found.st_size,
@@ -108,10 +108,10 @@ class Hashes:
     """The hashes of one folder as it changes: a file is read again only when its size, times or inode are others."""
 
     def __init__(self) -> None:
-        self._known: dict[Member, bytes] = {}
-        self._since: dict[Member, float] = {}
+        self._known: dict[SnapshotFile, bytes] = {}
+        self._since: dict[SnapshotFile, float] = {}
 
-    def of(self, found: Sequence[Member]) -> str:
+    def of(self, found: Sequence[SnapshotFile]) -> str:
         """The hash of the folder with these files, in the order of their names.
 
         :raises OSError: a file cannot be read
@@ -131,7 +131,7 @@ class Hashes:
         return whole.hexdigest()[:HASH_DIGITS]
 
 
-def packed(found: Sequence[Member]) -> tuple[bytes, str]:
+def packed(found: Sequence[SnapshotFile]) -> tuple[bytes, str]:
     """The files as a compressed tar, dated now, and the hash of what is in it.
 
     The hash tells whether the files are still those that were looked at.
@@ -159,7 +159,7 @@ def packed(found: Sequence[Member]) -> tuple[bytes, str]:
     return archived.getvalue(), whole.hexdigest()[:HASH_DIGITS]
 
 
-def _digest(member: Member) -> bytes:
+def _digest(member: SnapshotFile) -> bytes:
     with open(member.path, "rb") as stream:
         digest = hashlib.sha256()
         while block := stream.read(2**20):
@@ -167,7 +167,7 @@ def _digest(member: Member) -> bytes:
     return digest.digest()
 
 
-def _line(member: Member, digest: bytes) -> bytes:
+def _line(member: SnapshotFile, digest: bytes) -> bytes:
     """What a file adds to the hash of its folder."""
     name = os.fsencode(member.name)
     return b"%d %d " % (member.executable, len(name)) + name + digest

@@ -23,8 +23,8 @@ from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, 
 from lading.hooks.dags.snapshot import HASH_DIGITS
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RunCommand
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -59,7 +59,7 @@ class _Upload:
         """The folder beside the bundles in which it arrives; hidden, as whatever is not complete."""
         return f".{self.name}"
 
-    def part(self, folder: str) -> Run:
+    def part(self, folder: str) -> RunCommand:
         """Write the next part; the last one lets the whole become a bundle. It may be repeated."""
         data = self.archive[self.sent : self.sent + PART]
         file = f"part.{self.sent // PART:06}"
@@ -79,7 +79,7 @@ class _Upload:
                 f"[ -d {self.hash} ] || mv {stage}/{content} {self.hash} || exit",
                 f"rm -rf {self.hash}/{content} {stage}",
             ]
-        return Run("\n".join(lines), stdin=data)
+        return RunCommand("\n".join(lines), stdin=data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class BundleSync:
         """What is there has to be asked again: something that should be there was not."""
         self._present = None
 
-    def sweep(self, used: Iterable[str]) -> Run | None:
+    def sweep(self, used: Iterable[str]) -> RunCommand | None:
         """Remove what no live job reads, and nobody has for a day; None: that was looked for not long ago.
 
         :param used: the hashes that jobs read of which the controller knows; others are found by their files
@@ -159,7 +159,7 @@ class BundleSync:
         self._sweep_at = time.monotonic() + SWEEP_INTERVAL
         return _sweep(self.folder, {*used, *([self._upload.hash, self._upload.stage] if self._upload else [])})
 
-    def swept(self, answer: Answer) -> None:
+    def swept(self, answer: CommandResult) -> None:
         """Take in the answer to :meth:`sweep`."""
         if self._present is not None:
             self._present.difference_update(line.strip() for line in answer.lines)
@@ -210,22 +210,22 @@ def bind(envelope: Envelope, folder: str, hash: str) -> Envelope:
     return replace(envelope, dags=f"{folder}/{checked(hash)}" if hash else None)
 
 
-def listing(folder: str) -> Run:
+def listing(folder: str) -> RunCommand:
     """Tell what is in the folder of bundles."""
     place = shlex.quote(folder)
-    return Run(f"umask 077; mkdir -p -- {place} && ls -- {place}")
+    return RunCommand(f"umask 077; mkdir -p -- {place} && ls -- {place}")
 
 
-def _listed(answer: Answer) -> set[str]:
+def _listed(answer: CommandResult) -> set[str]:
     if answer.status != 0:
         raise TransportError(f"the Dag bundles at the site cannot be listed: {answer.words}")
     return {line.strip() for line in answer.lines if line.strip()}
 
 
-def _sweep(folder: str, kept: Collection[str]) -> Run:
+def _sweep(folder: str, kept: Collection[str]) -> RunCommand:
     """Each is renamed before it is removed: half of one must not be taken for the whole."""
     spared = "|".join(sorted(map(shlex.quote, kept))) or "''"
-    return Run(
+    return RunCommand(
         f"cd -- {shlex.quote(folder)} 2>/dev/null || exit 0\n"
         # An envelope names the folder, and so does what a job that runs has written of itself.
         "used=$(cd .. && find incoming spool allocations -name '*.json' -type f "

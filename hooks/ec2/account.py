@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from lading.hooks.ec2.client import EC2, EC2Error
-from lading.hooks.ec2.market import Offers
+from lading.hooks.ec2.market import EC2Offers
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.gpus import not_supported
@@ -39,7 +39,7 @@ def quotas(ec2: EC2) -> dict[str, float]:
     return found
 
 
-def quota_checks(offers: Offers, catalogue: Catalogue) -> Iterator[Check]:
+def quota_checks(offers: EC2Offers, catalogue: Catalogue) -> Iterator[Check]:
     """Whether the account may run what the site offers, by quota."""
     config = offers.config
     try:
@@ -68,7 +68,7 @@ def quota_checks(offers: Offers, catalogue: Catalogue) -> Iterator[Check]:
             yield Check(f"quota {name}", True, words, warns=limit is not None and limit > most)
 
 
-def price_check(offers: Offers, catalogue: Catalogue) -> Check:
+def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
     """For how much of what the site offers there are prices, how old these are, and what the cheapest is."""
     priced = {name: kind.offerings for name, kind in catalogue.types.items() if kind.offerings}
     if not priced:
@@ -106,7 +106,7 @@ def connection_checks(name: str) -> Iterator[Check]:
         yield Check("connection", True, words, warns=True)
 
 
-def checks(offers: Offers) -> Iterator[Check]:
+def checks(offers: EC2Offers) -> Iterator[Check]:
     """Prices and quotas."""
     try:
         offers.round()

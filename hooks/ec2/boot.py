@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lading.hooks.ec2.client import Instance, number, whole_gib
+from lading.hooks.ec2.client import EC2Instance, number, whole_gib
 from lading.hooks.ec2.config import FAILED, READY, EC2Config
 from lading.hooks.ec2.identity import Identity, matching
 from lading.hooks.site import Order
@@ -29,7 +29,7 @@ ENDED = "shutting-down", "terminated"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LaunchBatch:
     """Orders that are alike, launched by one request.
 
     :param orders: the instance of launch index 0 becomes the first one, and so on
@@ -49,20 +49,20 @@ class Batch:
         return launch.kind, launch.zone, launch.capacity_type
 
 
-def batches(orders: Sequence[Order]) -> list[Batch]:
+def batches(orders: Sequence[Order]) -> list[LaunchBatch]:
     """Orders as they are asked for together, in their order."""
     alike: dict[tuple[str, str | None, str, float | None], list[Order]] = {}
     for each in orders:
         launch = each.launch
         alike.setdefault((launch.kind, launch.zone, launch.capacity_type, launch.usd_per_hour), []).append(each)
     return [
-        Batch(tuple(found[start : start + MOST_TOGETHER]))
+        LaunchBatch(tuple(found[start : start + MOST_TOGETHER]))
         for found in alike.values()
         for start in range(0, len(found), MOST_TOGETHER)
     ]
 
 
-def tags(config: EC2Config, identity: Identity, scope: str, batch: Batch) -> list[dict[str, str]]:
+def tags(config: EC2Config, identity: Identity, scope: str, batch: LaunchBatch) -> list[dict[str, str]]:
     """The tags of a launch: by them its machines are found again.
 
     :param scope: the name of the site
@@ -84,7 +84,7 @@ def proof(identity: Identity, tags: Mapping[str, str]) -> str:
     return identity.proof(*(tags.get(name, "") for name in (DEPLOYMENT, SITE, TOKEN, PRICE)))
 
 
-def is_ours(instance: Instance, identities: Sequence[Identity]) -> bool:
+def is_ours(instance: EC2Instance, identities: Sequence[Identity]) -> bool:
     """Whether an instance with our tags was launched by us: whoever may set tags can write them on any other.
 
     The token of its launch, which no tag can change, is the first of those that its tags name, and these have a proof.
@@ -116,7 +116,7 @@ def request(
     config: EC2Config,
     identity: Identity,
     scope: str,
-    batch: Batch,
+    batch: LaunchBatch,
     image: str,
     subnet: str,
     root_device: str,

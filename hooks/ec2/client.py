@@ -28,7 +28,7 @@ PRICING_REGION = "us-east-1"
 MOST_IDS = 100
 
 
-class Trouble(str, Enum):
+class AWSTrouble(str, Enum):
     """What an error means."""
 
     CAPACITY = "capacity"
@@ -49,15 +49,15 @@ class Trouble(str, Enum):
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 CODES = {
-    Trouble.CAPACITY: "InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientReservedInstanceCapacity|"
+    AWSTrouble.CAPACITY: "InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientReservedInstanceCapacity|"
     "InsufficientCapacity|UnfulfillableCapacity|SpotMaxPriceTooLow",
-    Trouble.QUOTA: "InstanceLimitExceeded|VcpuLimitExceeded|MaxSpotInstanceCountExceeded|"
+    AWSTrouble.QUOTA: "InstanceLimitExceeded|VcpuLimitExceeded|MaxSpotInstanceCountExceeded|"
     "MaxSpotFleetRequestCountExceeded",
-    Trouble.THROTTLE: "RequestLimitExceeded|ResourceCountExceeded|RequestThrottled|Throttling|ThrottlingException|"
+    AWSTrouble.THROTTLE: "RequestLimitExceeded|ResourceCountExceeded|RequestThrottled|Throttling|ThrottlingException|"
     "ThrottledException|TooManyRequestsException|EC2ThrottledException|RequestThrottledException|SlowDown",
-    Trouble.TERMINATED: "IdempotentInstanceTerminated",
-    Trouble.MISMATCH: "IdempotentParameterMismatch|IdempotencyParameterMismatch",
-    Trouble.SILENCE: "InternalError|InternalFailure|ServerInternal|ServiceUnavailable|Unavailable|RequestTimeout|"
+    AWSTrouble.TERMINATED: "IdempotentInstanceTerminated",
+    AWSTrouble.MISMATCH: "IdempotentParameterMismatch|IdempotencyParameterMismatch",
+    AWSTrouble.SILENCE: "InternalError|InternalFailure|ServerInternal|ServiceUnavailable|Unavailable|RequestTimeout|"
     "RequestTimeoutException|5\\d\\d",
 }
 
@@ -94,7 +94,7 @@ class EC2Error(OSError):
     :ivar words: AWS's own
     """
 
-    def __init__(self, trouble: Trouble, code: str, words: str) -> None:
+    def __init__(self, trouble: AWSTrouble, code: str, words: str) -> None:
         super().__init__(f"{code}: {words}" if code else words)
         self.trouble = trouble
         self.code = code
@@ -114,9 +114,9 @@ def translated() -> Iterator[None]:
         code = str(said.get("Code", ""))
         raise EC2Error(meaning(code), code, str(said.get("Message") or error)) from error
     except (HTTPClientError, ResponseParserError) as error:
-        raise EC2Error(Trouble.SILENCE, "", f"AWS does not answer: {error}") from error
+        raise EC2Error(AWSTrouble.SILENCE, "", f"AWS does not answer: {error}") from error
     except BotoCoreError as error:  # no credentials, no region, a parameter that cannot be
-        raise EC2Error(Trouble.PERMANENT, "", str(error)) from error
+        raise EC2Error(AWSTrouble.PERMANENT, "", str(error)) from error
 
 
 def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,13 +137,13 @@ def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except NONSENSE as error:
             words = f"what AWS answers makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
-            raise EC2Error(Trouble.SILENCE, "", words) from error
+            raise EC2Error(AWSTrouble.SILENCE, "", words) from error
 
     return asked
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class EC2Instance:
     """An instance as EC2 describes it.
 
     :param state: pending, running, shutting-down, terminated, stopping or stopped
@@ -256,7 +256,7 @@ class EC2:
         return self._make(service, region or self.config.region, options)
 
     @answered
-    def run(self, parameters: Mapping[str, Any]) -> list[Instance]:
+    def run(self, parameters: Mapping[str, Any]) -> list[EC2Instance]:
         """Launch instances.
 
         :raises EC2Error: they were not launched, or nobody knows
@@ -264,7 +264,7 @@ class EC2:
         return list(read([self.launcher.run_instances(**parameters)]))
 
     @answered
-    def describe(self, filters: Mapping[str, Sequence[str]]) -> list[Instance]:
+    def describe(self, filters: Mapping[str, Sequence[str]]) -> list[EC2Instance]:
         """The instances of which all this is so, those that have ended lately among them.
 
         :param filters: values by the name of a filter
@@ -272,7 +272,7 @@ class EC2:
         """
         asked = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
         options = {"Filters": asked, "PaginationConfig": {"PageSize": 1000}}
-        found: list[Instance] = []
+        found: list[EC2Instance] = []
         asked_at = time.time()
         for page in self.reader.get_paginator("describe_instances").paginate(**options):
             self._compare_clocks(page, asked_at)
@@ -302,7 +302,7 @@ class EC2:
             try:
                 self._terminate(part)
             except EC2Error as error:
-                if error.trouble in (Trouble.SILENCE, Trouble.THROTTLE) or CREDENTIALS.fullmatch(error.code):
+                if error.trouble in (AWSTrouble.SILENCE, AWSTrouble.THROTTLE) or CREDENTIALS.fullmatch(error.code):
                     raise
                 named = [each for each in part if each in INSTANCE_ID.findall(error.words)]
                 if len(part) == 1 or named:
@@ -334,7 +334,7 @@ class EC2:
                     found.setdefault(zone, []).append(subnet)
             if not found:
                 words = f"there is no subnet {' or '.join(self.config.subnets)} in {self.region}"
-                raise EC2Error(Trouble.PERMANENT, "", f"{words}: mend `subnets` or `region` of the table")
+                raise EC2Error(AWSTrouble.PERMANENT, "", f"{words}: mend `subnets` or `region` of the table")
             self._zones = zones = {zone: tuple(subnets) for zone, subnets in found.items()}
         return zones
 
@@ -363,7 +363,7 @@ class EC2:
         picture, said = self._pictures[image], self.config.root_device
         if said is not None and said != picture.root:
             words = f"root_device = {said!r}, and {image} calls its root volume {picture.root!r}: leave the key out"
-            raise EC2Error(Trouble.PERMANENT, "", words)
+            raise EC2Error(AWSTrouble.PERMANENT, "", words)
         return picture
 
     def volumes(self, image: str) -> tuple[float, float]:
@@ -386,7 +386,7 @@ class EC2:
         """
         found = self._made("iam").get_instance_profile(InstanceProfileName=profile)["InstanceProfile"]["Roles"]
         if not found:
-            raise EC2Error(Trouble.PERMANENT, "", f"the instance profile {profile} has no role")
+            raise EC2Error(AWSTrouble.PERMANENT, "", f"the instance profile {profile} has no role")
         return str(found[0]["Arn"])
 
     @answered
@@ -442,7 +442,7 @@ class EC2:
         said = self.config.ami.get(arch)
         if said is None:
             words = f"the table names no image for {arch}: give ami = {{{arch} = ...}}, or leave such types out"
-            raise EC2Error(Trouble.PERMANENT, "", words)
+            raise EC2Error(AWSTrouble.PERMANENT, "", words)
         if not said.startswith("/"):
             return said
         if said not in self._images:
@@ -461,7 +461,7 @@ def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping
         from botocore.config import Config
     except ImportError as error:
         words = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
-        raise EC2Error(Trouble.PERMANENT, "", words) from error
+        raise EC2Error(AWSTrouble.PERMANENT, "", words) from error
     hook: Any = AwsBaseHook(aws_conn_id or None, client_type=service, region_name=region, config=Config(**options))
     return hook.get_conn()
 
@@ -519,21 +519,21 @@ def number(value: object) -> float | None:
     return usd if LEAST_USD <= usd <= MOST_USD and not isinstance(value, bool) else None
 
 
-def meaning(code: str) -> Trouble:
+def meaning(code: str) -> AWSTrouble:
     """What an error code of AWS's means."""
-    return next((each for each, codes in CODES.items() if re.fullmatch(codes, code)), Trouble.PERMANENT)
+    return next((each for each, codes in CODES.items() if re.fullmatch(codes, code)), AWSTrouble.PERMANENT)
 
 
-def read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
+def read(reservations: Iterable[Mapping[str, Any]]) -> Iterator[EC2Instance]:
     """The instances of reservations; one that makes no sense is left out."""
     for reservation in reservations:
         if isinstance(reservation, Mapping):
             yield from sound(reservation.get("Instances") or (), _instance)
 
 
-def _instance(found: Mapping[str, Any]) -> Instance:
+def _instance(found: Mapping[str, Any]) -> EC2Instance:
     transition = str(found.get("StateTransitionReason", ""))
-    return Instance(
+    return EC2Instance(
         str(found["InstanceId"]),
         str(found["InstanceType"]),
         str(found.get("Placement", {}).get("AvailabilityZone", "")),

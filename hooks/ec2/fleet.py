@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lading.hooks.ec2 import boot, life
-from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, EC2Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
-from lading.hooks.ec2.life import End, Phase
-from lading.hooks.ec2.market import Offers
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.life import End, LifePhase
+from lading.hooks.ec2.machine import EC2Machine
+from lading.hooks.ec2.market import EC2Offers
 from lading.hooks.ec2.reach import Connector, answering, prepare
 from lading.hooks.files.trouble import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
@@ -37,11 +37,11 @@ WHILE_CHANGING, WHILE_BOOTING, WHILE_QUIET = 1.0, 5.0, 30.0
 SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
 # So many instances that have our tags and are not ours are named.
 MOST_NAMED = 5
-CHANGING = {Phase.UNKNOWN, Phase.PENDING, Phase.TERMINATING}
-AT_WORK = {Phase.UP, Phase.DRAINING}
+CHANGING = {LifePhase.UNKNOWN, LifePhase.PENDING, LifePhase.TERMINATING}
+AT_WORK = {LifePhase.UP, LifePhase.DRAINING}
 
 
-class Fleet:
+class EC2Fleet:
     """The machines. ``round`` belongs to one thread, the rest may be called by another.
 
     :param site: the name of the site
@@ -67,11 +67,11 @@ class Fleet:
         self.site, self.scope, self.config, self.ec2 = site, scope, config, ec2
         self.identities = identities
         self._connector = Connector(site, config, identities, api, folder / "machines", logs)
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, EC2Machine] = {}
         self.left: list[Connection] = []
         """The machines that are gone, until all is stored that they have told."""
         self.event_buffer = EventBuffer()
-        self.offers = Offers(config, ec2, folder, self.event_buffer.tell)
+        self.offers = EC2Offers(config, ec2, folder, self.event_buffer.tell)
         self.launcher = Launcher(ec2, identities[0], scope, self.members, self._leave)
         self.is_loaded = False
         """Whether it is known what there is."""
@@ -93,7 +93,7 @@ class Fleet:
             for batch in batches:
                 known = self.offers.specified(batch.offering[0])
                 for each in batch.orders:
-                    self.members[each.name] = Member.ordered(each, batch, ours, self.config.boot_seconds, known)
+                    self.members[each.name] = EC2Machine.ordered(each, batch, ours, self.config.boot_seconds, known)
             self.launcher.order(batches)
 
     def release(self, reasons: Mapping[str, str]) -> None:
@@ -125,7 +125,7 @@ class Fleet:
 
     def pause(self) -> float:
         """Seconds until the next round."""
-        busy = any(each.phase is not Phase.UP or each.release for each in list(self.members.values()))
+        busy = any(each.phase is not LifePhase.UP or each.release for each in list(self.members.values()))
         return SHORT_PAUSE if busy else LONG_PAUSE
 
     def round(self) -> None:
@@ -144,7 +144,9 @@ class Fleet:
 
     def _is_due(self) -> bool:
         members = list(self.members.values())
-        is_odd = any(each.phase is Phase.BOOTING or (each.trouble or each.missed_at) is not None for each in members)
+        is_odd = any(
+            each.phase is LifePhase.BOOTING or (each.trouble or each.missed_at) is not None for each in members
+        )
         is_changing = any(each.phase in CHANGING for each in members)
         pause = WHILE_CHANGING if is_changing else WHILE_BOOTING if is_odd else WHILE_QUIET
         return time.monotonic() - self._described_at >= pause
@@ -173,14 +175,14 @@ class Fleet:
                     self._end(member, end)
                 else:  # one that is stopped goes on costing its volumes
                     self._doom(member, end)
-            elif member.phase in (Phase.ORDERED, Phase.UNKNOWN, Phase.PENDING):
-                member.enter(Phase.BOOTING if instance.state == "running" else Phase.PENDING)
+            elif member.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
+                member.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)
         for member in list(self.members.values()):
             if member.name not in there and member.instance is not None:
                 self._miss(member, now)
         self.is_loaded, self.launcher.looked_at = True, began
 
-    def _launched_by_us(self, found: Sequence[Instance]) -> list[Instance]:
+    def _launched_by_us(self, found: Sequence[EC2Instance]) -> list[EC2Instance]:
         """What bears our tags by right; of the rest it is said that there is such."""
         ours = [each for each in found if boot.is_ours(each, self.identities)]
         known = {each.id for each in ours}
@@ -195,7 +197,7 @@ class Fleet:
                 log.warning("Instances of site %r are %s", self.site, self.strangers)
         return ours
 
-    def _member(self, instance: Instance) -> Member | None:
+    def _member(self, instance: EC2Instance) -> EC2Machine | None:
         """The machine that an instance is; one that lives and is not known is taken in; None: it has ended."""
         name = self._name(instance)
         with self._lock:
@@ -204,22 +206,22 @@ class Fleet:
                 name, member = instance.id, self.members.get(instance.id)  # there cannot be two; if there are, it goes
             if member is None and instance.state not in boot.ENDED:
                 known = self.offers.specified(instance.kind)
-                member = self.members[name] = Member.found(name, instance, self.config.reserve_memory, known)
+                member = self.members[name] = EC2Machine.found(name, instance, self.config.reserve_memory, known)
                 log.info("Site %r takes in %s, which is %s (%s)", self.site, name, instance.id, instance.state)
             return member
 
     @staticmethod
-    def _name(instance: Instance) -> str:
+    def _name(instance: EC2Instance) -> str:
         return boot.named(instance.tags, instance.index) or instance.id
 
-    def _miss(self, member: Member, now: float) -> None:
+    def _miss(self, member: EC2Machine, now: float) -> None:
         """EC2 does not describe what it has launched: that may pass. While it says nothing at all nothing is missed."""
         member.missed_at = member.missed_at or now
         patience = life.SECONDS_UNTIL_MISSED if member.is_described else life.SECONDS_UNTIL_DESCRIBED
         if now - member.missed_at > patience:
             self._end(member, life.MISSED)
 
-    def _end(self, member: Member, end: End) -> None:
+    def _end(self, member: EC2Machine, end: End) -> None:
         """A machine is no more."""
         if end.cause == "preempted" and member.asked_at is None:
             self.launcher.shortages.reclaimed(member.offering, end.words)
@@ -227,7 +229,7 @@ class Fleet:
         end = self._doom(member, end)  # which it has already if it was we who have ended it
         self._leave(member, end)
 
-    def _doom(self, member: Member, end: End) -> End:
+    def _doom(self, member: EC2Machine, end: End) -> End:
         """Have a machine ended, unless that is to be already; returns why.
 
         That it has never answered is known before another one is bought in its place.
@@ -244,9 +246,9 @@ class Fleet:
             member.doom = end
         return member.doom
 
-    def _leave(self, member: Member, end: End) -> None:
+    def _leave(self, member: EC2Machine, end: End) -> None:
         """Forget a machine, and tell of its end."""
-        member.enter(Phase.GONE)
+        member.enter(LifePhase.GONE)
         if (connection := member.connection) is not None:
             connection.rounds.stopping = True
             connection.machine.transport.close()  # which ends an exchange that nobody will answer
@@ -261,13 +263,13 @@ class Fleet:
         with self._lock:
             self.members.pop(member.name, None)
 
-    def _learn_of_end(self, instance: Instance) -> None:
+    def _learn_of_end(self, instance: EC2Instance) -> None:
         """Tell, once, of a machine that has ended while no controller looked: its row may wait for that."""
         name = self._name(instance)
         if instance.id not in self._gone and name not in self.members:
             self._tell(name, instance, life.unattended(instance))
 
-    def _tell(self, name: str, instance: Instance | None, end: End) -> None:
+    def _tell(self, name: str, instance: EC2Instance | None, end: End) -> None:
         """Tell of an end, at the time up to which AWS bills: by our clock, and for the bill by AWS's."""
         ahead = self.ec2.clock_ahead
         ended_at = (instance.ended_at if instance is not None else None) or time.time() + ahead
@@ -288,7 +290,7 @@ class Fleet:
             prepare()
         waiting = {}
         for each in list(self.members.values()):
-            if each.phase is Phase.BOOTING and each.connection is None and (host := self._address(each)):
+            if each.phase is LifePhase.BOOTING and each.connection is None and (host := self._address(each)):
                 waiting[each.name] = host
         port = self.config.ssh_port
         up = waiting.keys() if self.config.jump_host else answering({n: (h, port) for n, h in waiting.items()})
@@ -305,17 +307,17 @@ class Fleet:
                 continue
             member.connection.rounds.start()
 
-    def _address(self, member: Member) -> str | None:
+    def _address(self, member: EC2Machine) -> str | None:
         if member.instance is None:
             return None
         return member.instance.public if self.config.address == "public" else member.instance.private
 
     # -- what becomes of a machine
 
-    def _judge(self, member: Member) -> None:
+    def _judge(self, member: EC2Machine) -> None:
         """Bring a machine on in its life, and give it up where it takes too long."""
         connection = member.connection
-        if member.phase is Phase.UP and connection is not None:
+        if member.phase is LifePhase.UP and connection is not None:
             if connection.leaving is not None and member.release is None:
                 member.release = connection.leaving
                 self.launcher.shortages.reclaimed(member.offering, connection.leaving)
@@ -323,26 +325,26 @@ class Fleet:
                 member.release = "it was being given up already"
             if member.release is not None:
                 connection.machine.is_closing = True
-                member.enter(Phase.DRAINING)
+                member.enter(LifePhase.DRAINING)
                 connection.rounds.wake()
         if member.doom is None and (end := self._due_end(member)) is not None:
             self._doom(member, end)
         if member.doom is not None and member.instance is None and self.launcher.withdraw(member):
             self._leave(member, member.doom)
 
-    def _due_end(self, member: Member) -> End | None:
+    def _due_end(self, member: EC2Machine) -> End | None:
         """Why a machine is to be ended now; None: it is not."""
         phase, reason, connection = member.phase, member.release, member.connection
-        if phase is Phase.DRAINING and member.is_empty:
+        if phase is LifePhase.DRAINING and member.is_empty:
             leaves = connection is not None and connection.leaving is not None
             return End("preempted" if leaves else None, reason or "it was given up")
-        is_new = phase in (Phase.ORDERED, Phase.PENDING, Phase.BOOTING) and not member.is_adopted
+        is_new = phase in (LifePhase.ORDERED, LifePhase.PENDING, LifePhase.BOOTING) and not member.is_adopted
         if reason is not None and is_new:  # it never had a job
             return End(None, reason)
         deadline = self.config.absence_deadline
         if phase in AT_WORK and member.silence() > deadline:
             return End("node_failure", f"it has not been reached for {format_time(deadline)}: {member.trouble}")
-        if phase is Phase.UP and connection is not None and member.seconds_of_no_use() > deadline:
+        if phase is LifePhase.UP and connection is not None and member.seconds_of_no_use() > deadline:
             return End("node_failure", f"it has taken no jobs for {format_time(deadline)}: {connection.machine.note}")
         late = life.overdue(phase, member.seconds, self.config.boot_seconds, member.trouble)
         return End("node_failure", late) if late is not None else None
@@ -368,7 +370,7 @@ class Fleet:
             refused = self.ec2.terminate(list(by_id))
         except EC2Error as error:
             self._complaints.begin(what, error)
-            if error.trouble is Trouble.SILENCE:
+            if error.trouble is AWSTrouble.SILENCE:
                 raise
             for each in doomed:
                 each.asked_at = now
@@ -379,7 +381,7 @@ class Fleet:
                 each.refusal.failed(f"{id} cannot be ended, and is paid for: {life.remedied(refused[id])}")
             else:
                 each.refusal.succeeded()
-                each.enter(Phase.TERMINATING)
+                each.enter(LifePhase.TERMINATING)
         if refused:
             self._complaints.begin(what, next(iter(refused.values())))
         else:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.boot import Batch
-from lading.hooks.ec2.client import CREDENTIALS, EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.boot import LaunchBatch
+from lading.hooks.ec2.client import CREDENTIALS, EC2, AWSTrouble, EC2Error, EC2Instance
 from lading.hooks.ec2.identity import Identity
-from lading.hooks.ec2.life import End, Phase
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.life import End, LifePhase
+from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Bucket, Shortages
 from lading.scheduling.catalogue import bundled
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SECONDS_UNTIL_ASKED_AGAIN = 3.0
 # Between rounds while something is to be asked for, and else, seconds.
 SHORT_PAUSE, LONG_PAUSE = 0.25, 5.0
-NOT_THERE = Phase.ORDERED, Phase.UNKNOWN
+NOT_THERE = LifePhase.ORDERED, LifePhase.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Unanswered:
     :param due: on the monotonic clock; it is repeated when EC2 was asked after that what there is
     """
 
-    batch: Batch
+    batch: LaunchBatch
     parameters: Mapping[str, Any]
     due: float
 
@@ -60,10 +60,10 @@ class Launcher:
     ec2: EC2
     identity: Identity
     scope: str
-    members: dict[str, Member]
-    leave: Callable[[Member, End], None]
+    members: dict[str, EC2Machine]
+    leave: Callable[[EC2Machine, End], None]
     shortages: Shortages = field(default_factory=Shortages)
-    batches: deque[Batch] = field(default_factory=deque)
+    batches: deque[LaunchBatch] = field(default_factory=deque)
     unanswered: dict[str, Unanswered] = field(default_factory=dict)
     looked_at: float | None = None
     no_api: str | None = None
@@ -73,16 +73,16 @@ class Launcher:
         self._asked: frozenset[str] = frozenset()  # the names of those for which it is asked at this moment
         self._requests, self._instances = Bucket(REQUESTS), Bucket(INSTANCES)
 
-    def order(self, batches: Sequence[Batch]) -> None:
+    def order(self, batches: Sequence[LaunchBatch]) -> None:
         """Ask for these from the next round on."""
         self.batches.extend(batches)
 
-    def withdraw(self, member: Member) -> bool:
+    def withdraw(self, member: EC2Machine) -> bool:
         """Do not ask for a machine; returns whether that is not too late, for EC2 may be about to launch it."""
         with self._lock:
-            if member.phase is not Phase.ORDERED or member.name in self._asked:
+            if member.phase is not LifePhase.ORDERED or member.name in self._asked:
                 return False
-            member.enter(Phase.GONE)
+            member.enter(LifePhase.GONE)
             return True
 
     @property
@@ -115,12 +115,12 @@ class Launcher:
                 self.batches.appendleft(batch)
                 return
 
-    def _waiting(self, batch: Batch) -> list[Member]:
+    def _waiting(self, batch: LaunchBatch) -> list[EC2Machine]:
         """Those of a batch that are still wanted."""
         found = [self.members.get(each.name) for each in batch.orders]
         return [each for each in found if each is not None and each.phase in NOT_THERE]
 
-    def _may_ask(self, batch: Batch) -> bool:
+    def _may_ask(self, batch: LaunchBatch) -> bool:
         if self.shortages.paused is not None:
             return False
         now = time.monotonic()
@@ -139,7 +139,7 @@ class Launcher:
             elif looked_at > each.due and self.shortages.held is None and self._may_ask(each.batch):
                 self._ask(each.batch)
 
-    def _ask(self, batch: Batch) -> None:
+    def _ask(self, batch: LaunchBatch) -> None:
         before = self.unanswered.get(batch.token)
         with self._lock:
             batch = batch if before is not None else self._wanted(batch)
@@ -155,28 +155,28 @@ class Launcher:
         finally:
             self._asked = frozenset()
 
-    def _wanted(self, batch: Batch) -> Batch:
+    def _wanted(self, batch: LaunchBatch) -> LaunchBatch:
         """A batch that EC2 was never asked for, without what is not wanted any more."""
         names = {each.name for each in self._waiting(batch)}
-        found = Batch(tuple(each for each in batch.orders if each.name in names)) if names else batch
+        found = LaunchBatch(tuple(each for each in batch.orders if each.name in names)) if names else batch
         for each in self._waiting(found):
             each.token = found.token
         return found
 
-    def _answered(self, batch: Batch, found: Sequence[Instance]) -> None:
+    def _answered(self, batch: LaunchBatch, found: Sequence[EC2Instance]) -> None:
         self.unanswered.pop(batch.token, None)
         self.shortages.launched(batch.offering)
         self._note(batch, found)
 
-    def _parameters(self, batch: Batch) -> dict[str, Any]:
+    def _parameters(self, batch: LaunchBatch) -> dict[str, Any]:
         kind, zone, _ = batch.offering
         image = self.ec2.image(self.arch(kind))
         zones = self.shortages.zones = self.ec2.zones()
         if zone is not None and zone not in zones:
             words = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(zones))}"
-            raise EC2Error(Trouble.PERMANENT, "InvalidSubnetID.NotFound", words)
+            raise EC2Error(AWSTrouble.PERMANENT, "InvalidSubnetID.NotFound", words)
         if not (there := self.shortages.open_subnets(zone)):
-            raise EC2Error(Trouble.CAPACITY, "", str(self.shortages.missing(batch.offering)))
+            raise EC2Error(AWSTrouble.CAPACITY, "", str(self.shortages.missing(batch.offering)))
         root = self.ec2.picture(image).root if self.ec2.config.disk else ""
         return boot.request(self.ec2.config, self.identity, self.scope, batch, image, there[0], root)
 
@@ -188,7 +188,7 @@ class Launcher:
         known = bundled().types.get(kind)
         return known.arch if known is not None else self.ec2.arch(kind)
 
-    def _note(self, batch: Batch, found: Sequence[Instance]) -> None:
+    def _note(self, batch: LaunchBatch, found: Sequence[EC2Instance]) -> None:
         """Know what was launched; what was not is left."""
         by_index = {each.index: each for each in found}
         for index, order in enumerate(batch.orders):
@@ -197,16 +197,16 @@ class Launcher:
                 continue
             if instance is not None:
                 member.describe(instance, self.ec2.clock_ahead)
-                member.enter(Phase.PENDING)
+                member.enter(LifePhase.PENDING)
             else:
                 words = f"EC2 had capacity for {len(found)} of {len(batch.orders)} that were asked for together"
-                error = EC2Error(Trouble.CAPACITY, "", words)
+                error = EC2Error(AWSTrouble.CAPACITY, "", words)
                 self.shortages.refused(batch.offering, error)
                 self.leave(member, End("no_capacity", words))
 
-    def _refused(self, batch: Batch, parameters: Mapping[str, Any] | None, error: EC2Error) -> None:
+    def _refused(self, batch: LaunchBatch, parameters: Mapping[str, Any] | None, error: EC2Error) -> None:
         """:param parameters: None: EC2 was not asked yet, for what they are made of could not be"""
-        if error.trouble is Trouble.SILENCE:
+        if error.trouble is AWSTrouble.SILENCE:
             for each in self._waiting(batch):
                 each.note = str(error)
             if parameters is None:
@@ -214,14 +214,14 @@ class Launcher:
             else:
                 self._expect(batch, parameters)
                 for each in self._waiting(batch):
-                    each.enter(Phase.UNKNOWN)
+                    each.enter(LifePhase.UNKNOWN)
             raise error
         self.shortages.refused(batch.offering, error, boot.subnet_of(parameters) if parameters is not None else None)
         if batch.token in self.unanswered and parameters is not None and CREDENTIALS.fullmatch(error.code):
             # What the credentials refuse now says nothing of the request before, which may have launched machines.
             self._expect(batch, parameters)
             return
-        if error.trouble is Trouble.THROTTLE:
+        if error.trouble is AWSTrouble.THROTTLE:
             if batch.token not in self.unanswered:
                 self.batches.appendleft(batch)
             for each in self._waiting(batch):
@@ -231,14 +231,14 @@ class Launcher:
         log.warning("EC2 does not launch %s in %s (%s): %s", *batch.offering, error)
         self._end(self._waiting(batch), str(error))
 
-    def _expect(self, batch: Batch, parameters: Mapping[str, Any]) -> None:
+    def _expect(self, batch: LaunchBatch, parameters: Mapping[str, Any]) -> None:
         """Repeat a request later."""
         self.unanswered[batch.token] = Unanswered(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
-    def _end(self, members: Sequence[Member], words: str) -> None:
+    def _end(self, members: Sequence[EC2Machine], words: str) -> None:
         for each in members:
             with self._lock:
                 if each.phase not in NOT_THERE:
                     continue
-                each.enter(Phase.GONE)
+                each.enter(LifePhase.GONE)
             self.leave(each, End("no_capacity", words))

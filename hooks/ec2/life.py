@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from lading.hooks.ec2.client import EC2Error, Instance
+from lading.hooks.ec2.client import EC2Error, EC2Instance
 from lading.scheduling.machine_words import SPOT
 from lading.scheduling.text.units import format_time
 
 
-class Phase(str, Enum):
+class LifePhase(str, Enum):
     """Where a machine is in its life."""
 
     ORDERED = "ordered"
@@ -31,7 +31,7 @@ class Phase(str, Enum):
 
 
 # How long a phase may take, seconds; a machine boots within a multiple of what its table says.
-LONGEST = {Phase.ORDERED: 600.0, Phase.UNKNOWN: 900.0, Phase.PENDING: 600.0}
+LONGEST = {LifePhase.ORDERED: 600.0, LifePhase.UNKNOWN: 900.0, LifePhase.PENDING: 600.0}
 LEAST_BOOT = 600.0
 BOOTS = 5
 # EC2 may not describe yet what it has just launched, and for a moment not what it has described before, seconds:
@@ -54,19 +54,19 @@ class End:
     words: str
 
 
-def overdue(phase: Phase, seconds: float, boot_seconds: float, trouble: str | None) -> str | None:
+def overdue(phase: LifePhase, seconds: float, boot_seconds: float, trouble: str | None) -> str | None:
     """Why a machine that has been in a phase for so long is given up, in words; None: it is not.
 
     :param trouble: what keeps it from answering, in words
     """
-    longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is Phase.BOOTING else LONGEST.get(phase)
+    longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
     if longest is None or seconds <= longest:
         return None
     why = f": {trouble}" if trouble else ""
     return f"it was {phase.value} for more than {format_time(int(longest))}{why}"
 
 
-def ended(instance: Instance) -> End | None:
+def ended(instance: EC2Instance) -> End | None:
     """The end of a machine that nobody here has ended, as EC2 describes it; None: it lives."""
     if instance.lives:
         return None
@@ -76,7 +76,7 @@ def ended(instance: Instance) -> End | None:
     return End("node_failure", f"the machine is {instance.state}{said}")
 
 
-def unattended(instance: Instance) -> End:
+def unattended(instance: EC2Instance) -> End:
     """The end of a machine that no controller saw coming: what is stored of it says no more than that it was there."""
     end = ended(instance)
     words = f"it ended while no controller looked: {end.words if end is not None else instance.state}"

@@ -13,9 +13,9 @@ from typing import Any
 
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.bills import Bills, Life
-from lading.hooks.ec2.client import EC2, EC2Error, Instance
+from lading.hooks.ec2.client import EC2, EC2Error, EC2Instance
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
 from lading.hooks.files.atomic import write_atomically
@@ -26,7 +26,7 @@ from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, 
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 
 # A month of a volume in hours, and what a public IPv4 address costs in all regions, USD per hour:
 # https://aws.amazon.com/ebs/pricing/ https://aws.amazon.com/vpc/pricing/
@@ -40,7 +40,7 @@ MOST_BYTES = 2**16
 SECONDS_BETWEEN_LOOKS = 30.0
 
 
-class Offers:
+class EC2Offers:
     """What can be bought. ``round`` waits for AWS, so it has a thread of its own, for which no machine waits.
 
     :param folder: for prices, which outlive this process
@@ -89,7 +89,7 @@ class Offers:
             )
         self.bills.round()
 
-    def bill(self, name: str, instance: Instance, ended_at: float) -> None:
+    def bill(self, name: str, instance: EC2Instance, ended_at: float) -> None:
         """Have a bill made out for a machine that has ended, where its price has changed with time: for one on spot
         of which no file says the price.
         """
@@ -136,7 +136,7 @@ class Offers:
             found["public IPv4"] = USD_PER_ADDRESS
         return tuple((name, usd) for name, usd in sorted(found.items()) if usd)
 
-    def charge(self, members: Iterable[Member]) -> None:
+    def charge(self, members: Iterable[EC2Machine]) -> None:
         """Bring up to date what machines cost: spot prices change, and of one that was found it may not be known."""
         known = {} if self._catalogue is None else self._catalogue.types
         for each in members:
@@ -160,7 +160,7 @@ class Offers:
         if shortages.any:
             types = {name: _short(kind, shortages) for name, kind in types.items()}
         most = dict.fromkeys(types, config.max_per_type) if config.max_per_type else {}
-        limits = Limits(
+        limits = InstanceLimits(
             min(config.max_instances, there + 1) if shortages.is_in_doubt else config.max_instances,
             {name: number for name, number in most.items() if number is not None},
             usd_per_hour=config.max_usd_per_hour,

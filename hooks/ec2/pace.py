@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lading.hooks.ec2.client import STATE_CODE, EC2Error, Trouble
+from lading.hooks.ec2.client import STATE_CODE, AWSTrouble, EC2Error
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.quotas import quota
 from lading.scheduling.reasons import Reason, because
@@ -52,7 +52,7 @@ class Concern(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AWSRefusal:
     """What AWS means by an error code, or by the code of the reason for which a machine has ended.
 
     :param code: a pattern of it; messages change, so what is known by its words has a row for the rest of its code
@@ -78,116 +78,116 @@ PROFILE = r"Invalid IAM Instance Profile"
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
 REFUSALS = (
-    Refusal("InsufficientFreeAddressesInSubnet", Concern.SUBNET, SECONDS_WITHOUT_CAPACITY, ADDRESSES),
-    Refusal(
+    AWSRefusal("InsufficientFreeAddressesInSubnet", Concern.SUBNET, SECONDS_WITHOUT_CAPACITY, ADDRESSES),
+    AWSRefusal(
         "InvalidParameterValue", Concern.SUBNET, SECONDS_WITHOUT_CAPACITY, ADDRESSES, r"free (ipv[46] )?addresses",
     ),
-    Refusal("InvalidParameterValue", Concern.ACCOUNT, SECONDS_UNTIL_KNOWN, "mend `instance_profile`", PROFILE),
-    Refusal(r"InvalidSubnetID\..*|InvalidSubnet", Concern.SUBNET, SECONDS_UNTIL_MENDED, "mend `subnets` of the table"),
-    Refusal("InsufficientVolumeCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY),
-    Refusal("InsufficientAddressCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY),
-    Refusal(
+    AWSRefusal("InvalidParameterValue", Concern.ACCOUNT, SECONDS_UNTIL_KNOWN, "mend `instance_profile`", PROFILE),
+    AWSRefusal(r"InvalidSubnetID\..*|InvalidSubnet", Concern.SUBNET, SECONDS_UNTIL_MENDED, "mend `subnets`"),
+    AWSRefusal("InsufficientVolumeCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY),
+    AWSRefusal("InsufficientAddressCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY),
+    AWSRefusal(
         "InvalidParameterCombination", Concern.ACCOUNT, FIRST_HOLD,
         "the account's plan has only images of the free tier: name such in `ami`, or change the plan",
         "image is not eligible for free tier",
     ),
-    Refusal(
+    AWSRefusal(
         "InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED,
         "the account's plan has only types of the free tier: name such in `instance_types`, or change the plan",
         "free tier",
     ),
-    Refusal(
+    AWSRefusal(
         "InvalidParameterCombination|InvalidParameterValue|Unsupported|UnsupportedOperation", Concern.TYPE,
         SECONDS_UNTIL_MENDED, "the image does not suit the type: give another one in `ami`, or leave the type out "
         "(`exclude_types`)", r"\bENA\b|enhanced networking|UEFI|boot mode|architecture|NitroTPM",
     ),
-    Refusal(
+    AWSRefusal(
         r"InvalidParameter\w*|Unsupported\w*", Concern.CAPACITY_TYPE, SECONDS_UNTIL_MENDED,
         "give another image in `ami`, or take `capacity_type = \"on-demand\"`",
         "spot instance requests are not supported for this ami",
     ),
-    Refusal("InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED, "leave the type out (`exclude_types`)"),
-    Refusal(
+    AWSRefusal("InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED, "exclude the type (`exclude_types`)"),
+    AWSRefusal(
         "Unsupported", Concern.TYPE_IN_ZONE, SECONDS_NOT_OFFERED, "",
         r"not supported in (your|the) requested availability zone|availability zone is (no longer supported|currently "
         "constrained)",
     ),
-    Refusal(
-        "Unsupported", Concern.TYPE, SECONDS_NOT_OFFERED, "leave the type out (`exclude_types`)",
+    AWSRefusal(
+        "Unsupported", Concern.TYPE, SECONDS_NOT_OFFERED, "exclude the type (`exclude_types`)",
         "not supported in (this|the|your requested) region",
     ),
-    Refusal(
+    AWSRefusal(
         "Unsupported|UnsupportedOperation", Concern.TYPE, SECONDS_UNTIL_MENDED,
         "the image is a product of AWS Marketplace that is not for this type: give another one in `ami`, or leave the "
         "type out (`exclude_types`)", "aws marketplace",
     ),
-    Refusal(
-        "Unsupported|UnsupportedOperation", Concern.TYPE, SECONDS_UNTIL_MENDED, "leave the type out (`exclude_types`)",
+    AWSRefusal(
+        "Unsupported|UnsupportedOperation", Concern.TYPE, SECONDS_UNTIL_MENDED, "exclude the type (`exclude_types`)",
         "instance type does not support|ebs-optimized instances are not supported",
     ),
     # "The requested configuration is currently not supported": the type or how it is bought, there or anywhere.
-    Refusal(
+    AWSRefusal(
         "Unsupported|UnsupportedOperation", Concern.OFFERING, SECONDS_UNTIL_MENDED,
         "if no type can be launched, see whether the tenancy of the subnets' VPC is `default`",
     ),
-    Refusal(
+    AWSRefusal(
         "AuthFailure.ServiceLinkedRoleCreationNotPermitted", Concern.CAPACITY_TYPE, SECONDS_UNTIL_MENDED,
         "make the role once, by `aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`",
     ),
-    Refusal(
+    AWSRefusal(
         "PendingVerification", Concern.ACCOUNT, FIRST_HOLD,
         "AWS verifies the account for this region, which takes up to 4 hours; after that write to its support",
     ),
-    Refusal("OptInRequired", Concern.ACCOUNT, FIRST_HOLD, "subscribe the account to EC2, or enable the region"),
-    Refusal(
+    AWSRefusal("OptInRequired", Concern.ACCOUNT, FIRST_HOLD, "subscribe the account to EC2, or enable the region"),
+    AWSRefusal(
         "UnauthorizedOperation|AccessDenied|AccessDeniedException", Concern.ACCOUNT, FIRST_HOLD,
         "a service control policy of the organization forbids it: its administrator has to allow it",
         "service control policy",
     ),
-    Refusal(
+    AWSRefusal(
         "UnauthorizedOperation|AccessDenied|AccessDeniedException", Concern.ACCOUNT, FIRST_HOLD,
         "widen the permissions boundary of the site's role", "permissions boundary",
     ),
-    Refusal(
+    AWSRefusal(
         "UnauthorizedOperation|AccessDenied|AccessDeniedException", Concern.ACCOUNT, FIRST_HOLD,
         "allow what `airflow lading check SITE --policy` prints",
     ),
-    Refusal("RequestExpired|ExpiredToken|ExpiredTokenException", Concern.ACCOUNT, FIRST_HOLD, "the credentials have "
+    AWSRefusal("RequestExpired|ExpiredToken|ExpiredTokenException", Concern.ACCOUNT, FIRST_HOLD, "the credentials have "
             "expired, or the clock of this machine is wrong: renew the one, or mend the other"),
-    Refusal(
+    AWSRefusal(
         "AuthFailure|InvalidClientTokenId|UnrecognizedClientException|Blocked", Concern.ACCOUNT, FIRST_HOLD,
         "mend the credentials of the connection that `aws_conn_id` names",
     ),
-    Refusal(r"InvalidAMIID\..*", Concern.TYPE, FIRST_HOLD, "mend `ami` of the table"),
-    Refusal(
+    AWSRefusal(r"InvalidAMIID\..*", Concern.TYPE, FIRST_HOLD, "mend `ami` of the table"),
+    AWSRefusal(
         r"InvalidGroup\..*|InvalidKeyPair\..*|InvalidSecurityGroupID\..*", Concern.ACCOUNT, FIRST_HOLD,
         "mend the table of the site",
     ),
-    Refusal("", Concern.ACCOUNT, FIRST_HOLD),  # what boto3 or the table says: no credentials, no region
+    AWSRefusal("", Concern.ACCOUNT, FIRST_HOLD),  # what boto3 or the table says: no credentials, no region
     # Of the reasons for which machines end: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
-    Refusal(
+    AWSRefusal(
         r"Server\.(InsufficientInstanceCapacity|SpotInstance(Termination|Shutdown)|InternalError)", Concern.OFFERING,
         SECONDS_WITHOUT_CAPACITY,
     ),
-    Refusal(
+    AWSRefusal(
         r"(Client\.)?(VolumeLimitExceeded|MaxIOPSLimitExceeded)", Concern.VOLUMES, FIRST_HOLD,
         "raise the quotas of EBS storage and its IOPS in Service Quotas, delete volumes that are not used, or lower "
         "`disk`",
     ),
-    Refusal(
+    AWSRefusal(
         r"Client\.InvalidParameter\w*", Concern.ACCOUNT, FIRST_HOLD,
         "the volumes cannot be made as the image says: give another one in `ami`",
     ),
-    Refusal(
+    AWSRefusal(
         r"Client\.(InternalError|InvalidSnapshot\.NotFound)", Concern.ACCOUNT, FIRST_HOLD,
         "the volumes cannot be made: let the site's credentials use the KMS key of the image, and see that its "
         "snapshots are there",
     ),
 )  # fmt: skip
-UNKNOWN = Refusal(".*", Concern.OFFERING, SECONDS_WITHOUT_CAPACITY)
+UNKNOWN = AWSRefusal(".*", Concern.OFFERING, SECONDS_WITHOUT_CAPACITY)
 
 
-def refusal(code: str, words: str) -> Refusal:
+def refusal(code: str, words: str) -> AWSRefusal:
     """What a refusal concerns; what is unknown concerns the offering alone."""
     return next((each for each in REFUSALS if each.meets(code, words)), UNKNOWN)
 
@@ -246,16 +246,16 @@ class Shortages:
         :param subnet: in which it was to be; None: it did not come to that
         """
         kind, _, capacity_type = offering
-        if error.trouble is Trouble.CAPACITY:
+        if error.trouble is AWSTrouble.CAPACITY:
             self.offerings[offering] = time.time() + SECONDS_WITHOUT_CAPACITY, str(error)
-        elif error.trouble is Trouble.QUOTA:
+        elif error.trouble is AWSTrouble.QUOTA:
             self.quotas[quota(kind, capacity_type)] = time.time() + SECONDS_OVER_QUOTA, str(error)
-        elif error.trouble is Trouble.THROTTLE:
+        elif error.trouble is AWSTrouble.THROTTLE:
             self._throttle.failed(f"AWS takes no more requests for now: {error}")
-        elif error.trouble is Trouble.PERMANENT:
+        elif error.trouble is AWSTrouble.PERMANENT:
             self._refused(offering, refusal(error.code, error.words), str(error), subnet)
 
-    def _refused(self, offering: Offering, found: Refusal, said: str, subnet: str | None = None) -> None:
+    def _refused(self, offering: Offering, found: AWSRefusal, said: str, subnet: str | None = None) -> None:
         """Hold what a refusal concerns, and nothing else."""
         kind, zone, capacity_type = offering
         words, until = f"{said}; {found.remedy}" if found.remedy else said, time.time() + found.seconds

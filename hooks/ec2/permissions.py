@@ -12,8 +12,8 @@ from math import inf
 from typing import Any
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.boot import Batch
-from lading.hooks.ec2.client import EC2, EC2Error, Trouble, translated
+from lading.hooks.ec2.boot import LaunchBatch
+from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, translated
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.prices import specified
@@ -249,7 +249,7 @@ def _request(
     config: EC2Config, identity: Identity, launch: Launch, image: str, subnet: str, root: str
 ) -> dict[str, Any]:
     """The request for a machine of the site, which launches nothing."""
-    batch = Batch((Order("check", launch),))
+    batch = LaunchBatch((Order("check", launch),))
     parameters = boot.request(config, identity, "check", batch, image, subnet, root)
     del parameters["ClientToken"]  # the request of the next check may be another
     return {**parameters, "DryRun": True}
@@ -294,7 +294,7 @@ def _asked(action: str, ask: Callable[[], Any]) -> Check:
         # Of what there is not EC2 complains only to those who may end it.
         if error.code and error.code not in (DRY, *NO_SUCH_INSTANCE):
             return Check(action, False, str(error))
-        if error.trouble is Trouble.SILENCE:
+        if error.trouble is AWSTrouble.SILENCE:
             return Check(action, False, error.words)
         if not error.code:
             words = f"{USELESS}: {error}; mend the connection that `aws_conn_id` names, or `region`"

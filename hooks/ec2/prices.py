@@ -60,7 +60,7 @@ FAMILIES: tuple[dict[str, str], ...] = (
 Usd = Annotated[float, Field(ge=LEAST_USD, le=MOST_USD)]
 
 
-class Kept(Written):
+class CachedPrices(Written):
     """What is kept on disk.
 
     :ivar at: epoch seconds of the answers
@@ -167,7 +167,7 @@ class Prices:
                 self.trouble = f"the spot prices could not be asked: {error}"
             self._spot_at = now
 
-    def _ask(self, now: float) -> Kept:
+    def _ask(self, now: float) -> CachedPrices:
         """The types of the zones, and the prices of the region, as far as AWS says them; what is missing is noted.
 
         :raises OSError: it does not say what the zones have
@@ -180,7 +180,7 @@ class Prices:
             self.trouble = f"AWS's prices could not be asked: {error}"
         if not usd and self._kept is not None:
             usd, at = self._kept.usd, self._kept.at
-        return Kept(region=self.ec2.region, at=at, usd=usd, zones=zones)
+        return CachedPrices(region=self.ec2.region, at=at, usd=usd, zones=zones)
 
     def _ask_usd(self) -> dict[str, float]:
         """:raises ValueError: there are no prices in the answers"""
@@ -242,10 +242,10 @@ def specified(config: EC2Config) -> Catalogue:
     return Catalogue({name: kind for name, kind in found.types.items() if kind.arch in config.ami})
 
 
-def load(file: Path, region: str) -> Kept | None:
+def load(file: Path, region: str) -> CachedPrices | None:
     """What was kept for a region; None: nothing that can be used."""
     try:
-        found = Kept(**checked(Kept, parsed(read_regular(file, MOST_BYTES))))
+        found = CachedPrices(**checked(CachedPrices, parsed(read_regular(file, MOST_BYTES))))
     except (OSError, NotReadable, ValueError):
         return None
     return found if found.region == region else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from lading.hooks.api_tunnel.direct import DirectTunnel
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, matching
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.machines.connection import Connection
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.machines.machine import Machine
@@ -82,7 +82,7 @@ class Connector:
     folder: Path
     logs: Path
 
-    def connect(self, member: Member, host: str) -> Connection:
+    def connect(self, member: EC2Machine, host: str) -> Connection:
         """The connection to a machine at an address, whose rounds have not begun.
 
         :raises ValueError: what leads there is not valid

@@ -14,15 +14,15 @@ from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.ec2 import account, boot, permissions
 from lading.hooks.ec2.client import EC2, EC2Error
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.life import End
+from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.market import kept_roots, launchable
-from lading.hooks.ec2.member import Member
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, Depot, ElasticSite, Found, Holding, Observation, Order, join
+from lading.hooks.site import Check, ElasticSite, Holding, ListedInstance, Observation, Order, StagingArea, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
@@ -53,14 +53,14 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         self._is_closed = False
 
     @cached_property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> EC2Fleet:
         """What there is, as EC2 and the machines say."""
         from airflow.configuration import conf
 
         logs = Path(conf.get("logging", "base_log_folder"))
         ours = identities(conf.get("core", "fernet_key", fallback=""))
         api = execution_api(self.config.api_url)
-        return Fleet(self.name, self.scope, self.config, EC2(self.config), ours, api, self.folder, logs)
+        return EC2Fleet(self.name, self.scope, self.config, EC2(self.config), ours, api, self.folder, logs)
 
     @cached_property
     def rounds(self) -> Rounds:
@@ -169,7 +169,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 connection.machine.tracker.ask_back(asked)
                 connection.rounds.wake()
 
-    def depot(self, location: str) -> Depot:
+    def depot(self, location: str) -> StagingArea:
         if (connection := self._connection(location)) is None:
             raise LookupError(location)
         return connection.depot()
@@ -196,12 +196,12 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         fleet.offers.round()
         return fleet.offers.market(fleet.launcher.shortages)
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[ListedInstance]:
         ours = [each.deployment for each in self.fleet.identities]
         there = self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
         ahead = self.fleet.ec2.clock_ahead
         return [
-            Found(
+            ListedInstance(
                 each.tags.get(boot.SITE, ""),
                 boot.named(each.tags, each.index) or each.id,
                 each.id,
@@ -272,7 +272,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
             list(pool.map(lambda each: each.let_go("hand_over", deadline), connections))
 
-    def _end(self, member: Member, how: str) -> None:
+    def _end(self, member: EC2Machine, how: str) -> None:
         """Let a machine go: with its jobs, or when those that run have ended; or end its jobs alone."""
         if self.config.terminate_on_shutdown:
             member.release = member.release or STOPPED

@@ -51,7 +51,7 @@ class TableModel(BaseModel):
         return value
 
 
-def words(fault: Any, unknown: str = "'{}' is unknown") -> str:
+def describe_fault(fault: Any, unknown: str = "'{}' is unknown") -> str:
     """One of pydantic's findings as a sentence.
 
     :param unknown: what is said of a key that is no field, with braces for it
@@ -87,7 +87,7 @@ def each_of(name: str, tables: object, model: type[Model], make: Callable[[Model
             found.append(make(model(**table)))
         except ValidationError as error:
             unknown = f"{{}} is unknown; the keys are: {', '.join(model.model_fields)}"
-            faults += [f"[[{name}]] {number}: {words(each, unknown)}" for each in error.errors()]
+            faults += [f"[[{name}]] {number}: {describe_fault(each, unknown)}" for each in error.errors()]
         except ValueError as error:
             faults.append(f"[[{name}]] {number}: {error}")
     if faults:

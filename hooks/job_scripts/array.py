@@ -22,13 +22,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lading.hooks.batch.native import once, over
-from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request
+from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem, Profile
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.local_script import interpreter
 from lading.hooks.job_scripts.run import RunRecord, after_submission
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.steps import Put, Run
+from lading.hooks.ssh.answer import CommandResult
+from lading.hooks.ssh.steps import Put, RunCommand
 
 MEMBERS, NAME = "members", "name"
 # Native directives that no array can have. PBS Pro: "cannot submit non-rerunable Array Job".
@@ -89,14 +89,14 @@ class Shared:
 
     group: str
     shell: str
-    request: Request
+    request: BatchJobRequest
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Shared:
-        return cls(**{**fields, "request": Request(**fields["request"])})
+        return cls(**{**fields, "request": BatchJobRequest(**fields["request"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,12 @@ class RunArray:
         contents = {name: text.encode(errors="surrogateescape") for name, text in texts.items()}
         return Put(self.folder, contents, (layout.WRAPPER,))
 
-    def submit(self, system: BatchSystem) -> Run:
+    def submit(self, system: BatchSystem) -> RunCommand:
         """Submit it, unless that was done already; either way, what has come of it is said."""
         words = system.submit(f"{self.folder}/{layout.WRAPPER}")
-        return Run(["/bin/sh", "-c", _SUBMIT, "lading", self.folder, *words], limit=layout.SUBMIT_LIMIT)
+        return RunCommand(["/bin/sh", "-c", _SUBMIT, "lading", self.folder, *words], limit=layout.SUBMIT_LIMIT)
 
-    def after(self, record: RunRecord, answer: Answer, system: BatchSystem, now: float) -> RunRecord:
+    def after(self, record: RunRecord, answer: CommandResult, system: BatchSystem, now: float) -> RunRecord:
         """One of its runs after it was tried to submit it.
 
         :param answer: to :meth:`submit`
@@ -169,9 +169,9 @@ def attempt(record: RunRecord) -> str:
     return f"{record.folder}/attempt.{record.attempt}"
 
 
-def taken(records: Sequence[RunRecord]) -> Run:
+def taken(records: Sequence[RunRecord]) -> RunCommand:
     """Ask of each run whether its next attempt was made already, ``taken`` or ``free``."""
-    return Run(["/bin/sh", "-c", _TAKEN], stdin="".join(f"{attempt(each)}\n" for each in records).encode())
+    return RunCommand(["/bin/sh", "-c", _TAKEN], stdin="".join(f"{attempt(each)}\n" for each in records).encode())
 
 
 def form(
@@ -202,7 +202,7 @@ def form(
     return array, [replace(record, array=folder, index=number) for number, record in enumerate(records, 1)]
 
 
-def _script(folder: str, request: Request, shell: str, system: BatchSystem, profile: Profile) -> str:
+def _script(folder: str, request: BatchJobRequest, shell: str, system: BatchSystem, profile: Profile) -> str:
     # What is submitted by itself is submitted from its run's folder.
     workdir = re.fullmatch(r"\$(\w+)", system.variables["WORKDIR"])
     lines = _SCRIPT.format(

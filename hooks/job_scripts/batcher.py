@@ -17,7 +17,7 @@ from dataclasses import replace
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.job_scripts.array import RunArray, form, key
-from lading.hooks.job_scripts.look import Sighting, held
+from lading.hooks.job_scripts.look import RunSighting, held
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite, jobname
 from lading.hooks.ssh.answer import TransportError
@@ -50,7 +50,7 @@ class Batcher:
         newest = max(self._came.values(), default=0.0)
         return bool(self._arrays) or time.monotonic() < newest + WINDOW[1]
 
-    def advance(self, records: Sequence[RunRecord], offsets: Mapping[str, int] | None = None) -> list[Sighting]:
+    def advance(self, records: Sequence[RunRecord], offsets: Mapping[str, int] | None = None) -> list[RunSighting]:
         """Go on with runs as :meth:`RunSite.advance` does, and submit those together that have been gathered."""
         before = self._gathered(records)
         sightings = self.site.advance(before, offsets, arrays=list(self._arrays.values()))

@@ -27,11 +27,11 @@ from pathlib import PurePosixPath
 
 from lading.hooks.batch.native import once, over
 from lading.hooks.batch.outcome import Sentinel
-from lading.hooks.batch.system import BatchSystem, Profile, Request
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem, Profile
 from lading.hooks.job_scripts.local_script import interpreter
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
 from lading.hooks.ssh.answer import whole_number
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.steps import RunCommand
 
 WRAPPER = "lading.sh"
 JOB, EXIT, OUTPUT, BATCH_LOG, CANCELLED, EPILOGUE = "job", "exit", "output", "batch.log", "cancelled", "epilogue"
@@ -211,21 +211,21 @@ def output(script: JobScript, folder: str) -> str | None:
     return str(PurePosixPath(folder, stdout))
 
 
-def submit(system: BatchSystem, folder: str, attempt: int) -> Run:
+def submit(system: BatchSystem, folder: str, attempt: int) -> RunCommand:
     """Submit, unless that attempt has been made already; either way, what has come of it is said."""
     words = system.submit(f"{folder}/{WRAPPER}")
     command = ["/bin/sh", "-c", _SUBMIT, "lading", folder, str(attempt), *words]
-    return Run(command, folder=folder, limit=SUBMIT_LIMIT)
+    return RunCommand(command, folder=folder, limit=SUBMIT_LIMIT)
 
 
-def cancel(folders: Sequence[str]) -> Run:
+def cancel(folders: Sequence[str]) -> RunCommand:
     """Let nothing begin any more."""
-    return Run(["/bin/sh", "-c", _CANCEL, "lading", *folders])
+    return RunCommand(["/bin/sh", "-c", _CANCEL, "lading", *folders])
 
 
-def claim(folder: str, what: str, who: str) -> Run:
+def claim(folder: str, what: str, who: str) -> RunCommand:
     """Claim something that one may do only; whoever has it is said."""
-    return Run(["/bin/sh", "-c", _CLAIM, "lading", folder, what, who])
+    return RunCommand(["/bin/sh", "-c", _CLAIM, "lading", folder, what, who])
 
 
 def _wrapper(
@@ -261,7 +261,7 @@ def _wrapper(
     return whole
 
 
-def refuse_arrays(request: Request, system: BatchSystem) -> None:
+def refuse_arrays(request: BatchJobRequest, system: BatchSystem) -> None:
     """Refuse a native directive that makes an array: which elements there are is to be known.
 
     :raises JobScriptError: there is one

@@ -15,9 +15,9 @@ from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Get, Run, Step
-from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import Get, RemoteStep, RunCommand
+from lading.hooks.ssh.tails import FilePart, Parts
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 # So many submissions in one exchange, so that it ends in time where each takes a second.
@@ -29,7 +29,7 @@ MOST_OUTPUT = 2**24
 
 
 @dataclass(frozen=True)
-class Sighting:
+class RunSighting:
     """A run after a look at it.
 
     :param output: what its output file holds from the asked offset on, as far as it was asked for and fits
@@ -52,7 +52,7 @@ class Reached(Protocol):
     trouble: Trouble
 
 
-class Look:
+class RunLook:
     """One exchange, and what follows from its answers.
 
     :param user: name at the site
@@ -91,11 +91,11 @@ class Look:
         self.due = [*ending, *starting[: min(MOST_SUBMITTED - len(ending), room)]]
         self.held = starting[room:]
 
-    def done(self) -> list[Sighting]:
+    def done(self) -> list[RunSighting]:
         new = {each.token: replace(each, reason=held(self.site.profile.profile)) for each in self.held}
         steps = self._steps()
         if not steps:
-            return [Sighting(new.get(each.token, each)) for each in self.records]
+            return [RunSighting(new.get(each.token, each)) for each in self.records]
         timeout = TIMEOUT + QUESTION_LIMIT * sum(name in ("status", "accounting") for name, _ in steps)
         timeout += layout.SUBMIT_LIMIT if self.due or self.arrays else 0
         answers = dict(zip(steps, self.site.transport.exchange(list(steps.values()), timeout), strict=True))
@@ -109,7 +109,7 @@ class Look:
             new |= {record.token: looked_up(record, jobs.jobs, self.site.system) for record in self.lost}
         new |= self._known(jobs, answers)
         outputs = self._outputs(answers.get(("outputs", "")))
-        seen = [outputs.get(each.token, Sighting(each)) for each in self.records]
+        seen = [outputs.get(each.token, RunSighting(each)) for each in self.records]
         return [replace(each, record=new.get(each.record.token, each.record)) for each in seen]
 
     def _room(self, starting: Sequence[RunRecord]) -> int:
@@ -117,13 +117,13 @@ class Look:
         room = self.site.profile.profile.room(len(self.known) + sum(map(len, self.arrays.values())))
         return sum(jobs <= room for jobs in accumulate(each.jobs for each in starting))
 
-    def _steps(self) -> dict[tuple[str, str], Step]:
+    def _steps(self) -> dict[tuple[str, str], RemoteStep]:
         system = self.site.system
-        steps: dict[tuple[str, str], Step] = {}
+        steps: dict[tuple[str, str], RemoteStep] = {}
         if self.known or self.lost:
-            steps["status", ""] = Run(self._query.command, limit=QUESTION_LIMIT)
+            steps["status", ""] = RunCommand(self._query.command, limit=QUESTION_LIMIT)
         if accounting := self._accounting():
-            steps["accounting", ""] = Run(accounting, limit=QUESTION_LIMIT)
+            steps["accounting", ""] = RunCommand(accounting, limit=QUESTION_LIMIT)
         if self.known:
             steps["files", ""] = self._files
         for record in self.due:
@@ -135,12 +135,12 @@ class Look:
             steps["outputs", ""] = self._parts
         return steps
 
-    def _elements(self, answers: Mapping[tuple[str, str], Answer]) -> dict[str, RunRecord]:
+    def _elements(self, answers: Mapping[tuple[str, str], CommandResult]) -> dict[str, RunRecord]:
         new = {}
         for array, elements in self.arrays.items():
             put, answer = answers["put", array.folder], answers["submit", array.folder]
             if put.status != 0:
-                answer = Answer(None, "", put.words)
+                answer = CommandResult(None, "", put.words)
             for record in elements:
                 new[record.token] = array.after(record, answer, self.site.system, self.now)
         return new
@@ -154,7 +154,7 @@ class Look:
     def _parts(self) -> Parts:
         # All together fit into an exchange, however many there are.
         most = max(4096, min(2**18, MOST_OUTPUT // max(1, len(self.shown))))
-        return Parts([Part(str(record.output), self.offsets[record.token]) for record in self.shown], most)
+        return Parts([FilePart(str(record.output), self.offsets[record.token]) for record in self.shown], most)
 
     def _accounting(self) -> list[str] | None:
         if not self.gone or self.site.options.accounting == "off":
@@ -166,7 +166,7 @@ class Look:
     def _query(self) -> StatusQuery:
         return StatusQuery(self.site.system, self.user, _ids(self.known), by_name=bool(self.lost))
 
-    def _jobs(self, answer: Answer | None) -> Statuses | None:
+    def _jobs(self, answer: CommandResult | None) -> Statuses | None:
         """What the batch system says; None: it was not asked, or has not answered."""
         if answer is None:
             return None
@@ -179,7 +179,7 @@ class Look:
         self.site.trouble.note(f"site {self.site.name}: {self.site.system.name}", fault)
         return found
 
-    def _known(self, jobs: Statuses | None, answers: Mapping[tuple[str, str], Answer]) -> dict[str, RunRecord]:
+    def _known(self, jobs: Statuses | None, answers: Mapping[tuple[str, str], CommandResult]) -> dict[str, RunRecord]:
         if not self.known:
             return {}
         what = f"site {self.site.name}: files of runs"
@@ -213,7 +213,7 @@ class Look:
             for record in self.known
         }
 
-    def _outputs(self, answer: Answer | None) -> dict[str, Sighting]:
+    def _outputs(self, answer: CommandResult | None) -> dict[str, RunSighting]:
         if answer is None:
             return {}
         parts = self._parts
@@ -222,10 +222,10 @@ class Look:
             contents = [content or b"" for content in parts.contents(answer)]
         except TransportError as error:
             self.site.trouble.begin(what, error)
-            return {each.token: Sighting(each, more=True) for each in self.shown}
+            return {each.token: RunSighting(each, more=True) for each in self.shown}
         self.site.trouble.end(what)
         read = zip(self.shown, contents, strict=True)
-        return {each.token: Sighting(each, content, len(content) >= parts.most) for each, content in read}
+        return {each.token: RunSighting(each, content, len(content) >= parts.most) for each, content in read}
 
 
 def held(profile: Profile) -> str:

@@ -29,7 +29,7 @@ from lading.hooks.batch.directives import COMMON_RESOURCES
 from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
 from lading.hooks.files import text_file
-from lading.hooks.files.table_model import Texts, directive_value, remote_path, words
+from lading.hooks.files.table_model import Texts, describe_fault, directive_value, remote_path
 from lading.hooks.job_scripts.properties import JobProperties, PropertyError
 from lading.scheduling.text import toml
 from lading.scheduling.text.printable import shortened
@@ -88,7 +88,7 @@ class SiteProfile:
                 kind, Profile(**fields), JobProperties.of_sections((common | resources).items(), attributes.items())
             )
         except ValidationError as error:
-            raise ProfileError(f"{where}: {'; '.join(map(words, error.errors()))}") from None
+            raise ProfileError(f"{where}: {'; '.join(map(describe_fault, error.errors()))}") from None
         except PropertyError as error:
             raise ProfileError(f"{where}: {error}") from None
 
@@ -112,7 +112,7 @@ class SiteOptions(BatchSiteConfig):
         try:
             return cls(**{name: table[name] for name in cls.model_fields if name in table})
         except ValidationError as error:
-            raise ProfileError(f"{where}: {'; '.join(map(words, error.errors()))}") from None
+            raise ProfileError(f"{where}: {'; '.join(map(describe_fault, error.errors()))}") from None
 
 
 # The keys of a table that say how the site is reached and followed.

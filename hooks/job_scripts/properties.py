@@ -73,7 +73,7 @@ class JobProperties:
         """
         return cls(
             _unique((resource_key(key), value) for key, value in resources),
-            _unique((attribute_key(key), None if value is None else in_words(value)) for key, value in attributes),
+            _unique((attribute_key(key), None if value is None else format_value(value)) for key, value in attributes),
         )
 
     def over(self, lower: JobProperties) -> JobProperties:
@@ -90,10 +90,10 @@ class JobProperties:
     def placeholders(self) -> dict[str, str]:
         """The value of every property that has one, as it stands in a script. A resource counts before an attribute."""
         attributes = {key: value for key, value in self.attributes.items() if value is not None}
-        return attributes | {key: in_words(value) for key, value in self.resources.items() if given(value)}
+        return attributes | {key: format_value(value) for key, value in self.resources.items() if given(value)}
 
 
-def in_words(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as it stands in a script."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -73,7 +73,7 @@ class Saved:
     elements: Sequence[dict[str, Any]] = ()
 
 
-class Keeper(Protocol):
+class RunKeeper(Protocol):
     """Who keeps runs, as :class:`lading.hooks.job_scripts.hook.BatchHook` does."""
 
     @property
@@ -120,7 +120,7 @@ class JobRun(futures.Future[int]):
     asks, or the one that the runs of a hook share.
     """
 
-    def __init__(self, hook: Keeper, key: str, saved: Saved) -> None:
+    def __init__(self, hook: RunKeeper, key: str, saved: Saved) -> None:
         super().__init__()
         self._waiters = Waiters(self._watch)
         self._is_resolved = False

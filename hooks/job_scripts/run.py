@@ -16,7 +16,7 @@ from lading.hooks.batch.status_query import plain_name
 from lading.hooks.batch.system import ArrayRange, BatchSystem, NativeJob, SubmitError
 from lading.hooks.job_scripts import layout
 from lading.hooks.polling.outside_clock import least_ahead
-from lading.hooks.ssh.answer import Answer, whole_number
+from lading.hooks.ssh.answer import CommandResult, whole_number
 from lading.hooks.ssh.backoff import pause
 
 RunState = Literal["queued", "submitted", "running", "succeeded", "failed", "cancelled"]
@@ -238,7 +238,7 @@ class SiteReport:
     cancelled: bool = False
 
 
-def after_submission(record: RunRecord, answer: Answer, system: BatchSystem, now: float) -> RunRecord:
+def after_submission(record: RunRecord, answer: CommandResult, system: BatchSystem, now: float) -> RunRecord:
     """The run after it was tried to submit it, or looked up what has come of that.
 
     :param answer: to :func:`lading.hooks.job_scripts.layout.submit`

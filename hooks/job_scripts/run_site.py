@@ -24,14 +24,14 @@ from lading.hooks.cleanup.cleaning import clean_cluster
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.array import RunArray
-from lading.hooks.job_scripts.look import Look, Sighting
+from lading.hooks.job_scripts.look import RunLook, RunSighting
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import TransportError, whole_number
-from lading.hooks.ssh.steps import Put, Remove, Run
-from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.steps import Put, Remove, RunCommand
+from lading.hooks.ssh.tails import FilePart, Parts
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class RunSite:
         offsets: Mapping[str, int] | None = None,
         now: float | None = None,
         arrays: Sequence[RunArray] = (),
-    ) -> list[Sighting]:
+    ) -> list[RunSighting]:
         """Go on with runs in one exchange: submit those that are due, look at the others.
 
         What cannot be asked changes nothing. Runs that share an array are not submitted before they are in one.
@@ -190,10 +190,10 @@ class RunSite:
         now = time.time() if now is None else now
         try:
             user, root = self.login()
-            sightings = Look(self, user, root, records, dict(offsets or {}), now, arrays).done()
+            sightings = RunLook(self, user, root, records, dict(offsets or {}), now, arrays).done()
         except TransportError as error:
             self.trouble.begin(LOOKING, error)
-            return [Sighting(record, more=True) for record in records]
+            return [RunSighting(record, more=True) for record in records]
         self.trouble.end(LOOKING)
         self._press([sighting.record for sighting in sightings])
         hopeless = [sighting.record for sighting in sightings if sighting.record.hopeless]
@@ -223,7 +223,7 @@ class RunSite:
         else:
             self.trouble.end(what)
 
-    def _given_up(self, sightings: list[Sighting], hopeless: Sequence[RunRecord]) -> list[Sighting]:
+    def _given_up(self, sightings: list[RunSighting], hopeless: Sequence[RunRecord]) -> list[RunSighting]:
         """The runs when those that will never start were taken out of the batch system, and have failed."""
         what = f"site {self.name}: jobs that will never start are still there"
         try:
@@ -251,7 +251,10 @@ class RunSite:
         going = {record.job_id: record for record in living if record.job_id is not None and not record.ended}
         if ids := list(going):
             noted = {each.token: Cancellation(*each.submission, each.name) for each in going.values()}
-            note, order = canceller.note(self._work_dir, noted), Run(self.system.cancel(ids), limit=QUESTION_LIMIT)
+            note, order = (
+                canceller.note(self._work_dir, noted),
+                RunCommand(self.system.cancel(ids), limit=QUESTION_LIMIT),
+            )
             kept, answer = self.transport.exchange([note, order], TIMEOUT + QUESTION_LIMIT)
             fault = None if kept.status == 0 else TransportError(kept.words)
             self.trouble.note(f"site {self.name}: what is cancelled could not be noted", fault)
@@ -316,7 +319,7 @@ class RunSite:
         return words.encode(errors="surrogateescape") + self._read(path, begin, LAST)
 
     def _read(self, path: str, offset: int, most: int) -> bytes:
-        step = Parts([Part(path, offset)], most)
+        step = Parts([FilePart(path, offset)], most)
         (answer,) = self.transport.exchange([step])
         return step.contents(answer)[0] or b""
 
@@ -326,7 +329,7 @@ class RunSite:
         :raises TransportError: it could not be read
         """
         paths = dict.fromkeys([f"{record.folder}/{layout.BATCH_LOG}", record.output])
-        step = Parts([Part(path, -LAST_WORDS) for path in paths if path])
+        step = Parts([FilePart(path, -LAST_WORDS) for path in paths if path])
         (answer,) = self.transport.exchange([step])
         texts = [(content or b"").decode(errors="replace").strip() for content in step.contents(answer)]
         return "\n".join(text for text in texts if text)

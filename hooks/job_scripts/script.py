@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lading.hooks.batch.directives import COMMON_RESOURCES, given
-from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request, Unsupported
+from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem, Profile, Unsupported
 from lading.hooks.files.file_names import fitting
-from lading.hooks.job_scripts.properties import REPLACED, JobProperties, JobScriptWarning, in_words, slip
-from lading.hooks.job_scripts.substitution import Filled, Substitution, SubstitutionError, alias
+from lading.hooks.job_scripts.properties import REPLACED, JobProperties, JobScriptWarning, format_value, slip
+from lading.hooks.job_scripts.substitution import SubstitutedText, Substitution, SubstitutionError, alias
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
@@ -76,7 +76,7 @@ class JobScript:
         script.properties = self.properties.over(lower)
         return script
 
-    def request(self) -> Request:
+    def request(self) -> BatchJobRequest:
         """What the script asks a batch system for.
 
         :raises JobScriptError: a resource has a value that is not valid
@@ -84,7 +84,7 @@ class JobScript:
         resources = {key: value for key, value in self.properties.resources.items() if given(value)}
         common: dict[str, Any] = {key: _common(key, resources[key]) for key in COMMON_RESOURCES if key in resources}
         native = {key: _native(key, value) for key, value in resources.items() if key not in COMMON_RESOURCES}
-        return Request(**common, native=native)
+        return BatchJobRequest(**common, native=native)
 
     def render(self, system: BatchSystem, profile: Profile | None = None) -> str:
         """The script as it is submitted.
@@ -197,7 +197,7 @@ class JobScript:
 
     def _fill(
         self, what: str, text: str, variables: Mapping[str, str], optional: tuple[str, ...] = COMMON_RESOURCES
-    ) -> Filled:
+    ) -> SubstitutedText:
         substitution = Substitution(self.properties.placeholders, variables, optional)
         for name in substitution.unknown(text):
             known = ", ".join(sorted(substitution.properties)) or "none"
@@ -219,7 +219,7 @@ def _common(key: str, value: object) -> str | int | ArrayRange:
     parse: Callable[[object], Any] = {"time": parse_time, "mem": parse_memory, "array": _array}.get(key, _whole)
     if key in ("jobname", "queue", "stdout", "stderr"):
         if isinstance(value, bool):
-            raise JobScriptError(f"{key} = {in_words(value)} is no text")
+            raise JobScriptError(f"{key} = {format_value(value)} is no text")
         return _one_line(key, str(value))
     if key == "nodes" and isinstance(value, (list, tuple)):
         raise JobScriptError(
@@ -255,7 +255,7 @@ def _native(key: str, value: object) -> str | bool:
     return _one_line(key, str(value))
 
 
-def _warn_of_slips(request: Request, system: BatchSystem) -> None:
+def _warn_of_slips(request: BatchJobRequest, system: BatchSystem) -> None:
     known = {*system.synonyms, *system.synonyms.values(), *_MEMORY.get(system.name, ())}
     for key, value in request.native.items():
         if value is False or key in known or key.replace("_", "-") in known or (meant := slip(key)) is None:
@@ -319,7 +319,7 @@ def _family(shebang: str) -> str | None:
     return _SHELLS.get(PurePosixPath(words[0]).name) if words else None
 
 
-def _preamble(shebang: str, request: Request, filled: Filled, system: BatchSystem) -> list[str]:
+def _preamble(shebang: str, request: BatchJobRequest, filled: SubstitutedText, system: BatchSystem) -> list[str]:
     """What is set before the body begins."""
     lines = _aliases(shebang, filled, system)
     if request.threads is not None:
@@ -333,7 +333,7 @@ def _preamble(shebang: str, request: Request, filled: Filled, system: BatchSyste
     return lines
 
 
-def _aliases(shebang: str, filled: Filled, system: BatchSystem) -> list[str]:
+def _aliases(shebang: str, filled: SubstitutedText, system: BatchSystem) -> list[str]:
     """Assignments for core variables that are taken apart and that the scheduler does not have."""
     for name in sorted(filled.computed):
         if _family(shebang) != "sh":

@@ -35,7 +35,7 @@ class SubstitutionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class SubstitutedText:
     """A text with everything put in.
 
     :param text: the text
@@ -68,7 +68,7 @@ class Substitution:
         """The names in placeholders ``{name!q}`` that are no properties: a shell would take them for plain text."""
         return sorted(set(_QUOTED.findall(text)) - {*self.properties, *self.optional})
 
-    def fill(self, text: str) -> Filled:
+    def fill(self, text: str) -> SubstitutedText:
         """Put everything in.
 
         :raises SubstitutionError: a value has characters that mean something to a shell and is not quoted by ``!q``
@@ -88,7 +88,7 @@ class Substitution:
             return match[0]
 
         filled = self._pattern().sub(replacement, text)
-        return Filled(filled, frozenset(computed), frozenset(aliases), frozenset(missing))
+        return SubstitutedText(filled, frozenset(computed), frozenset(aliases), frozenset(missing))
 
     def _pattern(self) -> re.Pattern[str]:
         names = "|".join(map(re.escape, sorted({*self.properties, *self.optional}))) or "(?!)"

@@ -18,7 +18,7 @@ from lading.hooks.files.open_files import with_first_limit
 from lading.hooks.files.permissions import make_private
 from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.server_secrets import without_secrets
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
@@ -82,7 +82,7 @@ class AgentHost:
     def __init__(
         self,
         spool: Spool,
-        rejected: Rejected,
+        rejected: RejectedFiles,
         scope: Sequence[str] = (),
         options: Sequence[str] = (),
         stamp: str | None = None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Depot, LocationState, Seen, join
+from lading.hooks.site import LocationState, Seen, StagingArea, join
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import DEFAULT_OS
@@ -85,10 +85,10 @@ class Connection:
             ends_at=self.machine.ends_at,
         )
 
-    def depot(self) -> Depot:
+    def depot(self) -> StagingArea:
         """Where files are kept there for its jobs."""
         machine = self.machine
-        return Depot(machine.host.ssh_conn_id, machine.transport, machine.root)
+        return StagingArea(machine.host.ssh_conn_id, machine.transport, machine.root)
 
     def hold(self, holds: Sequence[Hold]) -> None:
         """Have room held there."""

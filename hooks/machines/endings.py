@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lading.hooks.machines.tracker import Tracked, Tracker
+from lading.hooks.machines.tracker import MachineJobTracker, TrackedJob
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.scheduling.reasons import Reason, because
 
@@ -12,12 +12,12 @@ from lading.scheduling.reasons import Reason, because
 class Endings:
     """:param location: the name of the machine's location"""
 
-    def __init__(self, location: str, tracker: Tracker, event_buffer: EventBuffer) -> None:
+    def __init__(self, location: str, tracker: MachineJobTracker, event_buffer: EventBuffer) -> None:
         self.location = location
         self.tracker = tracker
         self.event_buffer = event_buffer
 
-    def end(self, job: Tracked, cause: str, words: str) -> None:
+    def end(self, job: TrackedJob, cause: str, words: str) -> None:
         """A job has ended, and its machine tells nothing of it."""
         end = {"event": "finished", "token": job.token, "at": time.time(), "cause": cause, "message": words}
         self.tracker.read(end)

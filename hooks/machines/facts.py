@@ -28,7 +28,7 @@ class FactsFile(Written):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MachineFacts:
     """What a machine has, since its last start.
 
     :param host: its name, as it calls itself
@@ -45,16 +45,16 @@ class Facts:
     capacity: Resources
 
 
-def load(file: Path) -> Facts | None:
+def load(file: Path) -> MachineFacts | None:
     """What was known before this process began; None: nothing."""
     with suppress(OSError, NotReadable, ValueError):
         found = checked(FactsFile, parsed(read_regular(file, MOST_BYTES)))
         amounts = found.pop("capacity")
-        return Facts(**found, capacity=Resources(amounts.cpus, amounts.memory, amounts.disk, amounts.gpus))
+        return MachineFacts(**found, capacity=Resources(amounts.cpus, amounts.memory, amounts.disk, amounts.gpus))
     return None
 
 
-def save(file: Path, facts: Facts) -> None:
+def save(file: Path, facts: MachineFacts) -> None:
     """:raises OSError: it cannot be written"""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(file, json.dumps(asdict(facts)))

@@ -21,7 +21,7 @@ from lading.hooks.machines.facts import RESIDENTS
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, Cleaned, Depot, Holding, Observation, Site, join
+from lading.hooks.site import Check, Cleaned, Holding, Observation, Site, StagingArea, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
@@ -125,7 +125,7 @@ class FixedSite(Site[SSHConfig], Holding):
                 end = min(end, time.monotonic() + SECONDS_FOR_OTHERS)
             time.sleep(0.02)
 
-    def depot(self, location: str) -> Depot:
+    def depot(self, location: str) -> StagingArea:
         return self.connections[location].depot()
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from lading.hooks.spool.hold import Hold
 
 
-class Holds:
+class HoldsToSend:
     """What is to be held, and dropped, in the next exchange. The controller calls it, and the thread of the machine.
 
     What does not arrive is asked for again, and what is not dropped runs out.

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from lading.hooks.api_tunnel import address
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.written import Text, Written, checked, parsed
-from lading.hooks.machines.facts import Facts
+from lading.hooks.machines.facts import MachineFacts
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.events import Amounts, Date, Name
 from lading.hooks.ssh.answer import TransportError
-from lading.hooks.ssh.session import Ended
+from lading.hooks.ssh.session import SessionEnded
 from lading.scheduling.machine_words import SPOT
 from lading.scheduling.resources import Resources
 
@@ -53,7 +53,7 @@ class HostAnswer(Written):
     note: Text | None = None
 
 
-class Refused(TransportError):
+class MachineRefused(TransportError):
     """The machine is reached, but its Lading and ours do not go together, or it cannot be used. Its jobs run on."""
 
 
@@ -67,7 +67,7 @@ class Introduction:
     :param note: what is wrong with the agent
     """
 
-    facts: Facts
+    facts: MachineFacts
     clock_ahead: float
     lives: bool
     drains: bool
@@ -97,8 +97,8 @@ def introduce(
     try:
         line = spool.begin(options, json.dumps(asked), asked["mark"], TIMEOUT)
         return read(line, asked_at, time.time())
-    except Ended as error:
-        raise Refused(f"Lading does not answer there: {' '.join(str(error).split())}") from error
+    except SessionEnded as error:
+        raise MachineRefused(f"Lading does not answer there: {' '.join(str(error).split())}") from error
 
 
 def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | None, *, look: bool) -> dict[str, Any]:
@@ -155,14 +155,14 @@ def read(line: str, asked_at: float, answered_at: float) -> Introduction:
     try:
         found: dict[str, Any] = checked(HostAnswer, parsed(line.encode(errors="replace")))
         if found.get("refused"):
-            raise Refused(found["refused"])
+            raise MachineRefused(found["refused"])
         if missing := [name for name in NEEDED if name not in found]:
             raise ValueError(f"it says no {', '.join(missing)}")
         capacity = Resources(**found["capacity"].model_dump())
     except ValueError as error:
         raise TransportError(f"what Lading answers there makes no sense: {error}") from error
     return Introduction(
-        Facts(found["host"], found["boot_id"], found["arch"], found["os"], capacity),
+        MachineFacts(found["host"], found["boot_id"], found["arch"], found["os"], capacity),
         seconds_ahead(found["now"], asked_at, answered_at),
         found.get("lives", False),
         found.get("drains", False),

@@ -20,10 +20,21 @@ from lading.hooks.files.permissions import make_private
 from lading.hooks.files.table_model import Amount, Count, CountOrZero, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
-from lading.hooks.site import Check, Cleaned, Depot, Holding, LocationState, Observation, PackedConfig, Seen, Site, join
+from lading.hooks.site import (
+    Check,
+    Cleaned,
+    Holding,
+    LocationState,
+    Observation,
+    PackedConfig,
+    Seen,
+    Site,
+    StagingArea,
+    join,
+)
 from lading.hooks.spool import server
 from lading.hooks.spool.hold import Hold
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.local_transport import ShellTransport
@@ -78,7 +89,7 @@ class LocalSite(Site[LocalConfig], Holding):
         super().__init__(name, config, folder)
         self.host = socket.gethostname()
         self.spool = Spool(folder)
-        self.rejected = Rejected(self.spool.rejected)
+        self.rejected = RejectedFiles(self.spool.rejected)
         self.agent_host = AgentHost(self.spool, self.rejected)
         self.closed = False
 
@@ -146,8 +157,8 @@ class LocalSite(Site[LocalConfig], Holding):
                 return batches, False
         return batches, True
 
-    def depot(self, location: str) -> Depot:
-        return Depot(self.host, ShellTransport(), str(self.spool.root.absolute()))
+    def depot(self, location: str) -> StagingArea:
+        return StagingArea(self.host, ShellTransport(), str(self.spool.root.absolute()))
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         self.spool.put([envelope.at(self.config) for envelope in envelopes.get(self.host, ())])

@@ -17,9 +17,9 @@ from lading.hooks.machines import facts, introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
 from lading.hooks.machines.endings import Endings
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
-from lading.hooks.machines.holds import Holds
-from lading.hooks.machines.introduction import Refused
-from lading.hooks.machines.tracker import Parcel, Tracked, Tracker
+from lading.hooks.machines.holds import HoldsToSend
+from lading.hooks.machines.introduction import MachineRefused
+from lading.hooks.machines.tracker import MachineJobTracker, Parcel, TrackedJob
 from lading.hooks.machines.writing import Writing
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.outside_clock import by_our_clock
@@ -27,7 +27,7 @@ from lading.hooks.polling.poll_interval import PollInterval
 from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
 from lading.hooks.spool.connection import Reply
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.reasons import because
@@ -80,9 +80,9 @@ class Machine:
         self.place = f"{host.ssh_conn_id!r} of site {site!r}"
         self.folder = folder
         self.facts = facts.load(folder / "facts.json")
-        self.tracker = Tracker()
-        self.holds = Holds()
-        self.rejected = Rejected(folder / "rejected")
+        self.tracker = MachineJobTracker()
+        self.holds = HoldsToSend()
+        self.rejected = RejectedFiles(folder / "rejected")
         self.event_buffer = EventBuffer()
         self.endings = Endings(host.ssh_conn_id, self.tracker, self.event_buffer)
         self.interval = PollInterval(config.poll_shortest, config.longest_poll)
@@ -182,14 +182,14 @@ class Machine:
             return self.config.poll_shortest
         return self.interval.pause(has_jobs=self.tracker.is_busy or bool(self.tracker.jobs))
 
-    def _introduce(self) -> Refused | None:
+    def _introduce(self) -> MachineRefused | None:
         """Ask what it has, and have its agent started; returns why that is refused there, which its jobs survive.
 
         :raises OSError: it has not answered
         """
         try:
             found = introduction.introduce(self.spool, self.config, self.host, self.api, self.owner)
-        except Refused as error:
+        except MachineRefused as error:
             self._fault = str(error)
             return error
         self._clock_ahead, self.drains, self.lives = found.clock_ahead, found.drains, found.lives
@@ -291,12 +291,12 @@ class Machine:
                 ready.append(self._parcel(job, envelope, upload.bind(envelope, f"{self.root}/bundles", job.bundle)))
         return ready
 
-    def _parcel(self, job: Tracked, envelope: Envelope, bound: Envelope) -> Parcel:
+    def _parcel(self, job: TrackedJob, envelope: Envelope, bound: Envelope) -> Parcel:
         return Parcel(job, envelope, bound.by_clock(self._clock_ahead), job.is_renewed)
 
     # -- what the answers say
 
-    def _note_removed(self, over: Collection[Tracked], files: Collection[str], reply: Reply) -> None:
+    def _note_removed(self, over: Collection[TrackedJob], files: Collection[str], reply: Reply) -> None:
         kept = frozenset(reply.kept)
         self.event_buffer.removed(file for file in files if file not in kept)
         gone = [job for job in over if f"logs/{job.token}" not in kept]

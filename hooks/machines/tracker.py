@@ -20,11 +20,11 @@ SECONDS_UNTIL_VANISHED = 300.0
 # Jobs that wait for an agent that takes none, is not there, or can write nothing, wait elsewhere after this, seconds.
 SECONDS_UNTIL_RETURNED = 60.0
 # What comes while a machine has enough in store comes together, within so many seconds at most.
-LONGEST_LEISURE = 0.25
+MAX_COALESCE_SECONDS = 0.25
 
 
 @dataclass(slots=True)
-class Tracked:
+class TrackedJob:
     """A job that was given to a machine.
 
     :param envelope: as long as it has not arrived there
@@ -61,17 +61,17 @@ class Parcel:
     :param sent: as it is sent: bound to its Dags, and with times by the machine's own clock
     """
 
-    job: Tracked
+    job: TrackedJob
     envelope: Envelope
     sent: Envelope
     is_renewed: bool
 
 
-class Tracker:
+class MachineJobTracker:
     """The jobs. The thread of the machine and the controller's may both call it."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, Tracked] = {}
+        self.jobs: dict[str, TrackedJob] = {}
         self._lock = threading.Lock()
         self._there: frozenset[str] = frozenset()
         self._waiting: frozenset[str] = frozenset()
@@ -90,12 +90,12 @@ class Tracker:
         """Take jobs, to be brought there."""
         with self._lock:
             for envelope in envelopes:
-                job = self.jobs.setdefault(envelope.token, Tracked(envelope.token))
+                job = self.jobs.setdefault(envelope.token, TrackedJob(envelope.token))
                 if job.returned and not job.acknowledged:
                     continue  # that it came back is not stored, so who gives it does not know: it is to go elsewhere
                 if job.returned:
                     self._there -= {job.token}
-                    job = self.jobs[job.token] = Tracked(job.token)
+                    job = self.jobs[job.token] = TrackedJob(job.token)
                 if not (job.started or job.ended):
                     job.is_renewed = envelope.token in self._there
                     job.envelope, job.log_path = envelope, envelope.log_path
@@ -140,7 +140,7 @@ class Tracker:
 
     # -- what the machine's thread calls
 
-    def on_the_way(self) -> list[tuple[Tracked, Envelope]]:
+    def on_the_way(self) -> list[tuple[TrackedJob, Envelope]]:
         """The jobs that are to be brought there, each with its envelope."""
         with self._lock:
             return [(job, job.envelope) for job in self.jobs.values() if job.envelope is not None]
@@ -161,7 +161,7 @@ class Tracker:
 
         That is half of the time for which its store lasts if jobs go on to end as fast as between the last two looks.
         """
-        return min(len(self._waiting) / self._pace / 2, LONGEST_LEISURE) if self._pace else 0.0
+        return min(len(self._waiting) / self._pace / 2, MAX_COALESCE_SECONDS) if self._pace else 0.0
 
     def arrived(self, parcels: Iterable[Parcel], there: frozenset[str], waiting: frozenset[str] = frozenset()) -> None:
         """These are there.
@@ -189,7 +189,7 @@ class Tracker:
         if event["event"] in hold.EVENTS:
             return
         with self._lock:
-            job = self.jobs.setdefault(event["token"], Tracked(event["token"]))
+            job = self.jobs.setdefault(event["token"], TrackedJob(event["token"]))
             if event["event"] in ("started", "finished"):
                 job.started, job.envelope = True, None
             if event["event"] == "finished":
@@ -199,7 +199,7 @@ class Tracker:
     def give_back(self, token: str) -> None:
         """A job has not begun there and will not."""
         with self._lock:
-            job = self.jobs.setdefault(token, Tracked(token))
+            job = self.jobs.setdefault(token, TrackedJob(token))
             job.envelope, job.ended, job.returned, job.log_done = None, True, True, True
 
     def stuck(self, tokens: frozenset[str]) -> None:
@@ -214,7 +214,7 @@ class Tracker:
             back, self._back = self._back, set()
         return sorted(back | self._stuck if time.monotonic() - self._stuck_since > SECONDS_UNTIL_RETURNED else back)
 
-    def vanished(self, there: Collection[str]) -> list[Tracked]:
+    def vanished(self, there: Collection[str]) -> list[TrackedJob]:
         """The jobs that were there and are not, of a machine that was started anew."""
         with self._lock:
             jobs = self.jobs.values()
@@ -229,25 +229,25 @@ class Tracker:
             for token, log_path in logs.items():
                 if not TOKEN.fullmatch(token):
                     continue
-                job = self.jobs.setdefault(token, Tracked(token))
+                job = self.jobs.setdefault(token, TrackedJob(token))
                 job.log_path = job.log_path or log_path
                 job.started = True
                 if token not in self._there and not job.ended:  # its end was stored by an earlier controller
                     job.ended = job.acknowledged = True
 
-    def in_turn(self, copied: Iterable[Tracked]) -> None:
+    def in_turn(self, copied: Iterable[TrackedJob]) -> None:
         """The logs of these were looked at: those of others come first the next time."""
         with self._lock:
             for job in copied:
                 if job.token in self.jobs:
                     self.jobs[job.token] = self.jobs.pop(job.token)
 
-    def over(self) -> list[Tracked]:
+    def over(self) -> list[TrackedJob]:
         """The jobs of which nothing is needed any more."""
         with self._lock:
             return [job for job in self.jobs.values() if job.ended and job.acknowledged and job.log_done]
 
-    def forget(self, jobs: Iterable[Tracked]) -> None:
+    def forget(self, jobs: Iterable[TrackedJob]) -> None:
         """Forget jobs that are over; one that was given anew meanwhile is another."""
         with self._lock:
             for job in jobs:

@@ -5,7 +5,7 @@ The node agent of such a machine cannot say so, for all that it says is a file t
 
 from __future__ import annotations
 
-from lading.hooks.machines.tracker import Tracker
+from lading.hooks.machines.tracker import MachineJobTracker
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.spool.connection import Reply
 from lading.scheduling.reasons import because
@@ -25,7 +25,7 @@ class Writing:
         """Whether it is to be tried: it has failed, or jobs wait there of which none has begun since the last look."""
         self._waiting: frozenset[str] = frozenset()
 
-    def look(self, reply: Reply, tracker: Tracker, event_buffer: EventBuffer) -> None:
+    def look(self, reply: Reply, tracker: MachineJobTracker, event_buffer: EventBuffer) -> None:
         """Take in an answer, and say of the jobs that wait there why they do."""
         stands_still = bool(reply.waiting) and self._waiting <= reply.waiting
         self._waiting = reply.waiting

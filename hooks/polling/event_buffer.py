@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from lading.hooks.spool import events
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.scheduling.reasons import Reason
 
 _NUMBER = re.compile(r"\d+")
@@ -20,7 +20,7 @@ def _kept(reason: Reason) -> tuple[object, ...]:
     return (reason.group, _NUMBER.sub("", str(text)), *map(_kept, reason.also))
 
 
-class Waits(Protocol):
+class BufferedWait(Protocol):
     """A job that waits.
 
     :param told: the reason that was reported last
@@ -53,7 +53,7 @@ class EventBuffer:
         with self._lock:
             self._items.append((event, [] if file is None else [file]))
 
-    def tell_reason(self, job: Waits, reason: Reason, **more: str) -> None:
+    def tell_reason(self, job: BufferedWait, reason: Reason, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
         One of the same codes, sites and limits is the same, but for a batch system's own words: what is told is a row
@@ -88,7 +88,7 @@ class EventBuffer:
         self._seen.add(file)
         return new
 
-    def new(self, files: Mapping[str, bytes], rejected: Rejected) -> Iterator[tuple[dict[str, Any], str | None]]:
+    def new(self, files: Mapping[str, bytes], rejected: RejectedFiles) -> Iterator[tuple[dict[str, Any], str | None]]:
         """The events of files that were not read before, each with the file whose last one it is.
 
         :param rejected: keeps what is no event

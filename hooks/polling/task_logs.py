@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.answer import CommandResult
+from lading.hooks.ssh.tails import FilePart, Parts
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ class TaskLogs:
 
     def question(self, jobs: Sequence[Logged]) -> Parts:
         """What is new in the logs of these jobs, of which there is one at least."""
-        return Parts([Part(*part) for part in self.parts(jobs)], MOST_LOG_BYTES // len(jobs))
+        return Parts([FilePart(*part) for part in self.parts(jobs)], MOST_LOG_BYTES // len(jobs))
 
     def parts(self, jobs: Iterable[Logged]) -> list[tuple[str, int]]:
         """The logs of these jobs, each with how many bytes of it have been copied."""
         return [(f"{self.folder(job.token)}/{job.log_path}", self.copies.offset(job.token)) for job in jobs]
 
-    def copy(self, jobs: Sequence[Logged], question: Parts, answer: Answer) -> None:
+    def copy(self, jobs: Sequence[Logged], question: Parts, answer: CommandResult) -> None:
         """Add what is new to the copies."""
         self.add(jobs, question.contents(answer), question.most)
 

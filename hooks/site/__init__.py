@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from lading.hooks.site.check import Check, Cleaned
 from lading.hooks.site.config import PackedConfig, RemoteConfig, SiteConfig, taking_unnamed
-from lading.hooks.site.depot import Depot
 from lading.hooks.site.observation import LocationState, Observation, Seen, alike, check_location, join
-from lading.hooks.site.site import ElasticSite, Found, Holding, Order, Site
+from lading.hooks.site.site import ElasticSite, Holding, ListedInstance, Order, Site
+from lading.hooks.site.staging_area import StagingArea

@@ -11,7 +11,7 @@ from pydantic import Field, PlainValidator, StrictBool, field_validator, model_v
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.stage_addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY
 from lading.scheduling.resources import Resources
@@ -67,7 +67,7 @@ class SiteConfig(TableModel):
         "then; without it once a second.",
     )
 
-    attempts: Annotated[Attempts, PlainValidator(Attempts.parse)] | None = Field(
+    attempts: Annotated[AttemptSchedule, PlainValidator(AttemptSchedule.parse)] | None = Field(
         None,
         description="How often room is looked for where [jobs start together](gangs.md) whose hints do not say it, and "
         'when: a number, or `{pauses = ["15m", "15m", "30m", "1h"], count = 5, timeout = "10m"}`, which is what it is '

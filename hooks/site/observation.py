@@ -11,7 +11,7 @@ from typing import Any
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.printable import shortened
@@ -127,7 +127,13 @@ def check_market(market: Market | MachineMarket) -> None:
     number, nothing = (int, float), type(None)
     valid: dict[str, Any] = {"idle_seconds": number, "held": (Reason, nothing)}
     if isinstance(market, MachineMarket):
-        valid |= {"catalogue": Catalogue, "limits": Limits, "policy": str, "min_instances": int, "boot_seconds": number}
+        valid |= {
+            "catalogue": Catalogue,
+            "limits": InstanceLimits,
+            "policy": str,
+            "min_instances": int,
+            "boot_seconds": number,
+        }
         valid |= {"images": Mapping}
     else:
         valid |= {"capacity": Resources, "overhead": int, "most": int}

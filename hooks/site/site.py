@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from lading.hooks.site.check import Check, Cleaned
 from lading.hooks.site.config import SiteConfig
-from lading.hooks.site.depot import Depot
 from lading.hooks.site.observation import Observation
+from lading.hooks.site.staging_area import StagingArea
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
@@ -162,7 +162,7 @@ class Site(ABC, Generic[Config]):
         """
         return None
 
-    def depot(self, location: str) -> Depot | None:
+    def depot(self, location: str) -> StagingArea | None:
         """Where input files are kept for the jobs of a location; None: nothing can be brought there.
 
         :raises LookupError: the location is not there, or was not reached yet
@@ -245,7 +245,7 @@ class Holding(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedInstance:
     """Something that was launched, as whoever sells it lists it, whether or not a controller knows of it.
 
     :param site: by which it was launched; it may not be in the sites file any more
@@ -309,7 +309,7 @@ class ElasticSite(Site[Config]):
         """
         return None
 
-    def found(self) -> Sequence[Found] | None:
+    def found(self) -> Sequence[ListedInstance] | None:
         """All that lives and was launched for this deployment, asked of its seller; None: there is no such list.
 
         It needs no controller, and disturbs none.

@@ -16,7 +16,7 @@ from lading.hooks.spool import server
 from lading.hooks.spool.events import LATEST, Date, Name
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.answer import TransportError
-from lading.hooks.ssh.session import Ended, Session
+from lading.hooks.ssh.session import Session, SessionEnded
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -121,7 +121,7 @@ class SpoolConnection:
         try:
             try:
                 line = self._said(text, timeout)
-            except Ended:
+            except SessionEnded:
                 if not was_open:
                     raise
                 self.close()
@@ -149,7 +149,7 @@ class SpoolConnection:
         self.close()
         try:
             return self._begun(options, text.encode() + b"\n", timeout).hear(mark, timeout)
-        except Ended:
+        except SessionEnded:
             self.close()
             raise
         except TransportError as error:

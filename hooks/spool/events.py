@@ -77,7 +77,7 @@ class Started(Written):
     node: Name = ""
 
 
-class Waiting(Written):
+class JobWaiting(Written):
     """Why a job waits."""
 
     event: Literal["waiting"]
@@ -257,7 +257,7 @@ class TermsFile(Written):
     keep_failed: Seconds = 0.0
 
 
-KINDS: dict[str, type[Written]] = {"started": Started, "waiting": Waiting, "located": Located, "finished": Finished}
+KINDS: dict[str, type[Written]] = {"started": Started, "waiting": JobWaiting, "located": Located, "finished": Finished}
 KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}
 # What comes from a site itself, and from no file: a job that runs must not be given back by anybody who can write one.
 OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released, "billed": Billed}

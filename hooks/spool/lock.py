@@ -7,7 +7,7 @@ import os
 import time
 
 from lading.hooks.files.regular_file import NotReadable, open_regular
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 
 # Somebody who only asks whether an agent lives may hold the lock for a moment.
@@ -19,7 +19,7 @@ def lock(spool: Spool) -> int | None:
     try:
         descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
     except NotReadable as error:
-        Rejected(spool.rejected).move(spool.lock, error)
+        RejectedFiles(spool.rejected).move(spool.lock, error)
         descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:

@@ -27,7 +27,7 @@ REMEMBERED = 1000
 LONGEST_NOTE = 300
 
 
-class Rejected:
+class RejectedFiles:
     """The files that could not be read.
 
     :param folder: where they are kept; None: nowhere, as what is in them lies elsewhere

@@ -9,14 +9,14 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from lading.hooks.spool.tokens import TOKEN, checked
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RunCommand
 
 # What can be said of a job that is to be taken back: it is out, it has begun, it is not there.
 FATES = "removed", "begun", "absent"
 
 
-def place(root: str, names: Sequence[str]) -> Run:
+def place(root: str, names: Sequence[str]) -> RunCommand:
     """Move envelopes into the inbox, but not those of jobs that have begun: they must not run twice.
 
     What holds them is removed when all of them are there.
@@ -36,20 +36,20 @@ def place(root: str, names: Sequence[str]) -> Run:
             f'if [ $# -ge {most} ]; then mv -f -- "$@" ../../spool/inbox/ || exit; set --; fi; done; '
             f'if [ $# -gt 0 ]; then mv -f -- "$@" ../../spool/inbox/ || exit; fi; cd .. && rmdir {name}) || exit'
         )
-    return Run(f"cd -- {shlex.quote(root)} || exit\n" + "\n".join(texts))
+    return RunCommand(f"cd -- {shlex.quote(root)} || exit\n" + "\n".join(texts))
 
 
-def take_back(root: str, tokens: Iterable[str]) -> Run:
+def take_back(root: str, tokens: Iterable[str]) -> RunCommand:
     """Take jobs back that nobody has begun; tell of each whether that is so, or it has begun, or is not there."""
     words = " ".join(map(checked, tokens))
-    return Run(
+    return RunCommand(
         f"cd -- {shlex.quote(root)}/spool || exit\nfor each in {words}; do\n"
         'if rm -- "inbox/$each.json" 2>/dev/null; then echo "removed $each"\n'
         'elif [ -e "jobs/$each" ]; then echo "begun $each"; else echo "absent $each"; fi; done'
     )
 
 
-def taken_back(answer: Answer) -> dict[str, str]:
+def taken_back(answer: CommandResult) -> dict[str, str]:
     """By token, ``removed``, ``begun`` or ``absent``.
 
     :raises TransportError: it is not known

@@ -23,13 +23,13 @@ from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.tokens import checked
-from lading.scheduling.matching.waiting import HINTS, Waiting
+from lading.scheduling.matching.waiting import HINTS, WaitingJob
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
     from lading.hooks.spool.agent_config import SiteDefaults
     from lading.hooks.spool.hold import Hold
-    from lading.hooks.spool.rejected import Rejected
+    from lading.hooks.spool.rejected import RejectedFiles
 
 # So much is read of an envelope, and of a request to the agent, bytes.
 MOST_ENVELOPE_BYTES = 16 * 2**20
@@ -84,9 +84,9 @@ class Envelope:
         """The same with its times by a clock that is so many seconds before ours."""
         return replace(self, queued_at=self.queued_at + ahead, expires_at=self.expires_at + ahead)
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitingJob:
         """The job as placement sees it."""
-        return Waiting(
+        return WaitingJob(
             name=self.token,
             resources=self.resources,
             priority=self.priority,
@@ -264,7 +264,7 @@ class Spool:
         """Wake the agent; without one nothing happens, it will look when it starts."""
         Bell(self.bell).ring()
 
-    def journal(self, rejected: Rejected | None = None) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    def journal(self, rejected: RejectedFiles | None = None) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
         """The batches of events in order, each with its file, which the reader deletes when it has stored them.
 
         What is no event, as in a batch that a power cut has torn, is set aside; the others of the file count.
@@ -294,10 +294,10 @@ class Spool:
                 rejected.keep(path.name, b"\n".join(line for line, _ in faults), faults[0][1])
             yield path, found
 
-    def _rejected(self) -> Rejected:
-        from lading.hooks.spool.rejected import Rejected
+    def _rejected(self) -> RejectedFiles:
+        from lading.hooks.spool.rejected import RejectedFiles
 
-        return Rejected(self.rejected)
+        return RejectedFiles(self.rejected)
 
     def log_is_full(self) -> bool:
         """Whether the agent's log should be parted from now on."""

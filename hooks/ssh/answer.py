@@ -9,7 +9,7 @@ MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """What a command said.
 
     :param status: its exit status; None: it could not be run, or its answer is cut

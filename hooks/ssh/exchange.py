@@ -16,8 +16,8 @@ import re
 import secrets
 from collections.abc import Sequence
 
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run, Step
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RemoteStep, RunCommand
 
 # All shells, csh and fish too, read this alike. The whole script is read before any of it runs; bash would otherwise
 # fetch it byte by byte.
@@ -125,7 +125,9 @@ class Exchange:
     :param most: bytes of output that are taken
     """
 
-    def __init__(self, steps: Sequence[Step], *, setup: str = "", timeout: float = 60, most: int = MOST_BYTES) -> None:
+    def __init__(
+        self, steps: Sequence[RemoteStep], *, setup: str = "", timeout: float = 60, most: int = MOST_BYTES
+    ) -> None:
         self.steps = steps
         self.most = most
         self.stdout = bytearray()
@@ -157,7 +159,7 @@ class Exchange:
         if len(self.stdout) + len(self.stderr) > self.most:
             raise TransportError(f"more than {self.most} bytes of output")
 
-    def answers(self, trouble: str) -> list[Answer]:
+    def answers(self, trouble: str) -> list[CommandResult]:
         """One answer for each step, as far as they have arrived.
 
         The standard error of a step without an answer says why there is none.
@@ -186,14 +188,14 @@ class Exchange:
     def _mark(self, what: object) -> str:
         return f"{self.marker}:{what}"
 
-    def _answer(self, number: int, step: Step, trouble: str) -> Answer:
+    def _answer(self, number: int, step: RemoteStep, trouble: str) -> CommandResult:
         status, stdout = self._between(self.stdout, number)
         _, stderr = self._between(self.stderr, number)
         if status is None:
-            return Answer(None, "", trouble)
-        if status == TIMED_OUT and isinstance(step, Run):
-            return Answer(None, "", f"{_named(step)} was ended: it took too long. {stderr}".strip())
-        return Answer(status, stdout, stderr)
+            return CommandResult(None, "", trouble)
+        if status == TIMED_OUT and isinstance(step, RunCommand):
+            return CommandResult(None, "", f"{_named(step)} was ended: it took too long. {stderr}".strip())
+        return CommandResult(status, stdout, stderr)
 
     def _between(self, stream: bytearray, number: int) -> tuple[int | None, str]:
         """The exit status and the text of a step; no status where the second mark has not arrived."""
@@ -212,5 +214,5 @@ class Exchange:
         return int(status[1]) if status else None, text.decode(errors="replace")
 
 
-def _named(step: Run) -> str:
+def _named(step: RunCommand) -> str:
     return step.command.split("\n")[0] if isinstance(step.command, str) else step.command[0]

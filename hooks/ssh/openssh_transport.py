@@ -23,7 +23,7 @@ from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.local_transport import converse
 from lading.hooks.ssh.session import ProcessSession, Session
-from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Refused, Transport
+from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, SessionRefused, Transport
 
 # What the client says when the server does.
 REFUSAL = b"session request failed"
@@ -170,7 +170,7 @@ class ControlMasterTransport(Transport):
                     self._end_master()
             raise
         if not exchange.begun and REFUSAL in exchange.stderr:
-            raise Refused("the SSH server refuses a session, for MaxSessions perhaps")
+            raise SessionRefused("the SSH server refuses a session, for MaxSessions perhaps")
 
     def _cancel(self, tunnel: _Tunnel, master: int | None) -> None:
         if master is not None and tunnel.master == master:

@@ -25,7 +25,7 @@ from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
 from lading.hooks.ssh.server import Server
 from lading.hooks.ssh.session import ChannelSession, Session
 from lading.hooks.ssh.telling_socket import TellingSocket
-from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Refused, Transport
+from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, SessionRefused, Transport
 
 if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
@@ -127,14 +127,14 @@ class SSHTransport(Transport):
         client = self._connected()
         try:
             return client, self._opened(client)
-        except Refused:
+        except SessionRefused:
             raise
         except (paramiko.SSHException, EOFError, OSError):
             self._lost(client)
         client = self._connected()
         try:
             return client, self._opened(client)
-        except Refused:
+        except SessionRefused:
             raise
         except (paramiko.SSHException, EOFError, OSError) as error:
             self._lost(client)
@@ -145,7 +145,7 @@ class SSHTransport(Transport):
             with self._asking:
                 return _transport(client).open_session(timeout=self.connect_timeout)
         except paramiko.ChannelException as error:
-            raise Refused(f"the SSH server refuses a session, for MaxSessions perhaps: {error}") from error
+            raise SessionRefused(f"the SSH server refuses a session, for MaxSessions perhaps: {error}") from error
 
     def _connected(self) -> paramiko.SSHClient:
         """The living connection; opens it when it is time to.

@@ -42,7 +42,7 @@ def script(command: Sequence[str], setup: str) -> bytes:
     return "\n".join([*lines, f"exec {shlex.join(command)}", END, ""]).encode(errors="surrogateescape")
 
 
-class Ended(TransportError):
+class SessionEnded(TransportError):
     """The command has ended, or the connection has."""
 
 
@@ -117,7 +117,7 @@ class Session(ABC):
                 raise _ended("\n".join([*others, b"".join(parts).decode(errors="replace")]))
             parts.append(data)
 
-    def _unheard(self, error: Exception) -> Ended:
+    def _unheard(self, error: Exception) -> SessionEnded:
         """Why its input cannot be written to: what it printed before it ended, which says more than the error.
 
         :param error: what the write has raised
@@ -130,12 +130,12 @@ class Session(ABC):
         except (OSError, ValueError):  # time is up, or its output is closed as well
             pass
         if not said.strip():
-            return Ended(f"it does not listen: {error or type(error).__name__}")
+            return SessionEnded(f"it does not listen: {error or type(error).__name__}")
         return _ended(said.decode(errors="replace"))
 
 
-def _ended(said: str) -> Ended:
-    return Ended(f"it ended; its last words were: {said.strip()[-MOST_LAST_WORDS:] or 'none'}")
+def _ended(said: str) -> SessionEnded:
+    return SessionEnded(f"it ended; its last words were: {said.strip()[-MOST_LAST_WORDS:] or 'none'}")
 
 
 def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:

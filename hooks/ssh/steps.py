@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from lading.hooks.files import tar_files
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 
 # How a file is named that is left out.
 LEFT_OUT = "lading-left "
@@ -23,7 +23,7 @@ LEFT_OUT = "lading-left "
 CHUNK = 500
 
 
-class Step(ABC):
+class RemoteStep(ABC):
     """One thing to do at a site."""
 
     @abstractmethod
@@ -36,7 +36,7 @@ class Step(ABC):
 
 
 @dataclass(frozen=True)
-class Run(Step):
+class RunCommand(RemoteStep):
     """Run a command.
 
     :param command: its words, or text for ``/bin/sh -c``
@@ -60,7 +60,7 @@ class Run(Step):
 
 
 @dataclass(frozen=True)
-class Put(Step):
+class Put(RemoteStep):
     """Write files, 0600 in 0700 folders, each renamed into its place when all of them have arrived.
 
     :param folder: absolute, or below the home as ``~/...``; made where it is missing, and closed to other users
@@ -93,7 +93,7 @@ class Put(Step):
 
 
 @dataclass(frozen=True)
-class Get(Step):
+class Get(RemoteStep):
     """Read files.
 
     :param folder: absolute, or below the home as ``~/...``
@@ -106,7 +106,7 @@ class Get(Step):
     def text(self, marker: str, timeout: int) -> str:
         return _get(self.folder, len(self.names), " ".join(shlex.quote(f"./{_name(name)}") for name in self.names))
 
-    def files(self, answer: Answer) -> dict[str, bytes | None]:
+    def files(self, answer: CommandResult) -> dict[str, bytes | None]:
         """The contents by name; None for what is not there.
 
         :raises TransportError: that could not be found out, or a file could not be read
@@ -123,7 +123,7 @@ class Get(Step):
 
 
 @dataclass(frozen=True)
-class GetAll(Step):
+class GetAll(RemoteStep):
     """Read the files of one folder whose names do not begin with a dot, in the order of their names.
 
     :param folder: absolute, or below the home as ``~/...``
@@ -140,13 +140,13 @@ class GetAll(Step):
         weigh = "" if self.largest is None else f"lading_weigh {self.largest}; "
         return _get(self.folder, self.most, "./*", weigh)
 
-    def left_out(self, answer: Answer) -> dict[str, str]:
+    def left_out(self, answer: CommandResult) -> dict[str, str]:
         """What is wrong with the files that were left out, by name."""
         lines = (line.removeprefix(LEFT_OUT) for line in answer.stderr.splitlines() if line.startswith(LEFT_OUT))
         why = {"u": "it cannot be read", "n": "it is no regular file", "l": f"it has more than {self.largest} bytes"}
         return {line[2:].removeprefix("./"): why[line[0]] for line in lines if line[:1] in why}
 
-    def files(self, answer: Answer) -> dict[str, bytes]:
+    def files(self, answer: CommandResult) -> dict[str, bytes]:
         """The contents by name.
 
         :raises TransportError: they could not be read, or not all of them
@@ -160,7 +160,7 @@ class GetAll(Step):
 
 
 @dataclass(frozen=True)
-class Remove(Step):
+class Remove(RemoteStep):
     """Remove files, and folders with all that is in them; what is not there already is as good as removed.
 
     :param folder: absolute, or below the home as ``~/...``; it must be there
@@ -183,7 +183,7 @@ def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
     return f"(cd -- {quoted(folder)} && {{ lading_large= lading_heavy= lading_tell=; {weigh}{text}; }})"
 
 
-def _unpacked(folder: str, answer: Answer) -> tuple[str, dict[str, bytes]]:
+def _unpacked(folder: str, answer: CommandResult) -> tuple[str, dict[str, bytes]]:
     """How each file was found (a letter each), and the contents by name."""
     found, colon, packed = answer.stdout.partition(":")
     if answer.status != 0 or not colon:

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Step
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RemoteStep
 
 # Tells of each file, named by pairs of an offset and a path, whether it is there (=) or not (-), and what is in it
 # beyond the offset, $1 bytes at most. One process finds all that have grown: most have not, and a look that started
@@ -49,7 +49,7 @@ CHUNK = 100
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """A part of a file.
 
     :param path: absolute
@@ -61,13 +61,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts(Step):
+class Parts(RemoteStep):
     """Read parts of many files.
 
     :param most: bytes of each
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[FilePart]
     most: int = 2**18
 
     def text(self, marker: str, timeout: int) -> str:
@@ -75,7 +75,7 @@ class Parts(Step):
         chunks = [" ".join(words[start : start + CHUNK]) for start in range(0, len(words), CHUNK)]
         return "(" + "\n".join([PARTS, *(f"lading_parts {self.most} {chunk}" for chunk in chunks), ":)"])
 
-    def contents(self, answer: Answer) -> list[bytes | None]:
+    def contents(self, answer: CommandResult) -> list[bytes | None]:
         """What was read of each; None: there is no such file.
 
         :raises TransportError: the answer is cut or makes no sense

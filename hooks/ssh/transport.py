@@ -10,10 +10,10 @@ from types import TracebackType
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.session import Session
-from lading.hooks.ssh.steps import Get, Put, Remove, Run, Step
+from lading.hooks.ssh.steps import Get, Put, RemoteStep, Remove, RunCommand
 
 # Seconds for one exchange, unless the caller says otherwise.
 TIMEOUT = 60.0
@@ -30,7 +30,7 @@ LOGIN_PAUSE = 60.0
 LOOPBACK = "127.0.0.1"
 
 
-class Refused(TransportError):
+class SessionRefused(TransportError):
     """The server does not allow one more session now; nothing has been sent."""
 
 
@@ -55,9 +55,9 @@ class Transport(ABC):
 
     def __init__(self, *, setup: str = "") -> None:
         self.setup = setup
-        self._turns = Turns(SESSIONS)
+        self._turns = ExchangeSlots(SESSIONS)
 
-    def exchange(self, steps: Sequence[Step], timeout: float = TIMEOUT) -> list[Answer]:
+    def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
         """Do several steps in one round trip, each whatever became of the one before it.
 
         An answer without a status was cut off or never came, its standard error says why; the step may have been done.
@@ -68,31 +68,33 @@ class Transport(ABC):
             return []
         # A refusal passes: others end their sessions, and one that has ended counts at the server for a moment longer.
         retrying = Retrying(
-            retry=retry_if_exception_type(Refused),
+            retry=retry_if_exception_type(SessionRefused),
             wait=wait_random_exponential(0.02, max=0.5),
             stop=stop_after_delay(min(timeout, REFUSAL_TIMEOUT)),
             reraise=True,
         )
         try:
             return retrying(self._exchange, steps, timeout)
-        except Refused as error:
-            return [Answer(None, "", f"{self}: {error}") for _ in steps]
+        except SessionRefused as error:
+            return [CommandResult(None, "", f"{self}: {error}") for _ in steps]
 
-    def _exchange(self, steps: Sequence[Step], timeout: float) -> list[Answer]:
+    def _exchange(self, steps: Sequence[RemoteStep], timeout: float) -> list[CommandResult]:
         exchange = Exchange(steps, setup=self.setup, timeout=timeout)
         try:
             with self._turns.taken(timeout):
                 self._converse(exchange, timeout)
-        except Refused:
+        except SessionRefused:
             self._turns.lower()
             raise
         except TransportError as error:
             return exchange.answers(f"{self}: {error}")
         return exchange.answers(f"{self}: {exchange.silence()}")
 
-    def run(self, commands: Sequence[str | Sequence[str] | Run], timeout: float = TIMEOUT) -> list[Answer]:
+    def run(
+        self, commands: Sequence[str | Sequence[str] | RunCommand], timeout: float = TIMEOUT
+    ) -> list[CommandResult]:
         """Run several commands, one after the other; see :meth:`exchange`."""
-        return self.exchange([each if isinstance(each, Run) else Run(each) for each in commands], timeout)
+        return self.exchange([each if isinstance(each, RunCommand) else RunCommand(each) for each in commands], timeout)
 
     def put(
         self,
@@ -178,19 +180,19 @@ class Transport(ABC):
     ) -> None:
         self.close()
 
-    def fault(self, answer: Answer) -> str:
+    def fault(self, answer: CommandResult) -> str:
         """What an answer says that is no good one, with where it comes from."""
         # Without a status it comes from :meth:`exchange`, which has said that already.
         return answer.words if answer.status is None else f"{self}: {answer.words}"
 
-    def _do(self, step: Step, timeout: float) -> Answer:
+    def _do(self, step: RemoteStep, timeout: float) -> CommandResult:
         (answer,) = self.exchange([step], timeout)
         if answer.status != 0:
             raise TransportError(answer.stderr.strip() or f"{self}: {type(step).__name__} ended with {answer.status}")
         return answer
 
 
-class Turns:
+class ExchangeSlots:
     """At most so many exchanges at once, and fewer where a server has refused more.
 
     :param most: at first

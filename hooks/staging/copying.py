@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterable
 
 from lading.hooks.files.file_names import fitting
-from lading.hooks.site import Depot
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run, quoted
+from lading.hooks.site import StagingArea
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RunCommand, quoted
 from lading.hooks.staging.sources import PART, PART_TIMEOUT, Source, Version
 
 # Bytes that any machine reads in a second when it makes a checksum.
@@ -34,7 +34,7 @@ def place(address: str, version: Version) -> tuple[str, str]:
     return f"{key(address)}.{digest}", "file" if name in ("", ".", "..") else fitting(name)
 
 
-def found(depot: Depot, address: str, version: Version | None) -> str | None:
+def found(depot: StagingArea, address: str, version: Version | None) -> str | None:
     """Where a file lies for the jobs of a depot, itself or as a copy; None: nowhere.
 
     :param version: that it has; None: that is not known, so whatever has its address will do
@@ -53,7 +53,7 @@ def found(depot: Depot, address: str, version: Version | None) -> str | None:
     return _done(depot, "\n".join(lines)).stdout.removesuffix("\n") or None
 
 
-def brought(depot: Depot, address: str, source: Source, version: Version) -> str:
+def brought(depot: StagingArea, address: str, source: Source, version: Version) -> str:
     """Bring a file into a depot; returns where it lies.
 
     :param version: that the source has
@@ -80,11 +80,11 @@ def brought(depot: Depot, address: str, source: Source, version: Version) -> str
         ]
         return _done(depot, "\n".join(lines), timeout=60 + version.size / CHECKED_IN_A_SECOND).stdout.removesuffix("\n")
     except BaseException:
-        depot.transport.exchange([Run(f"cd -- {quoted(depot.folder)} && rm -f {part}")])
+        depot.transport.exchange([RunCommand(f"cd -- {quoted(depot.folder)} && rm -f {part}")])
         raise
 
 
-def swept(depot: Depot, addresses: Iterable[str]) -> int:
+def swept(depot: StagingArea, addresses: Iterable[str]) -> int:
     """Remove the copies that are not needed any more, and what was left on its way; returns how many were removed.
 
     :param addresses: of the files of which copies are needed
@@ -106,12 +106,12 @@ def swept(depot: Depot, addresses: Iterable[str]) -> int:
     return len(answer.stdout.split())
 
 
-def _done(depot: Depot, text: str, stdin: bytes | None = None, timeout: float = PART_TIMEOUT) -> Answer:
+def _done(depot: StagingArea, text: str, stdin: bytes | None = None, timeout: float = PART_TIMEOUT) -> CommandResult:
     """The answer to what was done in a depot.
 
     :raises OSError: it could not be done
     """
-    (answer,) = depot.transport.exchange([Run(text, stdin=stdin)], timeout)
+    (answer,) = depot.transport.exchange([RunCommand(text, stdin=stdin)], timeout)
     if answer.status is None:
         raise TransportError(answer.words)
     if answer.status != 0:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lading.hooks.files.stage_addresses import LOCAL
 from lading.hooks.ssh.answer import TransportError
-from lading.hooks.ssh.steps import Run, quoted
+from lading.hooks.ssh.steps import RunCommand, quoted
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -124,7 +124,7 @@ class MachineFile(Source):
         )
 
     def _ask(self, text: str, timeout: float) -> str:
-        (answer,) = self.transport.exchange([Run(text)], timeout)
+        (answer,) = self.transport.exchange([RunCommand(text)], timeout)
         if answer.status == errno.EACCES:
             raise PermissionError(
                 f"{self.path} leads out of [lading] input_roots there, from which files are staged "

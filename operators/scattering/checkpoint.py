@@ -18,7 +18,7 @@ INTERVAL = 5.0
 LARGEST = 48_000
 
 
-class Finished:
+class FinishedOutputs:
     """The outputs of finished jobs.
 
     :param store: ``context["task_state_store"]``, which outlives a try

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
-from lading.operators.scattering.checkpoint import Finished
+from lading.operators.scattering.checkpoint import FinishedOutputs
 from lading.scheduling.hints.hints import given
 from lading.scheduling.resources import CPUS_VARIABLE
 
@@ -47,7 +47,7 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ChunkJobOutcome:
     """How one job has ended.
 
     :param error: why it failed, in words; None: it didn't
@@ -113,20 +113,24 @@ def serve(run: Callable[[int], Any], parent: Connection) -> None:
         try:
             parent.send(("ended", outcome))
         except Exception as error:  # whatever an output may raise when it is pickled
-            parent.send(("ended", Outcome(number, error=f"its output cannot be passed on: {error}")))
+            parent.send(("ended", ChunkJobOutcome(number, error=f"its output cannot be passed on: {error}")))
 
 
-def attempt(run: Callable[[int], Any], number: int) -> Outcome:
+def attempt(run: Callable[[int], Any], number: int) -> ChunkJobOutcome:
     """Run one job to its end."""
     try:
-        return Outcome(number, run(number))
+        return ChunkJobOutcome(number, run(number))
     except AirflowSkipException:
-        return Outcome(number)
+        return ChunkJobOutcome(number)
     except TaskDeferred:
-        return Outcome(number, error="it defers itself, which jobs in chunks cannot; use chunk_size=1", final=True)
+        return ChunkJobOutcome(
+            number, error="it defers itself, which jobs in chunks cannot; use chunk_size=1", final=True
+        )
     except BaseException as error:
         log.error("Job %d failed:\n%s", number, traceback.format_exc())
-        return Outcome(number, error=f"{type(error).__name__}: {error}", final=isinstance(error, AirflowFailException))
+        return ChunkJobOutcome(
+            number, error=f"{type(error).__name__}: {error}", final=isinstance(error, AirflowFailException)
+        )
 
 
 class Relay:
@@ -157,7 +161,7 @@ class Chunk:
     def __init__(self, numbers: range, run_job: Callable[[int], Any], context: Any) -> None:
         self.numbers = numbers
         self.run_job = run_job
-        self.finished = Finished(context["task_state_store"])
+        self.finished = FinishedOutputs(context["task_state_store"])
         self.parallel = cpus(context)
         self.stopping = False
 
@@ -194,7 +198,7 @@ class Chunk:
         """End all jobs; called by the handler of SIGTERM."""
         self.stopping = True
 
-    def _outcomes(self, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def _outcomes(self, numbers: Sequence[int]) -> Iterator[ChunkJobOutcome]:
         """Run jobs, each as soon as a process is free, and tell how they end."""
         waiting = list(reversed(numbers))
         children: list[Child] = []
@@ -222,16 +226,16 @@ class Chunk:
             for child in children:
                 child.kill()
 
-    def _hear(self, child: Child) -> Outcome | None:
+    def _hear(self, child: Child) -> ChunkJobOutcome | None:
         """Answer a child's request, or return the outcome of its job; that of a child that is gone is a failure."""
         try:
             what, content = child.connection.recv()
         except (EOFError, ConnectionResetError):
             number, child.number = child.number, None
             assert number is not None
-            return Outcome(number, error=f"its process ended unexpectedly with {child.end()}")
+            return ChunkJobOutcome(number, error=f"its process ended unexpectedly with {child.end()}")
         if what == "ended":
-            outcome: Outcome = content
+            outcome: ChunkJobOutcome = content
             return outcome
         child.connection.send(ask(content))
         return None

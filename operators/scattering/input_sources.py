@@ -95,9 +95,9 @@ def source(value: Any) -> Source:
     from airflow.sdk import Asset
     from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
 
-    from lading.operators.scattering.outputs import Gathered
+    from lading.operators.scattering.outputs import GatheredOutputs
 
-    if isinstance(value, Gathered):
+    if isinstance(value, GatheredOutputs):
         return {"outputs": [value.operator.task_id, value.key]}
     if isinstance(value, PlainXComArg):
         if value.operator.get_closest_mapped_task_group() is not None:

@@ -15,7 +15,7 @@ from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
 
 from lading.operators.scattering.chunk import Chunk
 from lading.operators.scattering.outputs import Pages, stored
-from lading.operators.scattering.shape import Shape
+from lading.operators.scattering.shape import ScatterShape
 from lading.scheduling.scatter import ScatterError, elements, expand
 
 # In the context of a task instance: which of the jobs, and how it is shown.
@@ -40,28 +40,28 @@ class Scatter:
     chunk_size: int | None
     plan: Any = None
     mapped: Any = None
-    _planned: tuple[object, Shape, Mapping[str, Sequence[Any]]] | None = field(default=None, repr=False)
+    _planned: tuple[object, ScatterShape, Mapping[str, Sequence[Any]]] | None = field(default=None, repr=False)
 
-    def measure(self, context: Any) -> Shape:
+    def measure(self, context: Any) -> ScatterShape:
         """Count the inputs.
 
         :raises ScatterError: one is no list, or their lengths do not go together
         """
         lengths = {name: len(column) for name, column in self.resolve(context).items()}
-        return Shape.plan(self.method, lengths, self.chunk_size, conf.getint("core", "max_map_length"))
+        return ScatterShape.plan(self.method, lengths, self.chunk_size, conf.getint("core", "max_map_length"))
 
     def resolve(self, context: Any) -> dict[str, Sequence[Any]]:
         """The elements of every input."""
         return {name: column(name, value, context) for name, value in self.inputs.items()}
 
-    def planned(self, context: Any) -> tuple[Shape, Mapping[str, Sequence[Any]]]:
+    def planned(self, context: Any) -> tuple[ScatterShape, Mapping[str, Sequence[Any]]]:
         """What was planned, with the elements of every input; found out once per task instance.
 
         :raises ScatterError: the inputs are not what they were
         """
         instance = context["ti"].id
         if self._planned is None or self._planned[0] != instance:
-            shape = Shape.pull(self.plan, context)
+            shape = ScatterShape.pull(self.plan, context)
             columns = self.resolve(context)
             lengths = {name: len(each) for name, each in columns.items()}
             if shape is None or dict(shape.lengths) != lengths:

@@ -12,7 +12,7 @@ import attrs
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
 
-from lading.operators.scattering.shape import Shape
+from lading.operators.scattering.shape import ScatterShape
 from lading.scheduling.scatter import gather
 
 OUTPUTS = "outputs"
@@ -82,7 +82,7 @@ class Pages(Sequence[Any]):
 
 
 @dataclass(frozen=True)
-class Reference:
+class OutputsReference:
     """Where the outputs of a scatter are.
 
     :param task_id: the mapped task
@@ -91,15 +91,15 @@ class Reference:
     """
 
     task_id: str
-    shape: Shape
+    shape: ScatterShape
     missing: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {"task_id": self.task_id, "shape": self.shape.to_json(), "missing": list(self.missing)}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Reference:
-        return cls(fields["task_id"], Shape.from_json(fields["shape"]), tuple(fields["missing"]))
+    def from_json(cls, fields: Mapping[str, Any]) -> OutputsReference:
+        return cls(fields["task_id"], ScatterShape.from_json(fields["shape"]), tuple(fields["missing"]))
 
     def open(self, stored_outputs: Sequence[Any]) -> Sequence[Any]:
         """The outputs in their shape.
@@ -131,7 +131,7 @@ class Reference:
 
 
 @attrs.define
-class Gathered(PlainXComArg):
+class GatheredOutputs(PlainXComArg):
     """The XCom of a gather task, of which downstream tasks get the outputs in their shape."""
 
     @property
@@ -152,7 +152,7 @@ class Gathered(PlainXComArg):
         reference = super().resolve(context)
         if reference is None:
             return None
-        where = Reference.from_json(reference)
+        where = OutputsReference.from_json(reference)
         # Of the task that pushed them only its name is needed, and it may be gone from the Dag by now.
         source = SimpleNamespace(task_id=where.task_id, dag_id=self.operator.dag_id)
         return where.open(LazyXComSequence(xcom_arg=PlainXComArg(source), ti=context["ti"]))  # type: ignore[arg-type]

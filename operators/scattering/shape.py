@@ -14,7 +14,7 @@ SHAPE = "shape"
 
 
 @dataclass(frozen=True)
-class Shape:
+class ScatterShape:
     """What a planning task has found out.
 
     :param method: how the inputs are combined
@@ -27,7 +27,9 @@ class Shape:
     chunk_size: int
 
     @classmethod
-    def plan(cls, method: str | None, lengths: Mapping[str, int], chunk_size: int | None, most_instances: int) -> Shape:
+    def plan(
+        cls, method: str | None, lengths: Mapping[str, int], chunk_size: int | None, most_instances: int
+    ) -> ScatterShape:
         """
         :param chunk_size: as the author wants it; None: as small as possible
         :param most_instances: how many task instances one task may have
@@ -37,7 +39,7 @@ class Shape:
         return cls(method, dict(lengths), max(chunk_size or 1, math.ceil(count / most_instances)))
 
     @classmethod
-    def pull(cls, plan: Any, context: Any) -> Shape | None:
+    def pull(cls, plan: Any, context: Any) -> ScatterShape | None:
         """What the planning task of this run has found out; None: it was skipped.
 
         :param plan: the XCom of the planning task
@@ -68,7 +70,7 @@ class Shape:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Shape:
+    def from_json(cls, fields: Mapping[str, Any]) -> ScatterShape:
         return cls(**fields)
 
     def __str__(self) -> str:

@@ -15,8 +15,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
 
 from lading.operators.scattering.jobs import LABEL, Scatter, ScatterInput, scattered
-from lading.operators.scattering.outputs import OUTPUTS, Gathered, Reference
-from lading.operators.scattering.shape import SHAPE, Shape
+from lading.operators.scattering.outputs import OUTPUTS, GatheredOutputs, OutputsReference
+from lading.operators.scattering.shape import SHAPE, ScatterShape
 from lading.scheduling.hints.hints import HINT_KEY, given
 from lading.scheduling.hints.levels import merge
 from lading.scheduling.scatter import ScatterError
@@ -87,7 +87,7 @@ class Template:
         return mapped
 
 
-class Plan(BaseOperator):
+class PlanScatter(BaseOperator):
     """Counts the inputs and decides which task instance runs which jobs. No job starts where that is not possible."""
 
     ui_color = "#f4f4f4"
@@ -124,7 +124,7 @@ class Gather(BaseOperator):
         self.jobs = jobs
 
     def execute(self, context: Any) -> None:
-        shape = Shape.pull(self.plan, context)
+        shape = ScatterShape.pull(self.plan, context)
         if shape is None:
             raise AirflowSkipException("nothing was planned, so there is nothing to gather")
         ti = context["ti"]
@@ -134,7 +134,7 @@ class Gather(BaseOperator):
             raise ScatterError(
                 f"{count} of {shape.instances} instances of {self.jobs.task_id} have an output; run the others again"
             )
-        ti.xcom_push(OUTPUTS, Reference(self.jobs.task_id, shape, tuple(missing)).to_json())
+        ti.xcom_push(OUTPUTS, OutputsReference(self.jobs.task_id, shape, tuple(missing)).to_json())
         self.log.info("%d outputs of %s", shape.count, self.jobs.task_id)
 
     def skipped(self, ti: Any) -> list[int]:
@@ -174,11 +174,11 @@ def build(
     # Without the hints of the Dag's default_args, which are meant for the jobs.
     shared |= {"dag": group.dag, "task_group": group, "executor_config": {}}
     scatter = Scatter(dict(inputs), method, chunk_size)
-    scatter.plan = XComArg(Plan(task_id=prefix(f"plan_{label}"), scatter=scatter, **shared))
+    scatter.plan = XComArg(PlanScatter(task_id=prefix(f"plan_{label}"), scatter=scatter, **shared))
     scatter.mapped = template.mapped(task_id, group, scatter.plan, scatter, hints)
     gather = Gather(task_id=prefix(f"gather_{label}"), plan=scatter.plan, jobs=scatter.mapped, **shared)
     gather.set_upstream(scatter.mapped)
-    return Gathered(gather, OUTPUTS)
+    return GatheredOutputs(gather, OUTPUTS)
 
 
 def unused(task_id: str, dag: Any) -> str:

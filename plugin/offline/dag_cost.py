@@ -23,11 +23,11 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller.location_rows import cpu_hour
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State, capacity, queue
+from lading.executors.store import JobRow, State, capacity, queue
 from lading.executors.store.durations import Durations
 from lading.hooks.site import ElasticSite, Site
 from lading.operators.scattering import input_sources
-from lading.operators.scattering.shape import Shape
+from lading.operators.scattering.shape import ScatterShape
 from lading.plugin import policies
 from lading.plugin.database import read_connections, reading_store
 from lading.plugin.offline import frontier, task_script
@@ -35,11 +35,11 @@ from lading.plugin.offline.options import UsageError
 from lading.plugin.sites import SitesError, load_sites
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import Hints
-from lading.scheduling.job import Job as Planned
+from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.resources import format_resources
-from lading.scheduling.simulation.run_cost import Step, as_workflow, begins, on_machines
+from lading.scheduling.simulation.run_cost import RunTask, as_workflow, begins, on_machines
 from lading.scheduling.simulation.simulator import NoEnd
 from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
@@ -50,7 +50,7 @@ MOST_RUNS = 100
 
 
 @dataclass(slots=True)
-class Line:
+class TaskCost:
     """A task of the run; None: that is not known.
 
     :param jobs: how many it becomes; ``seconds``: how long each of them runs
@@ -69,7 +69,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Forecast:
+class DagCost:
     """What a run will cost.
 
     :param usd: of all lines whose cost is known
@@ -80,7 +80,7 @@ class Forecast:
     """
 
     dag: str
-    lines: list[Line]
+    lines: list[TaskCost]
     usd: float = 0.0
     max_usd: float | None = None
     unknown: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ class SiteWork:
     :param steps: its tasks there; ``upstream``: the tasks that come before each task of the Dag
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[RunTask]
     upstream: Mapping[str, Sequence[str]]
     market: MachineMarket
 
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, out: IO[str]) -> int:
     read_connections()
     asked = argparse.Namespace(verbose=False, dag=task_script.find_dag(args.dag), conf=conf, found=None, work=None)
     ask(asked)
-    found: Forecast = asked.found
+    found: DagCost = asked.found
     if args.frontier:
         show_frontiers(args, asked.work, out)
         return 0
@@ -159,20 +159,20 @@ def show_frontiers(args: argparse.Namespace, work: Mapping[str, SiteWork], out: 
             workflow = as_workflow(its.steps, its.upstream)
         except ValueError as error:
             raise UsageError(f"--dag {args.dag} --frontier: {error}") from None
-        limits = its.market.limits if args.max_instances is None else Limits(instances=args.max_instances)
+        limits = its.market.limits if args.max_instances is None else InstanceLimits(instances=args.max_instances)
         frontier.show(args, workflow, its.market.catalogue, its.market.boot_seconds, limits, out)
 
 
 def forecast(
     session: Session, dag: DAG, conf: Mapping[str, Any] | None, sites: Mapping[str, Site[Any]]
-) -> tuple[Forecast, dict[str, SiteWork]]:
+) -> tuple[DagCost, dict[str, SiteWork]]:
     """What a run of a Dag with this conf will cost, and what it has to do at each site that buys machines."""
     past, views = Past(session, dag.dag_id, conf), task_script.views(sites)
-    found = Forecast(dag.dag_id, [])
-    steps: dict[str, Step] = {}
+    found = DagCost(dag.dag_id, [])
+    steps: dict[str, RunTask] = {}
     stops: dict[str, dict[str, Planned]] = {}
     for task in dag.topological_sort():
-        line = Line(task.task_id)
+        line = TaskCost(task.task_id)
         found.lines.append(line)
         if not policies.goes_to_lading(task.executor):
             line.notes.append(f"it goes to {task.executor or 'the default executor'}, which is not Lading's")
@@ -191,7 +191,7 @@ def forecast(
         line.site, line.asks = route[0].site, format_resources(waits.resources)
         line.jobs = past.count(task, line)
         if line.jobs is not None:
-            steps[line.task] = step = Step(line.task, line.jobs, stops[line.task][line.site], expected)
+            steps[line.task] = step = RunTask(line.task, line.jobs, stops[line.task][line.site], expected)
             line.seconds = step.seconds
             line.notes.append(f"time: {expected.source}")
     if sum(step.jobs for step in steps.values()) > MOST_SIMULATED:
@@ -217,15 +217,15 @@ class Past:
         self.session, self.dag_id, self.conf = session, dag_id, conf
         self.durations = Durations().read(session)
 
-    def job(self, task: Any, line: Line) -> Job:
+    def job(self, task: Any, line: TaskCost) -> JobRow:
         """A job of a task, as the store would have it.
 
         :raises ValueError: its hints are wrong, or depend on what only a run knows, and there was none
         """
         hints = Hints.of(task.executor_config)
-        mine = (Job.dag_id == self.dag_id, Job.task_id == task.task_id, Job.state == State.SUCCEEDED)
+        mine = (JobRow.dag_id == self.dag_id, JobRow.task_id == task.task_id, JobRow.state == State.SUCCEEDED)
         if hints.expressions or hints.auto:
-            query = select(Job).where(*mine).order_by(Job.ended_at.desc()).limit(1)
+            query = select(JobRow).where(*mine).order_by(JobRow.ended_at.desc()).limit(1)
             if (last := self.session.scalars(query).first()) is not None:
                 line.notes.append(f"asks for what it did in run {last.run_id}")
                 return last
@@ -233,7 +233,7 @@ class Past:
         job.task_id, job.run_id = task.task_id, ""
         return job
 
-    def count(self, task: Any, line: Line) -> int | None:
+    def count(self, task: Any, line: TaskCost) -> int | None:
         """How many jobs a task becomes; None: only a run knows."""
         if not task.get_needs_expansion():
             return 1
@@ -241,10 +241,10 @@ class Past:
             return mapped_jobs(task)
         except ExpressionError as error:
             why = str(error)
-        query = select(Job.run_id, func.count(Job.map_index.distinct())).where(
-            Job.dag_id == self.dag_id, Job.task_id == task.task_id, Job.map_index >= 0
+        query = select(JobRow.run_id, func.count(JobRow.map_index.distinct())).where(
+            JobRow.dag_id == self.dag_id, JobRow.task_id == task.task_id, JobRow.map_index >= 0
         )
-        query = query.group_by(Job.run_id).order_by(func.max(Job.queued_at).desc()).limit(MOST_RUNS)
+        query = query.group_by(JobRow.run_id).order_by(func.max(JobRow.queued_at).desc()).limit(MOST_RUNS)
         counts = {str(run_id): int(count) for run_id, count in self.session.execute(query)}
         if not counts:
             line.notes.append(f"how many jobs it becomes is known in a run only, and no run of it is known: {why}")
@@ -277,7 +277,7 @@ def mapped_jobs(task: Any) -> int:
     scatter = getattr(task._get_specified_expand_input(), "scatter", None)
     most = airflow_conf.getint("core", "max_map_length")
     chunk_size = None if scatter is None else scatter.chunk_size
-    return Shape.plan(None, {"jobs": inputs.count()}, chunk_size, most).instances
+    return ScatterShape.plan(None, {"jobs": inputs.count()}, chunk_size, most).instances
 
 
 # -- what it costs
@@ -285,8 +285,8 @@ def mapped_jobs(task: Any) -> int:
 
 def charge(
     session: Session,
-    found: Forecast,
-    steps: Mapping[str, Step],
+    found: DagCost,
+    steps: Mapping[str, RunTask],
     stops: Mapping[str, Mapping[str, Planned]],
     begin: Mapping[str, float],
     sites: Mapping[str, Site[Any]],
@@ -336,7 +336,7 @@ def market_of(session: Session, site: Site[Any]) -> tuple[MachineMarket | None, 
     return (None if found is None else found.sized(capacity.sizes(session, site.name))), "it has no price"
 
 
-def rate(site: Site[Any], step: Step, line: Line, why: str) -> None:
+def rate(site: Site[Any], step: RunTask, line: TaskCost, why: str) -> None:
     """Note what a task costs where machines are not bought for it: its cpus at the price of the site."""
     places = [each for each in site.potential() if each.max_jobs is not None or each.suits(step.job)]
     usd = min((price for each in places if (price := cpu_hour(site, each)) is not None), default=None)
@@ -346,7 +346,7 @@ def rate(site: Site[Any], step: Step, line: Line, why: str) -> None:
         line.usd = usd * step.job.resources.cpus * step.job.nodes * step.jobs * step.seconds / 3600
 
 
-def show(found: Forecast, out: IO[str]) -> None:
+def show(found: DagCost, out: IO[str]) -> None:
     """A table of the tasks, and the sums below it."""
     console = Console(file=out, highlight=False, markup=False, emoji=False)
     table = Table("Task", "Jobs", "Each runs", "Each asks for", "Site", "USD", "Known by")

@@ -11,9 +11,9 @@ from typing import IO
 
 from lading.plugin.offline import chart
 from lading.plugin.offline.inputs import read_workflow
-from lading.plugin.offline.watch import Watch
+from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.simulation.frontier import HURRIES, FrontierPoint, by_hurry, on_equal_machines
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.text.printable import printable
@@ -25,7 +25,7 @@ BOOT_SECONDS = 60.0
 def run(args: argparse.Namespace, catalogue: Catalogue, out: IO[str]) -> int:
     """Print the frontier of a recorded workflow; the exit status."""
     workflow = read_workflow(args.workflow, catalogue)
-    show(args, workflow, catalogue, BOOT_SECONDS, Limits(instances=args.max_instances), out)
+    show(args, workflow, catalogue, BOOT_SECONDS, InstanceLimits(instances=args.max_instances), out)
     return 0
 
 
@@ -34,13 +34,13 @@ def show(
     workflow: Sequence[Arrival],
     catalogue: Catalogue,
     boot: float,
-    limits: Limits,
+    limits: InstanceLimits,
     out: IO[str],
 ) -> None:
     """Print the frontier of a workflow, and draw it where that is asked for."""
     form = None if args.plot is None else chart.form(args.plot, chart.frontier_svg)
     points: list[FrontierPoint] = []
-    with Watch(shown=args.progress) as watch:
+    with ProgressWatch(shown=args.progress) as watch:
         for point in by_hurry(workflow, catalogue, boot, limits):
             points.append(point)
             watch("frontier", len(points) / len(HURRIES))

@@ -12,7 +12,7 @@ from lading.plugin.offline.options import UsageError
 from lading.scheduling import catalogue
 from lading.scheduling.catalogue import Catalogue, Overhead
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.text import tables
@@ -49,14 +49,14 @@ def split(text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Market:
+class OfflineMarket:
     """What can be launched, and what is known of types that cannot."""
 
     offered: Catalogue
     known: Catalogue
 
 
-def market(args: argparse.Namespace) -> Market:
+def market(args: argparse.Namespace) -> OfflineMarket:
     """The catalogue that the options describe: disks added, overheads taken off, types selected."""
     if args.catalogue is None:
         found = catalogue.bundled()
@@ -67,7 +67,7 @@ def market(args: argparse.Namespace) -> Market:
         found = catalogue.parse_csv(lines, args.catalogue)
     found = found.with_ebs(int(args.ebs_gib * catalogue.GIB)).less(Overhead(memory=args.overhead_memory))
     try:
-        return Market(found.select(args.types, args.exclude_types), found)
+        return OfflineMarket(found.select(args.types, args.exclude_types), found)
     except ValueError as error:
         raise UsageError(f"--types, --exclude-types: {error}") from None
 
@@ -83,6 +83,6 @@ def read_workflow(path: str, offered: Catalogue, scale: float = 1.0) -> list[Arr
     except wfformat.WorkflowError as error:
         raise UsageError(str(error)) from None
     asked = [each.job for each in workflow]
-    for refused in pose(asked, [], offered, Limits(), Objective(), 0.0, None).refusals:
+    for refused in pose(asked, [], offered, InstanceLimits(), Objective(), 0.0, None).refusals:
         raise UsageError(f"{path}: task {shortened(refused.job)} {refused.reason}")
     return workflow

@@ -13,7 +13,7 @@ from typing import IO
 from lading.plugin.offline.inputs import market, read_table
 from lading.plugin.offline.options import UsageError
 from lading.plugin.offline.plan_output import print_json, print_plan
-from lading.plugin.offline.watch import INTERRUPTED, Watch
+from lading.plugin.offline.watch import INTERRUPTED, ProgressWatch
 from lading.scheduling.plan import Objective
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.simulation import trace
@@ -61,7 +61,7 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     if args.running is not None:
         running = trace.parse_running(read_table(args.running, trace.RUNNING), args.running, goods.known)
     begin = time.perf_counter()
-    with Watch(shown=args.progress) as watch, watch.interruptible():
+    with ProgressWatch(shown=args.progress) as watch, watch.interruptible():
         result = plan(
             jobs.jobs,
             running,

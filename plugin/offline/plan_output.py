@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING
 
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.location import Location
-from lading.scheduling.plan import Filled, Plan, Wait
-from lading.scheduling.simulation.trace import Jobs
+from lading.scheduling.plan import FilledMachines, Plan, Wait
+from lading.scheduling.simulation.trace import TraceJobs
 from lading.scheduling.text.printable import printable
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ AT_ONCE = 10_000
 text_of = lru_cache(1000)(str)
 
 
-def filled(result: Plan, running: Sequence[Location]) -> dict[Filled, int]:
+def filled(result: Plan, running: Sequence[Location]) -> dict[FilledMachines, int]:
     """The instances that get jobs, running ones first in their order, and how many are filled alike."""
     order = {location.name: number for number, location in enumerate(running)}
     there = sorted(
         (each for each in result.filled if each.location in order), key=lambda each: order[each.location or ""]
     )
-    alike: dict[Filled, int] = {}
+    alike: dict[FilledMachines, int] = {}
     for each in chain(there, (each for each in result.filled if each.location is None)):
         one = each._replace(number=1)
         alike[one] = alike.get(one, 0) + each.number
@@ -47,10 +47,10 @@ def filled(result: Plan, running: Sequence[Location]) -> dict[Filled, int]:
 class Names:
     """Deals the names of rows out that were planned as one job, each of them once."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: TraceJobs) -> None:
         self.left = {job: iter(names) for job, names in jobs.names.items()}
 
-    def machines(self, alike: Mapping[Filled, int]) -> Iterator[tuple[Filled, int]]:
+    def machines(self, alike: Mapping[FilledMachines, int]) -> Iterator[tuple[FilledMachines, int]]:
         """Machines with the names of their jobs, and how many there are of each."""
         for each, number in alike.items():
             if self.left.keys().isdisjoint(job for job, _ in each.jobs):
@@ -63,7 +63,7 @@ class Names:
         """The names of the next ``count`` jobs of those that were planned as one, and how many there are of each."""
         return islice(zip(self.left[job], repeat(1)), count) if job in self.left else iter([(job, count)])
 
-    def json(self, alike: Mapping[Filled, int]) -> Iterator[str]:
+    def json(self, alike: Mapping[FilledMachines, int]) -> Iterator[str]:
         """The same in JSON, for which a million names take a second."""
         for each, number in alike.items():
             columns = []
@@ -91,7 +91,7 @@ class Names:
 
 
 def print_json(
-    result: Plan, running: Sequence[Location], jobs: Jobs, seconds: float, offered: Catalogue, out: IO[str]
+    result: Plan, running: Sequence[Location], jobs: TraceJobs, seconds: float, offered: Catalogue, out: IO[str]
 ) -> None:
     answer: dict[str, object] = {
         "policy": result.policy,
@@ -128,7 +128,7 @@ def separated(items: Iterator[str]) -> Iterator[str]:
 
 
 def print_plan(
-    result: Plan, running: Sequence[Location], jobs: Jobs, seconds: float, offered: Catalogue, out: IO[str]
+    result: Plan, running: Sequence[Location], jobs: TraceJobs, seconds: float, offered: Catalogue, out: IO[str]
 ) -> None:
     """A table of the instances, those that are filled alike on one line."""
     from rich.console import Console

@@ -12,16 +12,16 @@ from functools import partial
 from typing import IO, Any
 
 from lading.plugin.offline import chart
-from lading.plugin.offline.inputs import Market, market, read_table, read_workflow
+from lading.plugin.offline.inputs import OfflineMarket, market, read_table, read_workflow
 from lading.plugin.offline.options import UsageError
-from lading.plugin.offline.watch import Watch
+from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import FORECAST, Limits, Objective
+from lading.scheduling.plan import FORECAST, InstanceLimits, Objective
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace, wfformat
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.fixed_fleet import SLACK, EqualMachines, Reference, reference
+from lading.scheduling.simulation.fixed_fleet import SLACK, CheapestFleets, EqualMachines, reference
 from lading.scheduling.simulation.frontier import TICK
 from lading.scheduling.simulation.report import Report
 from lading.scheduling.simulation.simulator import NoEnd, simulate
@@ -62,7 +62,7 @@ JSON_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SimulationInputs:
     """What is simulated.
 
     :param limits: how many instances there may be
@@ -73,11 +73,11 @@ class Given:
     """
 
     arrivals: Sequence[Arrival]
-    limits: Limits
+    limits: InstanceLimits
     policies: Sequence[str]
     tick_seconds: float | None
     lengths: Mapping[str, float] = field(default_factory=dict)
-    references: Mapping[str, Reference] = field(default_factory=dict)
+    references: Mapping[str, CheapestFleets] = field(default_factory=dict)
 
 
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
@@ -89,7 +89,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     total = sum(each.job.count for each in given.arrivals)
     reports = []
     for policy in given.policies:
-        with Watch(shown=args.progress) as watch, ending(args):
+        with ProgressWatch(shown=args.progress) as watch, ending(args):
             reports.append(
                 simulate(
                     given.arrivals,
@@ -117,7 +117,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     return 0
 
 
-def read_jobs(args: argparse.Namespace, goods: Market) -> Given:
+def read_jobs(args: argparse.Namespace, goods: OfflineMarket) -> SimulationInputs:
     """The table of jobs.
 
     :raises UsageError: there is none, or an option is for workflows
@@ -132,12 +132,12 @@ def read_jobs(args: argparse.Namespace, goods: Market) -> Given:
         raise UsageError("nothing is given to simulate; give --jobs FILE, or --workflow FILE")
     lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
     jobs, arrivals = trace.parse_trace(lines, args.jobs, goods.known)
-    for refused in pose(jobs.jobs, [], goods.offered, Limits(), Objective(), 0.0, None).refusals:
+    for refused in pose(jobs.jobs, [], goods.offered, InstanceLimits(), Objective(), 0.0, None).refusals:
         raise jobs.fault(refused)
-    return Given(arrivals, jobs.limits(args.max_instances), policies, args.tick_seconds)
+    return SimulationInputs(arrivals, jobs.limits(args.max_instances), policies, args.tick_seconds)
 
 
-def read_workflows(args: argparse.Namespace, goods: Market) -> Given:
+def read_workflows(args: argparse.Namespace, goods: OfflineMarket) -> SimulationInputs:
     """The runs of all workflow files.
 
     :raises UsageError: a file is none, or a task fits nothing
@@ -153,9 +153,9 @@ def read_workflows(args: argparse.Namespace, goods: Market) -> Given:
             arrivals += run_at(workflow, f"{number}.{again}", begin)
     if len(arrivals) > trace.MOST_SIMULATED:
         raise UsageError(f"there are {len(arrivals):,} tasks; valid: at most {trace.MOST_SIMULATED:,}")
-    return Given(
+    return SimulationInputs(
         arrivals,
-        Limits(instances=args.max_instances),
+        InstanceLimits(instances=args.max_instances),
         args.compare or ("greedy", "hours", FORECAST),
         args.tick_seconds or TICK,
         expected_lengths(arrivals, args.lengths or "task"),
@@ -176,7 +176,7 @@ def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> No
             raise UsageError(f"{name} means nothing to the policy {FORECAST}; compare others, or leave it out")
 
 
-def tell(watch: Watch, policy: str, total: int, ended: int) -> None:
+def tell(watch: ProgressWatch, policy: str, total: int, ended: int) -> None:
     """Show how many jobs have ended."""
     watch(policy, ended / max(1, total))
 
@@ -194,7 +194,7 @@ def ending(args: argparse.Namespace) -> Iterator[None]:
 
 
 def print_reports(
-    reports: Sequence[Report], references: Mapping[str, Reference], offered: Catalogue, output: str, out: IO[str]
+    reports: Sequence[Report], references: Mapping[str, CheapestFleets], offered: Catalogue, output: str, out: IO[str]
 ) -> None:
     """One column per policy, or a JSON object with the list ``runs``; of workflows also what they are compared with."""
     if output == "json":
@@ -217,20 +217,20 @@ def print_reports(
         console.print(
             printable(
                 f"{path}: critical path {each.critical_path:,.0f} s; with equal machines and lengths that are known "
-                f"{in_words(each.in_time)} within {SLACK:g} × of it, {in_words(each.cheapest)} at least"
+                f"{format_fleet(each.in_time)} within {SLACK:g} × of it, {format_fleet(each.cheapest)} at least"
             ),
             soft_wrap=True,
         )
     console.print(printable(f"Prices: {'; '.join(offered.sources)}"), soft_wrap=True)
 
 
-def in_words(fleet: EqualMachines | None) -> str:
+def format_fleet(fleet: EqualMachines | None) -> str:
     if fleet is None:
         return "none ends"
     return f"{fleet.usd:,.4f} USD ({fleet.machines} × {fleet.instance_type}, {fleet.seconds:,.0f} s)"
 
 
-def as_json(found: Reference) -> dict[str, Any]:
+def as_json(found: CheapestFleets) -> dict[str, Any]:
     """What a workflow is compared with, as JSON names it."""
 
     def named(fleet: EqualMachines | None) -> dict[str, Any] | None:

@@ -22,11 +22,11 @@ from airflow.utils.cli import suppress_logs_and_warning
 from lading.executors import decisions
 from lading.executors.columns import hint_columns
 from lading.executors.controller import dispatch
-from lading.executors.estimation import appraisal
-from lading.executors.estimation.file_sizes import FileSizes
-from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
-from lading.executors.store import Job, queue
+from lading.executors.sizing import sizing
+from lading.executors.sizing.file_sizes import FileSizes
+from lading.executors.sizing.inputs import Inputs
+from lading.executors.store import JobRow, queue
 from lading.hooks.site import Site
 from lading.hooks.spool.spool import Envelope
 from lading.plugin import policies
@@ -38,7 +38,7 @@ from lading.scheduling.matching.routes import nowhere, route
 from lading.scheduling.matching.rules import RULES
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.resources import format_resources
 from lading.scheduling.text.units import format_memory, format_time
@@ -50,7 +50,7 @@ MOST_NAMES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class TaskSubmission:
     """What becomes of a task.
 
     :param text: the script that would be submitted, or a sentence that says why none is
@@ -61,7 +61,7 @@ class Submission:
     notes: tuple[str, ...] = ()
 
 
-def of_task(dag_id: str, task_id: str) -> Submission:
+def of_task(dag_id: str, task_id: str) -> TaskSubmission:
     """What a task would submit; of a mapped one, its first instance alone.
 
     :raises UsageError: there is no such task, or it could not run anywhere; the message says which and why
@@ -78,8 +78,8 @@ def of_task(dag_id: str, task_id: str) -> Submission:
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from None
     if script is not None:
-        return Submission(script, tuple(notes(task, site)))
-    return Submission(f"{where}: nothing is submitted. {packed(name, site, envelope)}\n", tuple(notes(task, site)))
+        return TaskSubmission(script, tuple(notes(task, site)))
+    return TaskSubmission(f"{where}: nothing is submitted. {packed(name, site, envelope)}\n", tuple(notes(task, site)))
 
 
 # -- the Dag
@@ -167,7 +167,7 @@ class BeforeRun(Inputs):
         raise ExpressionError(f"what task {task_id} returns is known in a run only")
 
 
-def as_job(task: Task) -> Job:
+def as_job(task: Task) -> JobRow:
     """The first try of a task as the store would have it, of a mapped one its first instance.
 
     :raises HintError: its hints are wrong
@@ -180,17 +180,17 @@ def as_job(task: Task) -> Job:
         sources = config.get(INPUTS_KEY, {})
         index = 0 if isinstance(task, MappedOperator) else -1
         key = (str(task.dag_id), "", task.task_id)
-        asked = appraisal.Unappraised("", key, index, 1, hints.site, given(config), sources)
+        asked = sizing.UnsizedJob("", key, index, 1, hints.site, given(config), sources)
         inputs = BeforeRun(str(task.dag_id), sources).of(index)
         try:
-            columns |= appraisal.appraised(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
+            columns |= sizing.size_job(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
         except ExpressionError as error:
             raise ExpressionError(f"{error}; give a number to see a script") from error
     columns["dag_id"] = str(task.dag_id)
-    return Job(token="token", subject="", workload="{}", priority=0, queued_at=0.0, **columns)
+    return JobRow(token="token", subject="", workload="{}", priority=0, queued_at=0.0, **columns)
 
 
-def site_of(job: Job) -> tuple[str, Site[Any]]:
+def site_of(job: JobRow) -> tuple[str, Site[Any]]:
     """The site at which a job would run, by what the sites file says; the job gets the queue that its target names.
 
     :raises HintError: no site can run it
@@ -218,7 +218,7 @@ def views(sites: Mapping[str, Site[Any]]) -> list[SiteView]:
     ]
 
 
-def route_of(job: Waiting, views: Sequence[SiteView]) -> Route:
+def route_of(job: WaitingJob, views: Sequence[SiteView]) -> Route:
     """Where a job may run, in the order in which it goes there.
 
     :raises HintError: nowhere

@@ -19,7 +19,7 @@ SOON = 2.0
 INTERRUPTED = 130
 
 
-class Watch:
+class ProgressWatch:
     """Is told how far a calculation is, and shows it after two seconds.
 
     :param shown: whether to show it
@@ -30,7 +30,7 @@ class Watch:
         self.bar: Progress | None = None
         self.asked = self.stopped = False
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProgressWatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -15,7 +15,7 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select
 
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.hooks.job_scripts.hook import RUNS_FOLDER
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.run_store import RunStore
@@ -63,7 +63,7 @@ class Cleaner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CleanResult:
     """What was removed at a site of one sort, or what went wrong there.
 
     :param trouble: in words; None: nothing
@@ -76,11 +76,11 @@ class Outcome:
     trouble: str | None = None
 
 
-def outcome_row(outcome: Outcome) -> dict[str, Any]:
+def outcome_row(outcome: CleanResult) -> dict[str, Any]:
     return {"site": outcome.site, "kind": outcome.kind, "number": outcome.number, "mib": round(outcome.mib, 1)}
 
 
-def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[Outcome]:
+def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterator[CleanResult]:
     """Remove what is left behind, site by site; one that cannot be asked does not hold up the others.
 
     :param only: the sites; empty: all, and this machine
@@ -96,12 +96,14 @@ def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterat
         try:
             site = cleaner(settings, name, tables)
             for each in site.clean(older_than, keep, dry_run):
-                yield Outcome(name, each.kind, each.number, each.mib, each.trouble and f"{each.kind}: {each.trouble}")
+                yield CleanResult(
+                    name, each.kind, each.number, each.mib, each.trouble and f"{each.kind}: {each.trouble}"
+                )
         except (OSError, ValueError) as error:
-            yield Outcome(name, trouble=str(error).removeprefix(f"site {name}: "))
+            yield CleanResult(name, trouble=str(error).removeprefix(f"site {name}: "))
     if not only:
         for each in RunStore(RUNS_FOLDER.expanduser()).clean(older_than, dry_run=dry_run):
-            yield Outcome(HERE, each.kind, each.number, each.mib, each.trouble)
+            yield CleanResult(HERE, each.kind, each.number, each.mib, each.trouble)
 
 
 def living() -> frozenset[str]:
@@ -109,7 +111,7 @@ def living() -> frozenset[str]:
     are saved on this machine.
     """
     with reading_store() as session:
-        jobs = session.scalars(select(Job.token).where(Job.state.in_((State.PLACED, State.RUNNING)))).all()
+        jobs = session.scalars(select(JobRow.token).where(JobRow.state.in_((State.PLACED, State.RUNNING)))).all()
         tries = session.execute(
             select(TaskInstance.id, TaskInstance.try_number).where(TaskInstance.state.in_(AT_WORK))
         ).all()
@@ -131,13 +133,13 @@ def cleaner(settings: Settings, name: str, tables: dict[str, Any]) -> Cleaner:
         return kind(name, kind.config_model(**tables[name]), settings.spool_folder / name)
     try:
         assert settings.sites_file is not None
-        return Runs(read_site(settings.sites_file, name))
+        return JobScriptRuns(read_site(settings.sites_file, name))
     except ValueError:
         raise SitesError("; ".join(errors)) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class JobScriptRuns:
     """The runs of job scripts at a site at which the executor runs nothing."""
 
     site: RunSite

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from lading.executors.settings import Settings
-from lading.executors.store import Job
+from lading.executors.store import JobRow
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.ui.queries.runs import beside, of_runs, of_tasks
@@ -37,13 +37,13 @@ def cost(args: Namespace) -> None:
         else:
             rows = []
             for task, site, each in of_tasks(session, args.dag_id, args.run_id, now):
-                more = beside(session, args.dag_id, args.run_id, Job.task_id == task, Job.site == site)
+                more = beside(session, args.dag_id, args.run_id, JobRow.task_id == task, JobRow.site == site)
                 rows.append({"task_id": task, "site": site, **amounts(each, *more)})
         if not rows:
             complain(unknown(session, args.dag_id, args.run_id, now))
             sys.exit(1)
     if args.output in ("table", "plain"):
-        rows = [{**row, "of_which": in_words(row["of_which"])} for row in rows]
+        rows = [{**row, "of_which": format_parts(row["of_which"])} for row in rows]
     show(rows, args.output)
     if any(row["usd"] is None and row["cpu_hours"] for row in rows):
         complain("No USD: the site has no price. Give it one: usd_per_hour or usd_per_cpu_hour in its table.")
@@ -68,7 +68,7 @@ def amounts(found: dict[str, Any], idle: float = 0.0, of_which: Mapping[str, flo
     }
 
 
-def in_words(parts: Mapping[str, float]) -> str:
+def format_parts(parts: Mapping[str, float]) -> str:
     """Sums by name, for people: ``volumes 0.0012``."""
     return ", ".join(f"{name} {usd:.4f}" for name, usd in parts.items())
 
@@ -79,6 +79,6 @@ def unknown(session: Session, dag_id: str, run_id: str | None, now: float) -> st
     if run_id is not None and (runs := of_runs(session, dag_id, MOST_NAMES, now)):
         known = ", ".join(name for name, _ in runs)
         return f"No job of run {run_id!r} of Dag {dag_id!r} is known; its youngest runs: {known}. {kept}"
-    query = select(Job.dag_id).distinct().where(Job.dag_id.is_not(None)).order_by(Job.dag_id).limit(MOST_NAMES)
+    query = select(JobRow.dag_id).distinct().where(JobRow.dag_id.is_not(None)).order_by(JobRow.dag_id).limit(MOST_NAMES)
     known = ", ".join(map(str, session.scalars(query))) or "none"
     return f"No job of Dag {dag_id!r} is known; Dags with jobs: {known}. {kept}"

@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
 from lading.executors.settings import Settings
-from lading.executors.store import Job, Location, SiteRow, State, queue
+from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
-from lading.executors.store.gangs.terms import Terms
+from lading.executors.store.gangs.terms import GangTerms
 from lading.hooks.site import LocationState, Site
 from lading.plugin.database import reading_store
 from lading.plugin.manager import binding_filters, implemented
@@ -31,10 +31,10 @@ from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.location import Location as Place
 from lading.scheduling.machine_words import DEFAULT_OS
-from lading.scheduling.matching.explanation import Step, explained, wishes
+from lading.scheduling.matching.explanation import ExplanationStep, explained, wishes
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
@@ -46,8 +46,8 @@ def explain(args: Namespace) -> None:
     """Print the steps for the last try of a task instance, with what the sites have now, and what became of it."""
     settings = Settings.load()
     with reading_store() as session:
-        of_task = (Job.dag_id == args.dag_id, Job.run_id == args.run_id, Job.task_id == args.task_id)
-        query = select(Job).where(*of_task, Job.map_index == args.map_index).order_by(Job.try_number.desc())
+        of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
+        query = select(JobRow).where(*of_task, JobRow.map_index == args.map_index).order_by(JobRow.try_number.desc())
         if (job := session.scalars(query.limit(1)).first()) is None:
             index = f"[{args.map_index}]" if args.map_index >= 0 else ""
             raise SystemExit(f"Lading knows no job of {args.dag_id}.{args.task_id}{index} in run {args.run_id}")
@@ -60,7 +60,7 @@ def explain(args: Namespace) -> None:
             print(readable(line))
 
 
-def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:
+def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:
     """The steps in lines, each with its number, and what has become of the job at the end.
 
     :param sites: by name, in the order of the sites file
@@ -79,17 +79,17 @@ def report(session: Session, job: Job, sites: Mapping[str, Site[Any]], rules: Se
     if of_gang:
         steps.append(together(session, job, views, Ways(rules, rank, filters)))
     if job.site is not None and (site := sites.get(job.site)) is not None:
-        steps.append(Step("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
+        steps.append(ExplanationStep("policy", [f"{site.config.policy} chooses the location at site {job.site}"]))
     for number, step in enumerate([*steps, outcome(job)], start=1):
         lines = list(step.lines)
         yield f"{number}. {step.name}:" + (f" {lines.pop()}" if len(lines) == 1 else "")
         yield from (f"   {line}" for line in lines)
 
 
-def together(session: Session, job: Job, sites: Sequence[SiteView], ways: Ways) -> Step:
+def together(session: Session, job: JobRow, sites: Sequence[SiteView], ways: Ways) -> ExplanationStep:
     """What room there is for all jobs with which a job starts."""
-    known, terms = gangs.load(session, by_dag=True), Terms.from_json(job.gang_terms or "{}")
-    partitions: dict[str, list[Waiting]] = {}
+    known, terms = gangs.load(session, by_dag=True), GangTerms.from_json(job.gang_terms or "{}")
+    partitions: dict[str, list[WaitingJob]] = {}
     for member in known.members:
         if member.gang == job.gang and member.is_ready:
             partitions.setdefault(member.key[0], []).append(member.job)
@@ -100,12 +100,12 @@ def together(session: Session, job: Job, sites: Sequence[SiteView], ways: Ways) 
     partitions = {task: partitions[task] for task in sorted(partitions, key=[*terms.tasks, *partitions].index)}
     try:
         lines = room(partitions, sites, held, time.time(), ways, partial=terms.partial, spread=terms.spread)
-        return Step(f"gang {terms.name!r}" if terms.name is not None else "gang of one", list(lines))
+        return ExplanationStep(f"gang {terms.name!r}" if terms.name is not None else "gang of one", list(lines))
     except ValueError as error:
-        return Step("gang", [f"it fails: {error}"])
+        return ExplanationStep("gang", [f"it fails: {error}"])
 
 
-def as_it_asked(job: Job) -> Waiting:
+def as_it_asked(job: JobRow) -> WaitingJob:
     """A job as placement saw it when it waited, before a rule gave it less than it wished."""
     waits = queue.as_waiting(job, by_dag=True)
     if not job.asked:
@@ -126,7 +126,7 @@ def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, i
     row = session.get(SiteRow, site.name)
     potential = tuple(replace(each, most_nodes=most) if each.most_nodes == () else each for each in site.potential())
     by_name = {each.name: each for each in potential}
-    rows: Sequence[Location] = session.scalars(select(Location).where(Location.site == site.name)).all()
+    rows: Sequence[LocationRow] = session.scalars(select(LocationRow).where(LocationRow.site == site.name)).all()
     # What launches its locations has a row of its own, which is none of them.
     rows = [each for each in rows if not (site.launches and each.name == site.name)]
     seen = [(each, place(each, by_name.get(each.name))) for each in rows]
@@ -153,7 +153,7 @@ def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, i
     )
 
 
-def place(row: Location, known: Place | None) -> Place:
+def place(row: LocationRow, known: Place | None) -> Place:
     """A location of the store.
 
     :param known: the same as its site says that it could be, which knows more; None: it does not name it
@@ -178,13 +178,13 @@ def complain_of_silence(views: list[SiteView]) -> None:
             complain(f"Of site {each.name!r} the store has no location that is up")
 
 
-def outcome(job: Job) -> Step:
+def outcome(job: JobRow) -> ExplanationStep:
     """What has become of a job, in words."""
     remedy = [f"what would change it: {job.remedy}"] if job.remedy else []
     if job.site is None:
-        return Step(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])
+        return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])
     where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
     words = [f"at {where}"]
     words += [job.placed_because] if job.placed_because else []
     words += [str(job.reason)] if job.reason and str(job.reason) != job.placed_because else []
-    return Step(State(job.state).value, words + remedy)
+    return ExplanationStep(State(job.state).value, words + remedy)

@@ -29,7 +29,7 @@ from lading.plugin.published import edition
 from lading.plugin.service import mint
 from lading.plugin.sites import SitesError, known_sites, load_sites
 from lading.plugin.subcommands.trial import trial_finding
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import format_resources
 
 EXECUTOR = "lading.executors.LadingExecutor"
@@ -174,7 +174,7 @@ def default_finding(settings: Settings) -> Check:
     if not takers:
         return Check(what, False, "no site takes tasks that name none; set takes_unnamed = true in the table of one")
     words = f"a task without hints asks for {format_resources(asked)}"
-    fitting = [name for name, site in takers.items() if site.suits(Job("", asked))]
+    fitting = [name for name, site in takers.items() if site.suits(PlannedJob("", asked))]
     if fitting:
         batch = takers[fitting[0]].dialect is not None
         words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
@@ -194,7 +194,7 @@ def default_finding(settings: Settings) -> Check:
                 "packs more of them, where they use no more of it"
             )
         return Check(what, True, words, warns=few)
-    rooms = {name: site.closest(Job("", asked)) for name, site in takers.items()}
+    rooms = {name: site.closest(PlannedJob("", asked)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
     return Check(
         what,

@@ -21,15 +21,15 @@ from sqlalchemy.orm import Session
 from lading.executors.controller_process import current_lease, lives
 from lading.executors.requests import note_end
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State, requests
+from lading.executors.store import JobRow, State, requests
 from lading.executors.store import instances as stored
-from lading.executors.store.instances import Instance, InstanceState
-from lading.executors.store.requests import Kind
-from lading.hooks.site import ElasticSite, Found, Site
+from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.executors.store.requests import RequestKind
+from lading.hooks.site import ElasticSite, ListedInstance, Site
 from lading.plugin.database import read_connections, reading_store
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
-from lading.plugin.subcommands.cost import in_words
+from lading.plugin.subcommands.cost import format_parts
 from lading.scheduling.matching.market import kind_in_words
 
 # A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.
@@ -37,12 +37,12 @@ SECONDS_UNTIL_DONE = 30.0
 NOT_STORED = "the store does not know it"
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """Something cannot be done now; the words say what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InstanceLine:
     """One instance.
 
     :param row: None: the store does not have it, or takes it to have ended
@@ -52,8 +52,8 @@ class Line:
     :param jobs: how many run there
     """
 
-    row: Instance | None
-    found: Found | None
+    row: InstanceRow | None
+    found: ListedInstance | None
     is_listed: bool
     seller: str = ""
     jobs: int = 0
@@ -98,19 +98,19 @@ def instances(args: Namespace) -> None:
         good = None not in found.values()
         if args.action == "list":
             if args.ended:
-                lines += [Line(row, None, False) for row in stored.ended(session)]
+                lines += [InstanceLine(row, None, False) for row in stored.ended(session)]
             mapper = short_row if args.output in ("table", "plain") else line_row
             show([mapper(each, time.time()) for each in lines], args.output)
         else:
-            done = [let_go(session, sites, each, Kind(args.action)) for each in chosen(lines, args.instance)]
+            done = [let_go(session, sites, each, RequestKind(args.action)) for each in chosen(lines, args.instance)]
             good = all(done)
     if not good:
         sys.exit(1)
 
 
-def listed(sites: Mapping[str, Site[Any]]) -> dict[str, Sequence[Found] | None]:
+def listed(sites: Mapping[str, Site[Any]]) -> dict[str, Sequence[ListedInstance] | None]:
     """What the sellers say that there is, by the sites that have one; None: that could not be asked, which is said."""
-    answers: dict[str, Sequence[Found] | None] = {}
+    answers: dict[str, Sequence[ListedInstance] | None] = {}
     for name, site in sites.items():
         if isinstance(site, ElasticSite):
             try:
@@ -124,10 +124,12 @@ def listed(sites: Mapping[str, Site[Any]]) -> dict[str, Sequence[Found] | None]:
 
 
 def joined(
-    rows: Iterable[Instance], answers: Mapping[str, Sequence[Found] | None], jobs: Mapping[tuple[str, str], int]
-) -> list[Line]:
+    rows: Iterable[InstanceRow],
+    answers: Mapping[str, Sequence[ListedInstance] | None],
+    jobs: Mapping[tuple[str, str], int],
+) -> list[InstanceLine]:
     """The rows of the store beside what the sellers say, then what these alone know of."""
-    by_id: dict[str, tuple[Found, str]] = {}
+    by_id: dict[str, tuple[ListedInstance, str]] = {}
     for site, found in answers.items():
         for each in found or ():
             if each.id not in by_id or each.site == site:  # two sites may be in one region
@@ -137,19 +139,20 @@ def joined(
     for row in rows:
         there, seller = by_id.pop(row.native_id or ids.get((row.site, row.token), ""), (None, ""))
         is_listed = answers.get(row.site) is not None
-        lines.append(Line(row, there, is_listed, seller, jobs.get((row.site, row.token), 0)))
-    return [*lines, *(Line(None, each, True, seller) for each, seller in by_id.values())]
+        lines.append(InstanceLine(row, there, is_listed, seller, jobs.get((row.site, row.token), 0)))
+    return [*lines, *(InstanceLine(None, each, True, seller) for each, seller in by_id.values())]
 
 
 def running(session: Session) -> dict[tuple[str, str], int]:
     """How many jobs run, by site and location."""
-    query = select(Job.site, Job.location, func.count()).where(Job.state == State.RUNNING)
+    query = select(JobRow.site, JobRow.location, func.count()).where(JobRow.state == State.RUNNING)
     return {
-        (str(site), str(place)): count for site, place, count in session.execute(query.group_by(Job.site, Job.location))
+        (str(site), str(place)): count
+        for site, place, count in session.execute(query.group_by(JobRow.site, JobRow.location))
     }
 
 
-def chosen(lines: Sequence[Line], names: Sequence[str]) -> list[Line]:
+def chosen(lines: Sequence[InstanceLine], names: Sequence[str]) -> list[InstanceLine]:
     """:raises SystemExit: none is named, or there is none of a name"""
     known = ", ".join(each.name for each in lines) or "there are none"
     if not names:
@@ -159,18 +162,20 @@ def chosen(lines: Sequence[Line], names: Sequence[str]) -> list[Line]:
     return [each for each in lines if not each.names.isdisjoint(names)]
 
 
-def let_go(session: Session, sites: Mapping[str, Site[Any]], line: Line, kind: Kind) -> bool:
+def let_go(session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind) -> bool:
     """Have an instance drained or terminated, and say what came of it; returns whether it could be asked."""
     try:
         words = "; ".join(steps(session, sites, line, kind, getpass.getuser()))
-    except (Refused, LookupError, OSError) as error:
+    except (CommandRefused, LookupError, OSError) as error:
         complain(f"{line.name}: {error}")
         return False
     complain(f"{line.name}: {words}")
     return True
 
 
-def steps(session: Session, sites: Mapping[str, Site[Any]], line: Line, kind: Kind, by: str) -> Iterator[str]:
+def steps(
+    session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind, by: str
+) -> Iterator[str]:
     """What is done about an instance, in words.
 
     :raises Refused: nothing can be done
@@ -178,13 +183,13 @@ def steps(session: Session, sites: Mapping[str, Site[Any]], line: Line, kind: Ki
     """
     acts, is_looked_after = lives(current_lease()), line.site in sites
     if acts and is_looked_after and line.row is None:
-        raise Refused(f"{NOT_STORED}; the controller that acts takes it in within a minute: ask again then")
-    if line.found is not None and kind is Kind.TERMINATE and not (acts and is_looked_after):
+        raise CommandRefused(f"{NOT_STORED}; the controller that acts takes it in within a minute: ask again then")
+    if line.found is not None and kind is RequestKind.TERMINATE and not (acts and is_looked_after):
         seller = sites[line.seller]
         assert isinstance(seller, ElasticSite)
         yield from ended(session, seller, line, by)
     elif line.row is None:
-        raise Refused(f"{NOT_STORED}, so that it is given nothing; terminate it, or start a controller")
+        raise CommandRefused(f"{NOT_STORED}, so that it is given nothing; terminate it, or start a controller")
     else:
         request = requests.ask(session, kind, f"{line.site}/{line.name}", by)
         session.commit()
@@ -199,7 +204,7 @@ def steps(session: Session, sites: Mapping[str, Site[Any]], line: Line, kind: Ki
         yield request.words or f"asked ({kind.value}); `airflow lading instances` shows what becomes of it"
 
 
-def ended(session: Session, site: ElasticSite[Any], line: Line, by: str) -> Iterator[str]:
+def ended(session: Session, site: ElasticSite[Any], line: InstanceLine, by: str) -> Iterator[str]:
     """End an instance that no controller looks after."""
     assert line.found is not None
     found, row = line.found, line.row
@@ -212,7 +217,7 @@ def ended(session: Session, site: ElasticSite[Any], line: Line, by: str) -> Iter
     session.commit()
 
 
-def line_row(line: Line, now: float) -> dict[str, Any]:
+def line_row(line: InstanceLine, now: float) -> dict[str, Any]:
     """All that is known of an instance; USD is what it has cost until now."""
     row, found = line.row, line.found
     launched_at = row.launched_at if row is not None and row.launched_at else found.launched_at if found else None
@@ -240,10 +245,10 @@ def line_row(line: Line, now: float) -> dict[str, Any]:
     }
 
 
-def short_row(line: Line, now: float) -> dict[str, Any]:
+def short_row(line: InstanceLine, now: float) -> dict[str, Any]:
     row = line_row(line, now)
     seconds = None if row["launched_at"] is None else (row["ended_at"] or now) - row["launched_at"]
     row["hours"] = None if seconds is None else round(seconds / 3600, 2)
-    row["of_which"] = in_words(row["of_which"])
+    row["of_which"] = format_parts(row["of_which"])
     names = ("site", "instance", "state", "native_id", "instance_type", "zone", "capacity_type", "hours")
     return {name: row[name] for name in (*names, "usd_per_hour", "usd", "usd_idle", "of_which", "running_jobs", "note")}

@@ -12,9 +12,9 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.rows import held_for
-from lading.executors.store.gangs.terms import Terms
+from lading.executors.store.gangs.terms import GangTerms
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import complain, show
 from lading.scheduling.resources import format_resources
@@ -39,20 +39,22 @@ def youngest(
     states: Sequence[str] | None = None,
     dag_id: str | None = None,
     run_id: str | None = None,
-) -> tuple[Sequence[Job], int]:
+) -> tuple[Sequence[JobRow], int]:
     """The youngest jobs of all that are asked for, and how many older ones there are.
 
     :param limit: at most so many
     """
-    wanted: list[ColumnElement[bool]] = [] if not states else [Job.state.in_(states)]
-    wanted += [column == value for column, value in ((Job.dag_id, dag_id), (Job.run_id, run_id)) if value]
-    rows = session.scalars(select(Job).where(*wanted).order_by(Job.queued_at.desc(), Job.token).limit(limit)).all()
+    wanted: list[ColumnElement[bool]] = [] if not states else [JobRow.state.in_(states)]
+    wanted += [column == value for column, value in ((JobRow.dag_id, dag_id), (JobRow.run_id, run_id)) if value]
+    rows = session.scalars(
+        select(JobRow).where(*wanted).order_by(JobRow.queued_at.desc(), JobRow.token).limit(limit)
+    ).all()
     if len(rows) < limit:
         return rows, 0
-    return rows, (session.scalar(select(func.count()).select_from(Job).where(*wanted)) or 0) - len(rows)
+    return rows, (session.scalar(select(func.count()).select_from(JobRow).where(*wanted)) or 0) - len(rows)
 
 
-def job_row(job: Job, held: str | None = None) -> dict[str, Any]:
+def job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
     """A job as programs read it.
 
     :param held: where room is held for it, as ``site/location``
@@ -76,7 +78,7 @@ def job_row(job: Job, held: str | None = None) -> dict[str, Any]:
         "gpus": job.gpus,
         "site": job.site,
         "location": job.location,
-        "gang": Terms.from_json(job.gang_terms).name if job.gang_terms else None,
+        "gang": GangTerms.from_json(job.gang_terms).name if job.gang_terms else None,
         "held": held,
         "batch_job": job.native_id,
         "node": job.node,
@@ -91,7 +93,7 @@ def job_row(job: Job, held: str | None = None) -> dict[str, Any]:
     }
 
 
-def short_job_row(job: Job, held: str | None = None) -> dict[str, Any]:
+def short_job_row(job: JobRow, held: str | None = None) -> dict[str, Any]:
     """A job as people read it, likewise."""
     row = job_row(job)
     index = f"[{job.map_index}]" if job.map_index >= 0 else ""
@@ -111,9 +113,9 @@ def short_job_row(job: Job, held: str | None = None) -> dict[str, Any]:
     }
 
 
-def group_rows(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+def group_rows(jobs: Iterable[JobRow]) -> list[dict[str, Any]]:
     """The jobs of one task and run that ask for the same as one row, in the order of the first of each."""
-    groups: dict[tuple[Any, ...], list[Job]] = {}
+    groups: dict[tuple[Any, ...], list[JobRow]] = {}
     for job in jobs:
         key = (job.dag_id, job.run_id, job.task_id or job.kind, job.resources)
         groups.setdefault(key, []).append(job)

@@ -12,9 +12,9 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 from sqlalchemy import func, select
 
 from lading.executors.settings import Settings
-from lading.executors.store import Job, Location, State
+from lading.executors.store import JobRow, LocationRow, State
 from lading.plugin.database import reading_store
-from lading.plugin.published import Known
+from lading.plugin.published import PublishedSite
 from lading.plugin.sites import known_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.findings import controller_finding
@@ -30,15 +30,15 @@ def sites(args: Namespace) -> None:
         if not controller.good:
             complain(f"controller: {controller.words}")
         used = in_use(session)
-        in_order = (Location.site, Location.name != Location.site, Location.name)
-        rows = session.scalars(select(Location).order_by(*in_order)).all()
+        in_order = (LocationRow.site, LocationRow.name != LocationRow.site, LocationRow.name)
+        rows = session.scalars(select(LocationRow).order_by(*in_order)).all()
         known = tables()
         found = [location_row(each, in_it(each, used), known.get(each.site)) for each in rows]
         # A person reads the tables, and a terminal is narrow; programs get everything.
         show(short_rows(found) if args.output in ("table", "plain") else found, args.output)
 
 
-def tables() -> dict[str, Known]:
+def tables() -> dict[str, PublishedSite]:
     """What is known of each site by its table; nothing where that cannot be read, as ``airflow lading check`` says."""
     try:
         return known_sites(Settings.load())
@@ -47,7 +47,7 @@ def tables() -> dict[str, Known]:
         return {}
 
 
-def location_row(location: Location, used: tuple[int, Resources], known: Known | None) -> dict[str, Any]:
+def location_row(location: LocationRow, used: tuple[int, Resources], known: PublishedSite | None) -> dict[str, Any]:
     count, resources = used
     return {
         "site": location.site,
@@ -112,7 +112,7 @@ def amounts(row: Mapping[str, Any], of: str = "") -> str:
     return format_resources(Resources(*(row[f"{name}{of}"] for name in names)))
 
 
-def in_it(location: Location, used: Mapping[tuple[str, str], tuple[int, Resources]]) -> tuple[int, Resources]:
+def in_it(location: LocationRow, used: Mapping[tuple[str, str], tuple[int, Resources]]) -> tuple[int, Resources]:
     """How many jobs run at a location, and the sum of their resources; the row of a site is for all that it has."""
     if location.name != location.site:
         return used.get((location.site, location.name), (0, Resources()))
@@ -122,11 +122,11 @@ def in_it(location: Location, used: Mapping[tuple[str, str], tuple[int, Resource
 
 def in_use(session: Any) -> dict[tuple[str, str], tuple[int, Resources]]:
     """How many jobs run at each location, and the sum of their resources."""
-    amounts = (func.sum(Job.cpus), func.sum(Job.memory), func.sum(Job.disk), func.sum(Job.gpus))
+    amounts = (func.sum(JobRow.cpus), func.sum(JobRow.memory), func.sum(JobRow.disk), func.sum(JobRow.gpus))
     rows = session.execute(
-        select(Job.site, Job.location, func.count(), *amounts)
-        .where(Job.state == State.RUNNING)
-        .group_by(Job.site, Job.location)
+        select(JobRow.site, JobRow.location, func.count(), *amounts)
+        .where(JobRow.state == State.RUNNING)
+        .group_by(JobRow.site, JobRow.location)
     )
     return {
         (site, location): (count, Resources(float(cpus), int(memory), int(disk), float(gpus)))

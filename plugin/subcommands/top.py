@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lading.plugin.database import reading_store
 from lading.plugin.subcommands.console import readable
-from lading.plugin.ui.queries.models import SiteState, Summary, WaitGroup, Waits
+from lading.plugin.ui.queries.models import SiteState, Summary, WaitGroup, WaitGroups
 from lading.plugin.ui.queries.sight import EVERYTHING
 from lading.plugin.ui.queries.summary import summary
 from lading.plugin.ui.queries.waits import waits
@@ -49,7 +49,7 @@ def shown() -> Group:
         return screen(summary(session, now), waits(session, EVERYTHING, now))
 
 
-def screen(things: Summary, why: Waits) -> Group:
+def screen(things: Summary, why: WaitGroups) -> Group:
     """All that is shown; what sites and Dag authors wrote is text and nothing else."""
     cpus = f"{format_count(things.cpus_used)} of {format_count(things.cpus_up)} cpus used"
     cpus += f", {format_count(things.cpus_batch)} in batch jobs" if things.cpus_batch else ""
@@ -88,7 +88,7 @@ def cpus_of(site: SiteState) -> str:
     return ", ".join(of_up + in_batch) or format_count(site.cpus_used)
 
 
-def reasons(why: Waits) -> Table:
+def reasons(why: WaitGroups) -> Table:
     """A row for each reason, site and limit, largest first."""
     table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
     for heading in ("jobs", "oldest", "waits for", "words", "what would change it"):

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from lading.executors.controller_process import lives
 from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State, lease, metadata
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import JobRow, State, lease, metadata
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.scheduler_liveness import has_ended
 from lading.hooks.files.atomic import visible
 from lading.hooks.spool.lock import lock
@@ -74,12 +74,12 @@ def obstacles(session: Session, settings: Settings, tables: list[str]) -> Iterat
     if "lading_lease" in tables and (holder := lease(session)) is not None and lives(holder):
         yield f"a controller acts, pid {holder.pid} on {holder.host}; stop it, or the scheduler that started it"
     if "lading_job" in tables:
-        at_work = select(func.count()).where(Job.state.in_((State.PLACED, State.RUNNING)))
+        at_work = select(func.count()).where(JobRow.state.in_((State.PLACED, State.RUNNING)))
         if number := session.scalar(at_work):
             some = "a job is" if number == 1 else f"{number} jobs are"
             yield f"{some} at work; start Airflow with Lading once more, and let them end or mark their tasks as failed"
     if "lading_instance" in tables:
-        live = select(Instance.token).where(Instance.state != InstanceState.ENDED).order_by(Instance.token)
+        live = select(InstanceRow.token).where(InstanceRow.state != InstanceState.ENDED).order_by(InstanceRow.token)
         if names := session.scalars(live).all():
             some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             yield f"what was launched has not ended: {some}; end it: airflow lading instances terminate"

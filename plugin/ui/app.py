@@ -23,7 +23,7 @@ from fastapi.staticfiles import StaticFiles
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying
 
-from lading.executors.store import Job, State, requests
+from lading.executors.store import JobRow, State, requests
 from lading.plugin.ui.access import (
     ActsDep,
     SightDep,
@@ -37,7 +37,7 @@ from lading.plugin.ui.access import (
 )
 from lading.plugin.ui.queries import models
 from lading.plugin.ui.queries.advice import advice
-from lading.plugin.ui.queries.chart_models import Machine, Packing
+from lading.plugin.ui.queries.chart_models import ChartMachine, PackingChart
 from lading.plugin.ui.queries.models import NAME
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.places import machines
@@ -61,17 +61,20 @@ After = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)
 Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 
 REFUSED: dict[int | str, dict[str, Any]] = {
-    status.HTTP_401_UNAUTHORIZED: {"model": models.Refusal, "description": "Nobody is logged in"},
-    status.HTTP_403_FORBIDDEN: {"model": models.Refusal, "description": "Who asks may not see or do this"},
-    status.HTTP_503_SERVICE_UNAVAILABLE: {"model": models.Refusal, "description": "The database is busy or away"},
+    status.HTTP_401_UNAUTHORIZED: {"model": models.ErrorDetail, "description": "Nobody is logged in"},
+    status.HTTP_403_FORBIDDEN: {"model": models.ErrorDetail, "description": "Who asks may not see or do this"},
+    status.HTTP_503_SERVICE_UNAVAILABLE: {"model": models.ErrorDetail, "description": "The database is busy or away"},
 }
 NOT_ASKED: dict[int | str, dict[str, Any]] = {
-    status.HTTP_400_BAD_REQUEST: {"model": models.Refusal, "description": "The body is not JSON"},
-    status.HTTP_404_NOT_FOUND: {"model": models.Refusal, "description": "There is no such site or instance"},
+    status.HTTP_400_BAD_REQUEST: {"model": models.ErrorDetail, "description": "The body is not JSON"},
+    status.HTTP_404_NOT_FOUND: {"model": models.ErrorDetail, "description": "There is no such site or instance"},
 }
 
 NOT_SEEN: dict[int | str, dict[str, Any]] = {
-    status.HTTP_404_NOT_FOUND: {"model": models.Refusal, "description": "There is no such Dag that who asks may read"},
+    status.HTTP_404_NOT_FOUND: {
+        "model": models.ErrorDetail,
+        "description": "There is no such Dag that who asks may read",
+    },
 }
 
 looks = APIRouter(dependencies=[may_look], responses=REFUSED)
@@ -92,19 +95,19 @@ def get_costs(session: SessionDep, sight: SightDep, since: Time) -> models.Costs
 
 
 @looks.get("/waits")
-def get_waits(session: SessionDep, sight: SightDep) -> models.Waits:
+def get_waits(session: SessionDep, sight: SightDep) -> models.WaitGroups:
     """Why jobs wait: by the codes of reasons, their sites and limits, largest group first."""
     return waits(session, sight, time.time())
 
 
 @looks.get("/machines")
-def get_machines(session: SessionDep, since: Time, until: Time) -> list[Machine]:
+def get_machines(session: SessionDep, since: Time, until: Time) -> list[ChartMachine]:
     """The machines, allocations and instances of a window."""
     check_window(since, until)
     return machines(session, since, until)
 
 
-@looks.get("/packing", response_model=Packing)
+@looks.get("/packing", response_model=PackingChart)
 def get_packing(session: SessionDep, sight: SightDep, since: Time, until: Time, cursor: Time | None = None) -> Response:
     """What ran where within a window; with the cursor of an earlier answer what has changed since."""
     check_window(since, until)
@@ -124,35 +127,35 @@ def get_jobs(
     since: Time | None = None,
     limit: Limit = 100,
     after: After | None = None,
-) -> models.Tries:
+) -> models.TryPage:
     """Jobs, youngest first; of Dags that you may not read only that they are there, and how large they are."""
     if not sight.sees(dag_id):
         raise HTTPException(status.HTTP_403_FORBIDDEN, "Forbidden")
-    asked = {Job.dag_id: dag_id, Job.run_id: run_id, Job.site: site}
+    asked = {JobRow.dag_id: dag_id, JobRow.run_id: run_id, JobRow.site: site}
     conditions: list[Any] = [column == value for column, value in asked.items() if value is not None]
     if state is not None:
-        conditions.append(Job.state.in_(state))
+        conditions.append(JobRow.state.in_(state))
     if conditions:
         conditions.append(sight.condition())  # how many answer to a name would tell what they are
     if since is not None:
-        conditions.append(Job.changed_at > since)
+        conditions.append(JobRow.changed_at > since)
     return tries(session, sight, time.time(), conditions, limit, after)
 
 
 @looks.get("/requests")
-def get_requests(session: SessionDep) -> list[models.Request]:
+def get_requests(session: SessionDep) -> list[models.OperatorRequest]:
     """What was asked of sites within a day, latest first, and what came of it."""
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
-    return [models.Request.model_validate(row, from_attributes=True) for row in rows]
+    return [models.OperatorRequest.model_validate(row, from_attributes=True) for row in rows]
 
 
 @acts.post("/requests", status_code=status.HTTP_202_ACCEPTED, responses=NOT_ASKED)
-def post_request(session: SessionDep, user: GetUserDep, asked: models.Asked) -> models.Request:
+def post_request(session: SessionDep, user: GetUserDep, asked: models.RequestBody) -> models.OperatorRequest:
     """Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job."""
 
-    def noted() -> models.Request:
+    def noted() -> models.OperatorRequest:
         row = requests.ask(session, asked.kind, asked.target, user.get_name())
-        answer = models.Request.model_validate(row, from_attributes=True)
+        answer = models.OperatorRequest.model_validate(row, from_attributes=True)
         session.commit()
         return answer
 
@@ -163,7 +166,7 @@ def post_request(session: SessionDep, user: GetUserDep, asked: models.Asked) -> 
 
 
 @of_dags.get("/dags/{dag_id}/runs")
-def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> models.Runs:
+def get_runs(session: SessionDep, dag_id: str, limit: Annotated[int, Query(ge=1, le=MOST_RUNS)] = 25) -> models.RunPage:
     """What the runs of a Dag took and cost, youngest first."""
     return runs(session, dag_id, time.time(), limit)
 
@@ -175,7 +178,7 @@ def get_advice(session: SessionDep, dag_id: str) -> models.Advice:
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}")
-def get_run(session: SessionDep, dag_id: str, run_id: str) -> models.Run:
+def get_run(session: SessionDep, dag_id: str, run_id: str) -> models.RunSummary:
     """What a run took and cost, how long it took beside what it had to, and its longest waits."""
     return run(session, dag_id, run_id, time.time())
 
@@ -189,11 +192,11 @@ def get_tries(
     map_index: Annotated[int | None, Query(ge=-1, le=2**31 - 1)] = None,
     limit: Limit = 100,
     after: After | None = None,
-) -> models.Tries:
+) -> models.TryPage:
     """The tries of a task in a run, youngest first: where, why there, and the phases of each."""
-    conditions: list[Any] = [Job.dag_id == dag_id, Job.run_id == run_id, Job.task_id == task_id]
+    conditions: list[Any] = [JobRow.dag_id == dag_id, JobRow.run_id == run_id, JobRow.task_id == task_id]
     if map_index is not None:
-        conditions.append(Job.map_index == map_index)
+        conditions.append(JobRow.map_index == map_index)
     return tries(session, Sight(frozenset({dag_id})), time.time(), conditions, limit, after)
 
 

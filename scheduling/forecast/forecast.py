@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 
 # One that runs for longer than expected, of which nothing is known, goes on for this part of what it has run.
 GOES_ON = 0.3
@@ -29,7 +29,7 @@ class WorkflowStep:
     :param location: the name of the machine on which it runs
     """
 
-    job: Job
+    job: PlannedJob
     seconds: float
     parents: tuple[str, ...] = ()
     begun: float | None = None

@@ -11,7 +11,7 @@ from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, Shape, Vector, fits, refusal, vector
-from lading.scheduling.plan import Launch, Placement, Release, Wait
+from lading.scheduling.plan import Placement, PlannedLaunch, Release, Wait
 from lading.scheduling.reasons import Reason, because
 
 # What is planned this soon is done now, seconds.
@@ -35,7 +35,7 @@ class Actions:
     """
 
     placements: tuple[Placement, ...]
-    launches: tuple[Launch, ...]
+    launches: tuple[PlannedLaunch, ...]
     releases: tuple[Release, ...]
     waits: tuple[Wait, ...]
     refused: Mapping[str, Reason]
@@ -178,7 +178,7 @@ def act(
             if it is not None and first - boot <= now + SOON:
                 machine.launched = True
                 launches.append(
-                    Launch(f"new-{number}", it.type.name, it.offering.capacity_type, it.offering.zone, it.price)
+                    PlannedLaunch(f"new-{number}", it.type.name, it.offering.capacity_type, it.offering.zone, it.price)
                 )
             else:
                 looks.append(first - boot)

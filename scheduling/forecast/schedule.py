@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.timeline import Timeline
-from lading.scheduling.job import Job
+from lading.scheduling.forecast.timeline import MachineTimeline
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Bin, fits, vector
 
@@ -33,7 +33,7 @@ class PlannedMachine:
     :param steps: what begins on it, in the order in which it was planned
     """
 
-    timeline: Timeline
+    timeline: MachineTimeline
     location: Location | None = None
     bin: Bin | None = None
     steps: list[str] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Builder:
     def _there(self, location: Location) -> PlannedMachine:
         up = max(self.now, location.ready_at or self.now)
         price = location.usd_per_hour / 3600
-        return PlannedMachine(Timeline(vector(location.capacity), price, self.boot, up, is_there=True), location)
+        return PlannedMachine(MachineTimeline(vector(location.capacity), price, self.boot, up, is_there=True), location)
 
     def _place(self, name: str, schedule: Schedule, terms: ScheduleTerms) -> None:
         step, need, ends = self.forecast.steps[name], self.needs[name], schedule.until
@@ -158,7 +158,7 @@ class Builder:
             schedule.starts[name], schedule.homes[name] = best[1], home
             ends[name] = best[1] + seconds
 
-    def _suits(self, machine: PlannedMachine, name: str, job: Job) -> bool:
+    def _suits(self, machine: PlannedMachine, name: str, job: PlannedJob) -> bool:
         """Whether a machine can ever run a job."""
         if not fits(self.needs[name], machine.timeline.capacity):
             return False
@@ -186,7 +186,7 @@ class Builder:
             for machine in schedule.machines:
                 if self._span(machine)[1] <= begin - self.boot:
                     machine.closes = min(machine.closes, begin - self.boot)
-        home = PlannedMachine(Timeline(launched.capacity, launched.price / 3600, self.boot, since), bin=launched)
+        home = PlannedMachine(MachineTimeline(launched.capacity, launched.price / 3600, self.boot, since), bin=launched)
         schedule.machines.append(home)
         return home
 

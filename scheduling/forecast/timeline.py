@@ -9,7 +9,7 @@ from itertools import pairwise
 from lading.scheduling.packing.problem import Vector
 
 
-class Timeline:
+class MachineTimeline:
     """What is planned on one machine.
 
     A machine is paid while it is busy, through gaps that are not longer than a boot, and for a boot before it is first

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 
 # The rule by which a partition is tried first: exactly what it asks for.
 NO_RULE = ""
@@ -47,7 +47,7 @@ class Partition(NamedTuple):
     after: frozenset[str] = frozenset()
 
 
-class Try(NamedTuple):
+class RoomAttempt(NamedTuple):
     """An attempt to find room for a partition.
 
     :param rule: what it asks for less of; empty: nothing
@@ -92,14 +92,14 @@ class Gang:
 
     partitions: tuple[Partition, ...]
     partial: bool = False
-    attempts: Attempts = Attempts()  # noqa: RUF009 (frozen)
+    attempts: AttemptSchedule = AttemptSchedule()  # noqa: RUF009 (frozen)
     stage: Stage = Stage.GATHERING
     attempt: int = 0
     wake_at: float | None = None
     until: float | None = None
-    trying: Try | None = None
-    tried: tuple[Try, ...] = ()
-    held: tuple[Try, ...] = ()
+    trying: RoomAttempt | None = None
+    tried: tuple[RoomAttempt, ...] = ()
+    held: tuple[RoomAttempt, ...] = ()
     words: str = ""
     look_at: float = 0.0
     doubted: bool = False
@@ -136,13 +136,13 @@ class Freed(NamedTuple):
     """All of it has room now, at sites where nothing is launched."""
 
 
-class Held(NamedTuple):
+class RoomFound(NamedTuple):
     """What is tried has room."""
 
     partition: str
 
 
-class Refused(NamedTuple):
+class NoRoomFound(NamedTuple):
     """What is tried has none, and why."""
 
     partition: str
@@ -156,13 +156,13 @@ class Lost(NamedTuple):
     words: str = ""
 
 
-Event: TypeAlias = "Gathered | Woken | Freed | Held | Refused | Lost"
+Event: TypeAlias = "Gathered | Woken | Freed | RoomFound | NoRoomFound | Lost"
 
 
 class Cancel(NamedTuple):
     """What was held is given back, at its site too."""
 
-    held: Try
+    held: RoomAttempt
 
 
 class Start(NamedTuple):
@@ -191,7 +191,7 @@ class Fail(NamedTuple):
     words: str
 
 
-Effect: TypeAlias = "Try | Cancel | Start | Sleep | Alone | Fail"
+Effect: TypeAlias = "RoomAttempt | Cancel | Start | Sleep | Alone | Fail"
 Found: TypeAlias = tuple[Gang, list[Effect]]
 
 
@@ -239,8 +239,8 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
 def _answered(gang: Gang, event: Event) -> Gang:
     """What a site has said of a try, or of what it held."""
     trying = gang.trying
-    if isinstance(event, (Held, Refused, Lost)) and trying is not None and event.partition == trying.partition:
-        if isinstance(event, Held):
+    if isinstance(event, (RoomFound, NoRoomFound, Lost)) and trying is not None and event.partition == trying.partition:
+        if isinstance(event, RoomFound):
             others = tuple(each for each in gang.tried if each.partition != trying.partition)
             return replace(gang, trying=None, tried=others, held=(*gang.held, trying))
         doubted = gang.doubted or isinstance(event, Lost)
@@ -266,7 +266,7 @@ def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
         return _over(replace(gang, words=never), now, is_hopeless=False, is_final=True)
     for rule in found.rules:
         for match in found.matches:
-            chosen = Try(pending.name, rule, match)
+            chosen = RoomAttempt(pending.name, rule, match)
             if chosen not in gang.tried:
                 return replace(gang, trying=chosen), [chosen]
     never = found.never()

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lading.scheduling.gangs.room import Where
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 
-class Part(NamedTuple):
+class PartitionShare(NamedTuple):
     """What a partition takes somewhere.
 
     :param is_there: whether it counts as used where it is; else it is to come there
@@ -34,7 +34,7 @@ class Spot:
     site: str
     location: Location | None = None
     free: Resources = Resources()
-    parts: list[Part] = field(default_factory=list)
+    parts: list[PartitionShare] = field(default_factory=list)
 
     def left(self, before: Collection[str]) -> Resources:
         """What is free when these partitions have ended."""
@@ -61,12 +61,12 @@ class Inheritance:
             if location is None or location.draining or location.stacked or location.max_jobs is not None:
                 continue
             spot = there.setdefault(where, Spot(where[0], location, location.capacity - location.used))
-            spot.parts.append(Part(partition, resources, is_there=True))
+            spot.parts.append(PartitionShare(partition, resources, is_there=True))
         self.spots = list(there.values())
 
     def missing(
-        self, partition: str, before: Collection[str], site: str, jobs: Sequence[Job], start: float
-    ) -> list[Job]:
+        self, partition: str, before: Collection[str], site: str, jobs: Sequence[PlannedJob], start: float
+    ) -> list[PlannedJob]:
         """Those of a partition's jobs for which nothing comes free; for the others it is kept.
 
         :param before: all partitions that come before it
@@ -79,12 +79,12 @@ class Inheritance:
                 there = spot.location
                 suits = there is None or (there.suits(job) and there.lasts(job.time, start))
                 if spot.site == site and suits and job.resources.fits(spot.left(before)):
-                    spot.parts.append(Part(partition, job.resources, is_there=False))
+                    spot.parts.append(PartitionShare(partition, job.resources, is_there=False))
                     break
             else:
                 left.append(job)
         return left
 
-    def asked(self, partition: str, site: str, jobs: Iterable[Job]) -> None:
+    def asked(self, partition: str, site: str, jobs: Iterable[PlannedJob]) -> None:
         """Room is asked for these jobs."""
-        self.spots += [Spot(site, parts=[Part(partition, job.resources, is_there=True)]) for job in jobs]
+        self.spots += [Spot(site, parts=[PartitionShare(partition, job.resources, is_there=True)]) for job in jobs]

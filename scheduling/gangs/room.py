@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.gangs.gang import NO_RULE
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Rank
@@ -17,7 +17,7 @@ from lading.scheduling.matching.routes import reordered, router, through_filters
 from lading.scheduling.matching.rules import RULES, Rule, minimum
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Changes, Stop
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.resources import Resources
 
 # A location, by its site and its name.
@@ -26,7 +26,7 @@ Where: TypeAlias = tuple[str, str]
 Stops: TypeAlias = Mapping[str, Stop]
 
 
-class Place(NamedTuple):
+class MemberPlace(NamedTuple):
     """Where a member has room, and how much it takes there."""
 
     stop: Stop
@@ -70,7 +70,7 @@ class Ways:
     filters: Mapping[str, GetTargets] = field(default_factory=lambda: FILTERS)
 
 
-def options(members: Sequence[Waiting], sites: Sequence[SiteView], ways: Ways = Ways()) -> Options:
+def options(members: Sequence[WaitingJob], sites: Sequence[SiteView], ways: Ways = Ways()) -> Options:
     """Where members may be tried together, at sites that hold room.
 
     :raises ValueError: a plugin's rule has failed, or a binding filter, or filters leave no place
@@ -108,7 +108,7 @@ def _steps(stops: Sequence[Stop]) -> dict[tuple[str, str], Stop]:
     return {(labels[stop.rule, stop.relaxed], stop.target or stop.site): stop for stop in stops}
 
 
-class Room:
+class GangRoom:
     """What is free at the locations of all sites, while gangs take of it.
 
     What is in store at a location has not begun and counts for nothing: it waits a little longer. Locations that share
@@ -128,8 +128,8 @@ class Room:
         self._sum: Resources | None = None
 
     def find(
-        self, members: Sequence[Waiting], places: Sequence[Stops], now: float, apart: Collection[Where] | None = None
-    ) -> tuple[dict[str, Place], list[Waiting]]:
+        self, members: Sequence[WaitingJob], places: Sequence[Stops], now: float, apart: Collection[Where] | None = None
+    ) -> tuple[dict[str, MemberPlace], list[WaitingJob]]:
         """A place for each of these members, by its name, and those for which there is none; only where there are none
         of these the places are taken.
 
@@ -139,7 +139,7 @@ class Room:
         :param apart: where members of their gang are already, if each is to have a location of its own; None: they may
             share one
         """
-        found: dict[str, Place] = {}
+        found: dict[str, MemberPlace] = {}
         left = list(members)
         for stops in places:
             site = self.sites.get(stops[left[0].name].site) if left else None
@@ -152,7 +152,7 @@ class Room:
                 self._sum -= place.resources
         return found, left
 
-    def may_fit(self, members: Sequence[Waiting]) -> bool:
+    def may_fit(self, members: Sequence[WaitingJob]) -> bool:
         """Whether as much is free where nothing is launched as these ask for, wherever it is: looked at in no time."""
         cpus, memory = 0.0, 0
         for job in members:
@@ -162,7 +162,7 @@ class Room:
         return Resources(cpus, memory).fits(self._there_anyway())
 
     def would_fit(
-        self, partitions: Sequence[tuple[Sequence[Waiting], Sequence[Sequence[Stops]]]], now: float, *, spread: bool
+        self, partitions: Sequence[tuple[Sequence[WaitingJob], Sequence[Sequence[Stops]]]], now: float, *, spread: bool
     ) -> bool:
         """Whether a pass would find room for these partitions, one after the other; nothing is taken.
 
@@ -177,7 +177,7 @@ class Room:
             self._left, self._most, self._sum = left, most, total
 
     def _takes(
-        self, jobs: Sequence[Waiting], matches: Sequence[Sequence[Stops]], now: float, apart: set[Where] | None
+        self, jobs: Sequence[WaitingJob], matches: Sequence[Sequence[Stops]], now: float, apart: set[Where] | None
     ) -> bool:
         """Take room for the members of a partition at the first match that has it; returns whether one has."""
         for places in matches:
@@ -223,13 +223,13 @@ class Room:
         self,
         site: SiteView,
         stops: Stops,
-        members: Sequence[Waiting],
-        found: dict[str, Place],
+        members: Sequence[WaitingJob],
+        found: dict[str, MemberPlace],
         now: float,
         apart: Collection[Where] | None,
-    ) -> list[Waiting]:
+    ) -> list[WaitingJob]:
         """Find places at a site for members; returns those for which there is none."""
-        alike: dict[object, tuple[Job, list[Waiting]]] = {}
+        alike: dict[object, tuple[PlannedJob, list[WaitingJob]]] = {}
         for job in members:
             need = site.need(stops[job.name].asked(job))
             alike.setdefault((site.name, need.resources, need.wish, need.time), (need, []))[1].append(job)
@@ -239,7 +239,7 @@ class Room:
         if apart is not None:
             shut = {name for where, name in apart if where == site.name}
             shut |= {place.location for place in found.values() if place.stop.site == site.name}
-        left: list[Waiting] = []
+        left: list[WaitingJob] = []
         for shape, (need, jobs) in alike.items():
             if self._most.get(shape) == 0:
                 left += jobs
@@ -260,12 +260,12 @@ class Room:
                 if not waiting:
                     break
                 here, waiting = waiting[:count], waiting[count:]
-                found |= {job.name: Place(stops[job.name], name, need.resources) for job in here}
+                found |= {job.name: MemberPlace(stops[job.name], name, need.resources) for job in here}
                 taken[name] = taken.get(name, Resources()) + need.resources * len(here)
             left += waiting
         return left
 
-    def _suits(self, shape: object, site: SiteView, need: Job, now: float) -> list[str]:
+    def _suits(self, shape: object, site: SiteView, need: PlannedJob, now: float) -> list[str]:
         """The locations that suit jobs of a shape, whatever is on them."""
         if shape not in self._suiting:
             self._suiting[shape] = [

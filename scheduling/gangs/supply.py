@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lading.scheduling.gangs.gang import NO_RULE
-from lading.scheduling.gangs.room import Options, Room, Ways, Where, options
+from lading.scheduling.gangs.room import GangRoom, Options, Ways, Where, options
 from lading.scheduling.job import NOTHING
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
@@ -17,12 +17,12 @@ from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.sites import asked as sites_asked
 from lading.scheduling.matching.stops import of_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import Resources, format_resources
 
 
-class Supply(NamedTuple):
+class SiteSupply(NamedTuple):
     """What a site can ever give to a partition.
 
     :param locations: those of its locations that suit a member, each by its number at the site
@@ -45,7 +45,7 @@ class Demand:
 
     name: str
     asked: Sequence[Resources]
-    supplies: Sequence[Supply]
+    supplies: Sequence[SiteSupply]
 
 
 def shortage(demands: Sequence[Demand], *, together: bool = True, spread: bool = False) -> str:
@@ -95,7 +95,7 @@ def _of_all(demands: Sequence[Demand], *, spread: bool) -> str:
     return ""
 
 
-def _copies(asked: Resources, supply: Supply, *, spread: bool) -> float:
+def _copies(asked: Resources, supply: SiteSupply, *, spread: bool) -> float:
     """How many jobs that ask for so much a site can hold at most."""
     counts = [asked.copies(each.capacity) for each in supply.locations.values()]
     counts = [min(each, 1) for each in counts] if spread else counts
@@ -105,9 +105,9 @@ def _copies(asked: Resources, supply: Supply, *, spread: bool) -> float:
     return largest * supply.most if largest else 0
 
 
-def _union(demands: Sequence[Demand]) -> list[Supply]:
+def _union(demands: Sequence[Demand]) -> list[SiteSupply]:
     """What all partitions together may use."""
-    found: dict[str, Supply] = {}
+    found: dict[str, SiteSupply] = {}
     for supply in (each for demand in demands for each in demand.supplies):
         before = found.get(supply.site)
         locations = {**before.locations, **supply.locations} if before is not None else supply.locations
@@ -115,7 +115,7 @@ def _union(demands: Sequence[Demand]) -> list[Supply]:
     return list(found.values())
 
 
-def _total(supplies: Sequence[Supply]) -> Resources:
+def _total(supplies: Sequence[SiteSupply]) -> Resources:
     """All that these sites can ever give at the same time."""
     amounts = dict.fromkeys(("cpus", "memory", "disk", "gpus"), 0.0)
     for supply in supplies:
@@ -132,7 +132,7 @@ def _only(amounts: Resources, names: Sequence[str]) -> Resources:
     return Resources(**{name: getattr(amounts, name) for name in names})
 
 
-def _most(supplies: Sequence[Supply]) -> str:
+def _most(supplies: Sequence[SiteSupply]) -> str:
     """What sites have, in words."""
     found = []
     for supply in supplies:
@@ -149,18 +149,18 @@ def _most(supplies: Sequence[Supply]) -> str:
     return "; ".join(found)
 
 
-def _sites(supplies: Sequence[Supply]) -> str:
+def _sites(supplies: Sequence[SiteSupply]) -> str:
     names = ", ".join(each.site for each in supplies)
     return f"site {names!r}" if len(supplies) == 1 else f"sites {names} together" if names else "no site"
 
 
-def demand(name: str, members: Sequence[Waiting], found: Options, sites: Mapping[str, SiteView]) -> Demand | None:
+def demand(name: str, members: Sequence[WaitingJob], found: Options, sites: Mapping[str, SiteView]) -> Demand | None:
     """What a partition asks for, where it may go as far as it is known; None: that is not known.
 
     :param found: where its members may be tried
     :param sites: by name
     """
-    supplies: dict[str, Supply] = {}
+    supplies: dict[str, SiteSupply] = {}
     least = {job.name: minimum(job).resources for job in members}
     shapes = {job.shape: job for job in members}.values()
     if not all(_is_known(job, [*sites.values()]) for job in shapes):
@@ -169,7 +169,7 @@ def demand(name: str, members: Sequence[Waiting], found: Options, sites: Mapping
         for job in shapes:
             site = sites[stops[job.name].site]
             need = replace(resolved(stops[job.name].asked(job), site.arch), resources=least[job.name])
-            before = supplies.get(site.name, Supply(site.name, {}, most_launched(site)))
+            before = supplies.get(site.name, SiteSupply(site.name, {}, most_launched(site)))
             here = {
                 number: each
                 for number, each in enumerate(site.possible)
@@ -179,7 +179,7 @@ def demand(name: str, members: Sequence[Waiting], found: Options, sites: Mapping
     return Demand(name, [least[job.name] for job in members], list(supplies.values())) if supplies else None
 
 
-def _is_known(job: Waiting, sites: Sequence[SiteView]) -> bool:
+def _is_known(job: WaitingJob, sites: Sequence[SiteView]) -> bool:
     """Whether it is known what all sites can ever give to which a job may go, also those that do not take it now."""
     if job.targets is not None and of_text(job.targets)[1]:
         return False  # its binding filters may leave other places the next time
@@ -191,7 +191,7 @@ def _is_known(job: Waiting, sites: Sequence[SiteView]) -> bool:
 
 
 def explained(
-    partitions: Mapping[str, Sequence[Waiting]],
+    partitions: Mapping[str, Sequence[WaitingJob]],
     sites: Sequence[SiteView],
     held: Mapping[Where, Resources],
     now: float,
@@ -212,7 +212,7 @@ def explained(
     asked = NOTHING.with_all([job.resources for job in jobs])
     where = ", each at a location of its own" if spread else ""
     yield f"the jobs of it that wait, {len(jobs)}, ask for {format_resources(asked)} together{where}"
-    room, by_name = Room(sites, held), {site.name: site for site in sites}
+    room, by_name = GangRoom(sites, held), {site.name: site for site in sites}
     found = {name: options(members, sites, ways) for name, members in partitions.items()}
     demands = [demand(name, members, found[name], by_name) for name, members in partitions.items()]
     known = [each for each in demands if each is not None]

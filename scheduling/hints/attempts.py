@@ -16,7 +16,7 @@ MOST_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class AttemptSchedule:
     """How often something is tried, and when.
 
     :param pauses: seconds between an attempt and the next; the last one is repeated where ``count`` says so
@@ -35,7 +35,7 @@ class Attempts:
         return self.pauses[min(attempt, len(self.pauses)) - 1]
 
     @classmethod
-    def parse(cls, value: object) -> Attempts:
+    def parse(cls, value: object) -> AttemptSchedule:
         """As people write them: a number, or ``{"pauses": ["15m", "1h"], "count": 3, "timeout": "10m"}``.
 
         Where only the pauses are given, there is an attempt before and after each.
@@ -63,7 +63,7 @@ class Attempts:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Attempts:
+    def from_json(cls, text: str) -> AttemptSchedule:
         found = json.loads(text)
         return cls(**{**found, "pauses": tuple(found["pauses"])})
 

@@ -42,7 +42,7 @@ class ExpressionError(ValueError):
     """An expression that is wrong, or cannot be evaluated for a job. The message says what is valid."""
 
 
-class Facts(Protocol):
+class ExpressionFacts(Protocol):
     """What an expression can ask of its job; every answer may raise :class:`ExpressionError`."""
 
     @property
@@ -113,7 +113,7 @@ class Expression:
         """Whether it is nothing but the name of an input, which is more likely a slip than an expression."""
         return isinstance(self._tree.body, ast.Name) and self._tree.body.id not in NAMES
 
-    def evaluate(self, facts: Facts) -> float:
+    def evaluate(self, facts: ExpressionFacts) -> float:
         """Return MiB, seconds or a count, by its kind; not yet checked against what is valid for a hint.
 
         :raises ExpressionError: it cannot be evaluated for this job
@@ -149,7 +149,7 @@ class Expression:
 class _Names(Mapping[str, Any]):
     """What the names of an expression stand for, looked up when they are used."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ExpressionFacts) -> None:
         self.facts = facts
 
     def __getitem__(self, name: str) -> Any:
@@ -174,7 +174,7 @@ class _Names(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    facts: Facts
+    facts: ExpressionFacts
 
     def __getitem__(self, name: str) -> _Input:
         return _Input(self.facts, name)
@@ -182,7 +182,7 @@ class _Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    facts: Facts
+    facts: ExpressionFacts
     name: str
 
     @property

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lading.scheduling.hints.attempts import Attempts
-from lading.scheduling.hints.expressions import Expression, Facts
+from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.expressions import Expression, ExpressionFacts
 from lading.scheduling.hints.gang_words import misplaced
 from lading.scheduling.hints.patterns import Matching
 from lading.scheduling.hints.values import PARSERS, Range, checked, no_such_hints, parse_value
@@ -31,7 +31,7 @@ class HintError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class JobLimits:
     """What ends a job when it is exceeded.
 
     :param memory: MiB; None: no limit
@@ -115,7 +115,7 @@ class Hints:
     partial: bool = False
     spread: bool = False
     on_failure: str = "cancel"
-    attempts: Attempts | None = None
+    attempts: AttemptSchedule | None = None
     gang_tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gang_limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     ahead: bool = False
@@ -182,7 +182,7 @@ class Hints:
         """
         return cls.parse(given(executor_config))
 
-    def evaluated(self, facts: Facts) -> Hints:
+    def evaluated(self, facts: ExpressionFacts) -> Hints:
         """Return the hints of one job, with the values that its expressions have for it.
 
         :raises HintError: an expression cannot be evaluated for this job, or its result is not valid
@@ -229,9 +229,9 @@ class Hints:
         """Whether something is asked for in the words of a batch system, which no other site understands."""
         return self.queue is not None or bool(self.native)
 
-    def limits(self) -> Limits:
+    def limits(self) -> JobLimits:
         """Return what is enforced: only what the author wrote, never a default."""
-        return Limits(memory=self.memory, time=self.time)
+        return JobLimits(memory=self.memory, time=self.time)
 
 
 def given(executor_config: object) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.hints.hints import Limits
+from lading.scheduling.hints.hints import JobLimits
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
@@ -15,7 +15,7 @@ INFRASTRUCTURE = frozenset({"node_failure", "preempted"})
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class EarlierTry:
     """An earlier try of the same job.
 
     :param number: 1 for the first
@@ -53,15 +53,15 @@ class Lesson:
     """
 
     resources: Resources
-    limits: Limits
+    limits: JobLimits
     words: tuple[str, ...] = ()
     least_memory: int | None = None
 
 
 def learn(
     resources: Resources,
-    limits: Limits,
-    tries: Sequence[Try],
+    limits: JobLimits,
+    tries: Sequence[EarlierTry],
     factors: Factors,
     largest_memory: int | None,
     least_memory: int | None = None,

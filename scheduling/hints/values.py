@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lading.scheduling import machine_words
 from lading.scheduling.hints import gang_words, place_words
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.hints.container_words import parse_container
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
 from lading.scheduling.hints.native import parse_native, parse_queue
@@ -149,7 +149,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "partial": gang_words.parse_flag,
     "spread": gang_words.parse_flag,
     "on_failure": gang_words.parse_on_failure,
-    "attempts": Attempts.parse,
+    "attempts": AttemptSchedule.parse,
     gang_words.TASKS: gang_words.parse_tasks,
     gang_words.LIMITS: gang_words.parse_limits,
     "ahead": gang_words.parse_flag,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from lading.scheduling.machine_hours.insertion import Fleet, Plan
+from lading.scheduling.machine_hours.insertion import InsertionPlan, RoomArrays
 from lading.scheduling.machine_hours.policy import WIDTHS, adopted, constrained, dealt, pack_many, setting, waiting
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.windows import pack_windows
@@ -38,17 +38,17 @@ def pack(problem: Problem) -> Packing:
     return first if too_many(problem, found) is not None else found
 
 
-def flat(plan: Plan, rooms: int) -> Plan:
+def flat(plan: InsertionPlan, rooms: int) -> InsertionPlan:
     """A plan with expected lengths alone, and with the rooms that are free now, which come first."""
-    there = Fleet(*(getattr(plan.fleet, each.name)[:rooms] for each in fields(Fleet)))
+    there = RoomArrays(*(getattr(plan.fleet, each.name)[:rooms] for each in fields(RoomArrays)))
     batch = replace(
         plan.batch,
         seconds=plan.batch.seconds.mean(axis=1, keepdims=True),
         admitted=plan.batch.admitted[:, :rooms],
     )
-    return Plan(batch, replace(there, life=there.life.mean(axis=1, keepdims=True)), plan.offers, plan.terms)
+    return InsertionPlan(batch, replace(there, life=there.life.mean(axis=1, keepdims=True)), plan.offers, plan.terms)
 
 
-def fresh(plan: Plan) -> Plan:
+def fresh(plan: InsertionPlan) -> InsertionPlan:
     """The same with nothing placed."""
-    return Plan(plan.batch, plan.fleet, plan.offers, plan.terms)
+    return InsertionPlan(plan.batch, plan.fleet, plan.offers, plan.terms)

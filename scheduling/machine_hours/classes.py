@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lading.scheduling.job import Job
-from lading.scheduling.machine_hours.insertion import Fleet, Terms, billed
-from lading.scheduling.machine_hours.market import Offers
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.machine_hours.insertion import BillTerms, RoomArrays, billed
+from lading.scheduling.machine_hours.market import TypeOffers
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.machine_hours.windows import FAIR, RULE
 from lading.scheduling.packing.arrays import Bools, Floats, Goods, Ints
 from lading.scheduling.packing.filling import fill_free
-from lading.scheduling.packing.packing import Group, Packing
+from lading.scheduling.packing.packing import MachineGroup, Packing
 from lading.scheduling.packing.problem import Problem, Room
 from lading.scheduling.prediction import Prediction, predicted
 
@@ -49,11 +49,11 @@ class Classes:
     seconds: Floats
     worth: Floats
     offered: Bools
-    members: list[list[Job]]
+    members: list[list[PlannedJob]]
     lengths: list[Floats]
 
 
-def classes(problem: Problem, market: Offers) -> Classes:
+def classes(problem: Problem, market: TypeOffers) -> Classes:
     """The classes of all jobs of a problem."""
     known = expected_seconds([predicted(job) for members in problem.members for job in members])
     ordered, lengths = [], []
@@ -136,7 +136,7 @@ class Fillings:
 class Filler:
     """The jobs of all classes, placed in one way or another."""
 
-    def __init__(self, jobs: Classes, fleet: Fleet, admitted: Bools, market: Offers, terms: Terms) -> None:
+    def __init__(self, jobs: Classes, fleet: RoomArrays, admitted: Bools, market: TypeOffers, terms: BillTerms) -> None:
         """
         :param fleet: the rooms that are free now
         :param admitted: which of them each class may use (k, m)
@@ -262,5 +262,5 @@ class Filler:
             bought = None if room else self.market.bins[int(self.on.types[at])]
             free = tuple(int(amount) for amount in self.on.free[at])
             if fills:
-                groups.append(Group(bought, room, int(self.on.size[at]), free, fills))  # type: ignore[arg-type]
+                groups.append(MachineGroup(bought, room, int(self.on.size[at]), free, fills))  # type: ignore[arg-type]
         return Packing(groups, [], why)

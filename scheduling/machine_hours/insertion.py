@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from lading.scheduling.billing import LEAST_SECONDS
-from lading.scheduling.machine_hours.market import Offers
+from lading.scheduling.machine_hours.market import TypeOffers
 from lading.scheduling.packing.arrays import Bools, Floats, Ints
 
 EPSILON = 1e-12
@@ -29,7 +29,7 @@ LONGER = 1.03
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class JobArrays:
     """The jobs to place (n).
 
     :param need: (n, 4)
@@ -45,7 +45,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fleet:
+class RoomArrays:
     """The rooms on machines that are there (m): what is free now, and what will be when some of their jobs have ended.
 
     :param machine: which one each is on
@@ -67,7 +67,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class BillTerms:
     """How the bill is made.
 
     :param boot: seconds that a machine is paid for before its first job begins
@@ -90,13 +90,13 @@ class Terms:
 Slot: TypeAlias = tuple[Ints, Floats, Bools, int, float, list[int]]
 
 
-class Plan:
+class InsertionPlan:
     """Where jobs are, and what that adds to the bill, USD, less what the room is worth that it leaves to later jobs.
 
     Machines 0 .. m-1 are there; the others are slots for machines to launch, some of which may be empty.
     """
 
-    def __init__(self, batch: Batch, fleet: Fleet, offers: Offers, terms: Terms) -> None:
+    def __init__(self, batch: JobArrays, fleet: RoomArrays, offers: TypeOffers, terms: BillTerms) -> None:
         self.batch, self.fleet, self.offers, self.terms = batch, fleet, offers, terms
         self.mean = batch.seconds.mean(axis=1)
         self.worth = offers.unit.mean(axis=0) if len(offers.unit) else np.zeros(4)

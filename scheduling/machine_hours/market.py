@@ -14,7 +14,7 @@ from lading.scheduling.packing.problem import Bin
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Offers:
+class TypeOffers:
     """Types that can be launched, without those that another one beats in size and price (t).
 
     :param capacity: (t, 4)
@@ -40,7 +40,7 @@ class Offers:
 
 
 @lru_cache(maxsize=16)
-def offers(bins: tuple[Bin, ...], named: frozenset[str]) -> Offers:
+def offers(bins: tuple[Bin, ...], named: frozenset[str]) -> TypeOffers:
     """The types of a market; the same ones are asked for at every tick.
 
     :param named: types that jobs ask for by name, which stay whatever beats them
@@ -52,7 +52,7 @@ def offers(bins: tuple[Bin, ...], named: frozenset[str]) -> Offers:
         larger = np.flatnonzero((capacity[kept] >= capacity[i]).all(axis=1))
         if bins[i].type.name in named or not any(stands_in(bins[kept[k]], bins[i]) for k in larger):
             kept.append(int(i))
-    return Offers(tuple(bins[i] for i in kept), capacity[kept], price[kept], units(capacity[kept], price[kept]))
+    return TypeOffers(tuple(bins[i] for i in kept), capacity[kept], price[kept], units(capacity[kept], price[kept]))
 
 
 def stands_in(better: Bin, other: Bin) -> bool:

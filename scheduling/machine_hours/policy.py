@@ -14,17 +14,25 @@ from functools import partial
 
 import numpy as np
 
-from lading.scheduling.job import NOTHING, Job
+from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.machine_hours.classes import Classes, Filler, classes
-from lading.scheduling.machine_hours.insertion import COMES, LATER, Batch, Fleet, Plan, Terms, billed
-from lading.scheduling.machine_hours.market import Offers, offers
+from lading.scheduling.machine_hours.insertion import (
+    COMES,
+    LATER,
+    BillTerms,
+    InsertionPlan,
+    JobArrays,
+    RoomArrays,
+    billed,
+)
+from lading.scheduling.machine_hours.market import TypeOffers, offers
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.machine_hours.windows import pack_windows
 from lading.scheduling.packing import greedy
 from lading.scheduling.packing.arrays import Bools, Ints
 from lading.scheduling.packing.limits import too_many
-from lading.scheduling.packing.packing import Group, Packing, take
+from lading.scheduling.packing.packing import MachineGroup, Packing, take
 from lading.scheduling.packing.problem import Problem, vector
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.reasons import because
@@ -47,12 +55,12 @@ ROUNDS = {"fast": (4, 400), "best": (40, 10_000)}
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ShapeMember:
     """A job by itself: which of its shape's it is."""
 
     shape: int
     position: int
-    job: Job
+    job: PlannedJob
 
 
 def pack(problem: Problem, effort: str) -> Packing:
@@ -120,19 +128,19 @@ def constrained(problem: Problem, base: Packing) -> bool:
     return limited or bool(base.left) or not base.groups or not problem.bins
 
 
-def waiting(problem: Problem) -> list[Waiting]:
+def waiting(problem: Problem) -> list[ShapeMember]:
     """All jobs, one by one."""
     found = []
     for number, members in enumerate(problem.members):
         position = 0
         for job in members:
             for _ in range(job.count):
-                found.append(Waiting(number, position, job))
+                found.append(ShapeMember(number, position, job))
                 position += 1
     return found
 
 
-def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
+def setting(problem: Problem, jobs: list[ShapeMember]) -> InsertionPlan:
     """The plan before anything is placed."""
     market = market_of(problem)
     expected = [predicted(each.job) for each in jobs]
@@ -149,7 +157,7 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
         location = problem.rooms[machine].location
         if location.ends_at is not None:
             admitted[:, m] &= [location.lasts(each.job.time, problem.now + float(lag)) for each in jobs]
-    batch = Batch(
+    batch = JobArrays(
         need=np.array([shape.need for shape in problem.shapes], np.int64)[numbers],
         seconds=remaining(expected, [0.0] * len(jobs), range(len(jobs)), exact),
         offered=np.array([market.grants(shape.wish) for shape in problem.shapes], bool)[numbers],
@@ -163,25 +171,25 @@ def setting(problem: Problem, jobs: list[Waiting]) -> Plan:
     begun = [each.begun for room in problem.rooms for each in room.location.running_jobs]
     lately = {each // PART for each in begun if 0 <= problem.now - each < RECENT}
     comes = COMES * min(1.0, USUAL / max(1, len(lately)))
-    return Plan(batch, there, market, replace(terms_of(problem, delay), later=credit, comes=comes))
+    return InsertionPlan(batch, there, market, replace(terms_of(problem, delay), later=credit, comes=comes))
 
 
-def market_of(problem: Problem) -> Offers:
+def market_of(problem: Problem) -> TypeOffers:
     """What can be launched."""
     named = frozenset(shape.wish.instance_type for shape in problem.shapes if shape.wish.instance_type is not None)
     return offers(tuple(problem.bins), named)
 
 
-def terms_of(problem: Problem, delay: float) -> Terms:
+def terms_of(problem: Problem, delay: float) -> BillTerms:
     """How the bill is made."""
     objective = problem.objective
-    return Terms(objective.boot_seconds, objective.per_instance, objective.billing_seconds, delay)
+    return BillTerms(objective.boot_seconds, objective.per_instance, objective.billing_seconds, delay)
 
 
-def rooms_now(problem: Problem, jobs: Classes) -> tuple[Fleet, Bools]:
+def rooms_now(problem: Problem, jobs: Classes) -> tuple[RoomArrays, Bools]:
     """The rooms that are free now, and which of them each class may use; none that goes away by itself."""
     every, count = fleet(problem, exact=False), len(problem.rooms)
-    there = Fleet(*(getattr(every, each.name)[:count] for each in fields(Fleet)))
+    there = RoomArrays(*(getattr(every, each.name)[:count] for each in fields(RoomArrays)))
     stays = np.array([room.location.ends_at is None for room in problem.rooms], bool)
     granted = {
         kind: np.array([kind.grants(shape.wish) for shape in problem.shapes], bool)
@@ -191,7 +199,7 @@ def rooms_now(problem: Problem, jobs: Classes) -> tuple[Fleet, Bools]:
     return there, admitted[jobs.shape] & stays
 
 
-def cost_of(problem: Problem, packing: Packing, jobs: Classes, there: Fleet) -> float:
+def cost_of(problem: Problem, packing: Packing, jobs: Classes, there: RoomArrays) -> float:
     """By how much another policy's packing lets the bill grow, USD."""
     terms, total = terms_of(problem, 0.0), 0.0
     rooms = {id(room): m for m, room in enumerate(problem.rooms)}
@@ -212,7 +220,7 @@ def cost_of(problem: Problem, packing: Packing, jobs: Classes, there: Fleet) -> 
     return total
 
 
-def usual_worth(problem: Problem, market: Offers, need: Ints) -> float:
+def usual_worth(problem: Problem, market: TypeOffers, need: Ints) -> float:
     """USD per second that the jobs that wait and run are worth on average.
 
     All wait at the same price, whatever they need: so it is the large ones that wait, for which it pays.
@@ -222,7 +230,7 @@ def usual_worth(problem: Problem, market: Offers, need: Ints) -> float:
     return float(np.min(every @ market.unit.T, axis=1, initial=np.inf).mean()) if len(market.bins) else 0.0
 
 
-def fleet(problem: Problem, exact: bool) -> Fleet:
+def fleet(problem: Problem, exact: bool) -> RoomArrays:
     """The rooms on the machines that are there, now and soon, and for how long what runs is expected to keep those."""
     places = [room.location for room in problem.rooms]
     running = [(m, each) for m, place in enumerate(places) for each in place.running_jobs]
@@ -247,12 +255,16 @@ def fleet(problem: Problem, exact: bool) -> Fleet:
         rooms.append(total[m : m + 1].copy())
     machine = np.array([*range(len(places)), *later], np.int64)
     lag = np.append(lag, np.maximum(ends[coming], lag[later])) if later else lag
-    return Fleet(machine, np.concatenate(rooms), capacity[machine], age[machine], lag, life[machine], price[machine])
+    return RoomArrays(
+        machine, np.concatenate(rooms), capacity[machine], age[machine], lag, life[machine], price[machine]
+    )
 
 
-def attempts(problem: Problem, jobs: list[Waiting], start: Plan, base: Packing) -> Iterator[tuple[str, Plan | None]]:
+def attempts(
+    problem: Problem, jobs: list[ShapeMember], start: InsertionPlan, base: Packing
+) -> Iterator[tuple[str, InsertionPlan | None]]:
     """The ways to place the jobs, each with its plan; None: it places not all."""
-    anew = partial(Plan, start.batch, start.fleet, start.offers, start.terms)
+    anew = partial(InsertionPlan, start.batch, start.fleet, start.offers, start.terms)
     if len(jobs) <= FEW:
         plan = anew()
         # Long ones first: shorter ones then find room that is there anyway.
@@ -266,7 +278,7 @@ def attempts(problem: Problem, jobs: list[Waiting], start: Plan, base: Packing) 
     yield "one instance per job", alone(anew())
 
 
-def adopted(problem: Problem, jobs: list[Waiting], plan: Plan, packing: Packing) -> Plan:
+def adopted(problem: Problem, jobs: list[ShapeMember], plan: InsertionPlan, packing: Packing) -> InsertionPlan:
     """Another policy's packing, each machine as the cheapest type that holds what it has."""
     number = {(each.shape, each.position): i for i, each in enumerate(jobs)}
     rooms = {id(room): m for m, room in enumerate(problem.rooms)}
@@ -281,7 +293,7 @@ def adopted(problem: Problem, jobs: list[Waiting], plan: Plan, packing: Packing)
     return plan
 
 
-def alone(plan: Plan) -> Plan | None:
+def alone(plan: InsertionPlan) -> InsertionPlan | None:
     """One instance per job; an empty one that is there serves where it costs no more than a new one."""
     empty = plan.fleet.life.max(axis=1, initial=0.0) <= 0
     for job in range(len(plan.batch.need)):
@@ -300,7 +312,7 @@ def alone(plan: Plan) -> Plan | None:
     return plan
 
 
-def in_turn(jobs: list[Waiting], plan: Plan) -> Ints:
+def in_turn(jobs: list[ShapeMember], plan: InsertionPlan) -> Ints:
     """The machine of each job: of those that are alike, the one whose turn it is begins first."""
     alike: dict[tuple[int, Prediction], list[int]] = {}
     for i, each in enumerate(jobs):
@@ -313,9 +325,9 @@ def in_turn(jobs: list[Waiting], plan: Plan) -> Ints:
     return home
 
 
-def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packing:
+def dealt(problem: Problem, jobs: list[ShapeMember], plan: InsertionPlan, why: str) -> Packing:
     """The plan as a packing."""
-    held: dict[int, list[Waiting]] = {}
+    held: dict[int, list[ShapeMember]] = {}
     for waits, machine in zip(jobs, in_turn(jobs, plan), strict=True):
         held.setdefault(int(machine), []).append(waits)
     groups = []
@@ -327,10 +339,10 @@ def dealt(problem: Problem, jobs: list[Waiting], plan: Plan, why: str) -> Packin
             left += [(each.shape, each.position, 1, reason) for each in held[home]]
             continue
         if home < plan.there:
-            group = Group(None, problem.rooms[home], 1, problem.rooms[home].free)
+            group = MachineGroup(None, problem.rooms[home], 1, problem.rooms[home].free)
         else:
             launched = plan.offers.bins[int(plan.type[home - plan.there])]
-            group = Group(launched, None, 1, launched.capacity)
+            group = MachineGroup(launched, None, 1, launched.capacity)
         for each in held[home]:
             group.fills.append((each.shape, 1, each.position))
             group.free = take(group.free, problem.shapes[each.shape].need, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lading.scheduling.machine_hours.insertion import Plan
+from lading.scheduling.machine_hours.insertion import InsertionPlan
 from lading.scheduling.packing.arrays import Floats
 from lading.scheduling.packing.problem import Going
 
@@ -23,7 +23,7 @@ REFRESH = 20
 EPSILON = 1e-12
 
 
-def improve(plan: Plan, rounds: int, going: Going) -> None:
+def improve(plan: InsertionPlan, rounds: int, going: Going) -> None:
     """Make a plan cheaper, or leave it as it is."""
     random = np.random.default_rng(SEED)
     value = plan.offers.worth(plan.batch.need, plan.batch.offered) * plan.mean
@@ -50,7 +50,7 @@ def improve(plan: Plan, rounds: int, going: Going) -> None:
             plan.undo(before)
 
 
-def chances(plan: Plan, value: Floats) -> Floats:
+def chances(plan: InsertionPlan, value: Floats) -> Floats:
     """How often each machine is taken apart: as much as it costs beyond what its jobs are worth."""
     held = np.array([value[members].sum() for members in plan.members[: plan.launched]])
     loss = np.maximum(plan.cost[: plan.launched] - held, 0.0)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from lading.scheduling.machine_hours.insertion import Plan
+from lading.scheduling.machine_hours.insertion import InsertionPlan
 from lading.scheduling.packing.arrays import Floats, Goods, Ints
-from lading.scheduling.packing.filling import Rule, fill_free
+from lading.scheduling.packing.filling import ScoringRule, fill_free
 
-RULE = Rule(2.0, 0.3, 0.0)
+RULE = ScoringRule(2.0, 0.3, 0.0)
 # Room that is there is taken for up to so many times what the job is worth.
 FAIR = 1.05
 
 
-def pack_windows(plan: Plan, width: int) -> bool:
+def pack_windows(plan: InsertionPlan, width: int) -> bool:
     """Place all jobs of a plan; False: some fit nothing.
 
     :param width: how many jobs next in length are looked at for each machine
@@ -42,7 +42,7 @@ def pack_windows(plan: Plan, width: int) -> bool:
     return True
 
 
-def best_company(plan: Plan, job: int, others: Ints, worth: Floats) -> Ints | None:
+def best_company(plan: InsertionPlan, job: int, others: Ints, worth: Floats) -> Ints | None:
     """The jobs with which a job makes most of a machine; None: it fits no type."""
     batch, offers = plan.batch, plan.offers
     types = np.flatnonzero(batch.offered[job] & (offers.capacity >= batch.need[job]).all(axis=1))

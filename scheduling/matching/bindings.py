@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from lading.scheduling.hints.patterns import Matching, as_written, parse_matching
 from lading.scheduling.hints.place_words import parse_filters, parse_targets
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ def binding(bindings: Iterable[Binding], dag_id: str, task_id: str, groups: Sequ
 
 
 # A binding filter: from a job and its targets to those that it may go to, in the order in which they are tried.
-GetTargets: TypeAlias = Callable[[Job, Sequence[str]], Sequence[str]]
+GetTargets: TypeAlias = Callable[[PlannedJob, Sequence[str]], Sequence[str]]
 
 
-def shuffle(job: Job, targets: Sequence[str]) -> Sequence[str]:
+def shuffle(job: PlannedJob, targets: Sequence[str]) -> Sequence[str]:
     """The targets in an order of chance, another one for each job, and the same one whenever that job is asked for."""
     # The digits of one number, each for one of those that are left: a generator of its own takes ten times as long.
     chance = int.from_bytes(sha512(job.name.encode(errors="surrogatepass")).digest(), "big")
@@ -89,7 +89,7 @@ FILTERS: Mapping[str, GetTargets] = {"shuffle": shuffle}
 
 
 def filtered(
-    job: Job, targets: Sequence[str], filters: Iterable[str], known: Mapping[str, GetTargets] = FILTERS
+    job: PlannedJob, targets: Sequence[str], filters: Iterable[str], known: Mapping[str, GetTargets] = FILTERS
 ) -> tuple[str, ...]:
     """The targets that the filters of a job leave, in the order in which they are tried.
 

@@ -13,10 +13,10 @@ from lading.scheduling.job import LAYOUT
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.routes import matches, nowhere, rankable, reordered, router, through_filters
-from lading.scheduling.matching.rules import NODES, RULES, Rule, in_words, minimum, soft
+from lading.scheduling.matching.rules import NODES, RULES, Rule, describe_changes, minimum, soft
 from lading.scheduling.matching.sites import SiteView, asked, why_no_target
 from lading.scheduling.matching.stops import Route, Stop, of_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import format_resources
 from lading.scheduling.text.units import format_time
@@ -25,7 +25,7 @@ NOTHING_LESS = "all that it wishes"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplanationStep:
     """One step of the decision.
 
     :param name: which one
@@ -37,41 +37,43 @@ class Step:
 
 
 def explained(
-    job: Waiting,
+    job: WaitingJob,
     sites: Sequence[SiteView],
     *,
     filters: Mapping[str, GetTargets] = FILTERS,
     rules: Sequence[Rule] = RULES,
     rank: Rank | None = None,
     is_of_gang: bool = False,
-) -> Iterator[Step]:
+) -> Iterator[ExplanationStep]:
     """The steps by which it is decided where a job goes, up to the site.
 
     :param is_of_gang: whether it starts with others, so that room for it alone is not enough
     """
-    yield Step("bindings", [_named(job, sites)])
+    yield ExplanationStep("bindings", [_named(job, sites)])
     try:
         its_route = router(sites, rules, rank)(job)
         left = through_filters(job, its_route, filters) if its_route else None
     except ValueError as error:
-        yield Step("filters", [f"it fails: {error}"])
+        yield ExplanationStep("filters", [f"it fails: {error}"])
         return
     if left is not None:
         its_route = reordered(its_route, left)
-        yield Step("filters", [f"{', '.join(of_text(job.targets or '')[1])} leave, in this order: {', '.join(left)}"])
+        yield ExplanationStep(
+            "filters", [f"{', '.join(of_text(job.targets or '')[1])} leave, in this order: {', '.join(left)}"]
+        )
     places = matches(job, sites)
-    yield Step("matching", list(_matching(job, sites, places)) or ["there is no place that it may go to"])
+    yield ExplanationStep("matching", list(_matching(job, sites, places)) or ["there is no place that it may go to"])
     if not its_route:
-        yield Step("refused", [nowhere(job, sites)])
+        yield ExplanationStep("refused", [nowhere(job, sites)])
         return
     found = rankable(job, places)
     order = (None if rank is None or not found else rank(job, found)) or by_probability(job, found)
     unasked = "nothing is asked: its places are named, or there is only one"
-    yield Step("ranking", [", ".join(map(_likely, order)) if order else unasked])
-    yield Step("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
+    yield ExplanationStep("ranking", [", ".join(map(_likely, order)) if order else unasked])
+    yield ExplanationStep("rules × matches", list(_tried(job, its_route, sites, is_of_gang=is_of_gang)))
 
 
-def _named(job: Waiting, sites: Sequence[SiteView]) -> str:
+def _named(job: WaitingJob, sites: Sequence[SiteView]) -> str:
     if job.targets is not None:
         return f"its Dag, or a binding, names the targets {', '.join(of_text(job.targets)[0])}"
     if job.site is not None:
@@ -80,7 +82,7 @@ def _named(job: Waiting, sites: Sequence[SiteView]) -> str:
     return f"no place is named; the sites that take such tasks: {takers}"
 
 
-def _matching(job: Waiting, sites: Sequence[SiteView], places: Sequence[tuple[Target, SiteView]]) -> Iterator[str]:
+def _matching(job: WaitingJob, sites: Sequence[SiteView], places: Sequence[tuple[Target, SiteView]]) -> Iterator[str]:
     by_name = {site.name: site for site in sites}
     least, found = minimum(job), {str(target) for target, _ in places}
     if job.targets is not None:
@@ -91,7 +93,7 @@ def _matching(job: Waiting, sites: Sequence[SiteView], places: Sequence[tuple[Ta
         yield f"{target}: it can run there" if str(target) in found else f"{target}: {_cannot(least, target, by_name)}"
 
 
-def _cannot(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -> str:
+def _cannot(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:
     site = sites.get(target.site)
     is_barred = site is not None and site.bars(replace(job, queue=target.within or job.queue)) is not None
     return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites)}"
@@ -105,18 +107,18 @@ def _likely(match: Match) -> str:
     return f"{match.site} (as the sites file has it)"
 
 
-def _tried(job: Waiting, its_route: Route, sites: Sequence[SiteView], *, is_of_gang: bool) -> Iterator[str]:
+def _tried(job: WaitingJob, its_route: Route, sites: Sequence[SiteView], *, is_of_gang: bool) -> Iterator[str]:
     now = "for this job alone" if is_of_gang else "now"
     by_name = {site.name: site for site in sites}
     for rule, relaxed in dict.fromkeys((stop.rule, stop.relaxed) for stop in its_route):
         stops = [stop for stop in its_route if (stop.rule, stop.relaxed) == (rule, relaxed)]
         asks = f"{NOTHING_LESS}, {format_resources(job.resources)}"
         if rule is not None:
-            asks = f"rule {rule!r}, {in_words(job, relaxed)}"
+            asks = f"rule {rule!r}, {describe_changes(job, relaxed)}"
         yield f"{asks}: " + "; ".join(f"{each.target or each.site} {_room(job, each, by_name, now)}" for each in stops)
 
 
-def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView], now: str) -> str:
+def _room(job: WaitingJob, stop: Stop, sites: Mapping[str, SiteView], now: str) -> str:
     """Whether a stop has room now, in words."""
     site = sites[stop.site]
     need = resolved(stop.asked(job), site.arch)
@@ -130,7 +132,7 @@ def _room(job: Waiting, stop: Stop, sites: Mapping[str, SiteView], now: str) -> 
     return f"has none ({site.why_not(stop.asked(job)).sentence})"
 
 
-def wishes(job: Waiting) -> str:
+def wishes(job: WaitingJob) -> str:
     """What a job asks for, and the least that would do, in words."""
     least, its_own = minimum(job), soft(job.soft)
     words = [format_resources(job.resources)]

@@ -13,15 +13,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.plan import Limits
+from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.reasons import Reason, because
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class JobGroup:
     """What jobs have in common that are counted together.
 
     :param run: the run of a Dag
@@ -55,7 +55,7 @@ class Group:
         return because("run_jobs", most=self.run_max_jobs)
 
 
-def admitted(jobs: Iterable[tuple[str, Group]], live: Mapping[tuple[str, str], Mapping[str, int]]) -> list[str]:
+def admitted(jobs: Iterable[tuple[str, JobGroup]], live: Mapping[tuple[str, str], Mapping[str, int]]) -> list[str]:
     """Return the tokens of the jobs that may start together, in their order.
 
     :param jobs: tokens of waiting jobs with their groups, in the order in which they should start
@@ -81,7 +81,7 @@ class Label(NamedTuple):
     name: str
 
 
-def labels(job: Job) -> list[Label]:
+def labels(job: PlannedJob) -> list[Label]:
     """The groups of a job whose machines are limited."""
     if job.task is None and job.run is None:
         return []
@@ -104,7 +104,7 @@ Used = tuple[str, ...]
 
 
 @dataclass(slots=True)
-class Machines:
+class GroupMachines:
     """The machines on which the jobs of limited groups are.
 
     :param most: of each group that has a limit and of which jobs wait: on how many its jobs may be at once
@@ -117,7 +117,7 @@ class Machines:
     _number: Counter[Label] = field(default_factory=Counter, init=False, repr=False)
 
     @classmethod
-    def of(cls, waiting: Iterable[Waiting]) -> Machines:
+    def of(cls, waiting: Iterable[WaitingJob]) -> GroupMachines:
         """The limits of waiting jobs; where those of one group differ the lowest counts."""
         made = cls()
         for job in waiting:
@@ -129,7 +129,7 @@ class Machines:
                     made.most[label] = min(most, made.most.get(label, most))
         return made
 
-    def put(self, job: Job, site: str, location: str, *, is_queue: bool) -> None:
+    def put(self, job: PlannedJob, site: str, location: str, *, is_queue: bool) -> None:
         """Count a job that is, or is to be, at a location.
 
         :param is_queue: whether the job is a batch job of its own there
@@ -140,7 +140,7 @@ class Machines:
             self._number[label] += number - there.get(where, 0)
             there[where] = number
 
-    def full(self, job: Job) -> Label | None:
+    def full(self, job: PlannedJob) -> Label | None:
         """The group of a job that may use no further machine, or none as large as it is; None: there is none."""
         if not self.most:
             return None
@@ -154,14 +154,14 @@ class Machines:
         """Whether jobs of a group are on a machine of a site that others can share."""
         return any(len(each) == 2 and each[0] == site for each in self.used.get(label, ()))
 
-    def limits(self, site: str, locations: Sequence[Location]) -> Limits:
+    def limits(self, site: str, locations: Sequence[Location]) -> InstanceLimits:
         """What is left of the limits for some locations of a site, those counted on which jobs of a group are."""
         found: dict[str, dict[str, int]] = {"task": {}, "run": {}}
         for label, most in self.most.items():
             used = self.used.get(label, {})
             here = sum(used.get((site, name), 0) for name in on(label, locations))
             found[label.kind][label.name] = max(0, most - self._number[label] + here)
-        return Limits(tasks=found["task"], runs=found["run"])
+        return InstanceLimits(tasks=found["task"], runs=found["run"])
 
     def reason(self, label: Label) -> Reason:
         """Why a job of a group waits that may use no further machine."""
@@ -171,18 +171,18 @@ class Machines:
         return because("run_machines", most=most)
 
 
-def less(limits: Limits, locations: Sequence[Location]) -> Limits:
+def less(limits: InstanceLimits, locations: Sequence[Location]) -> InstanceLimits:
     """What is left of limits when these locations, on which jobs of the groups may be, are counted no more."""
     tasks = {name: max(0, most - len(on(Label("task", name), locations))) for name, most in limits.tasks.items()}
     runs = {name: max(0, most - len(on(Label("run", name), locations))) for name, most in limits.runs.items()}
     return replace(limits, tasks=tasks, runs=runs) if tasks or runs else limits
 
 
-def no_further(jobs: Iterable[Job]) -> Limits:
+def no_further(jobs: Iterable[PlannedJob]) -> InstanceLimits:
     """Limits by which jobs of groups go only where others of theirs are."""
     named = {label for job in jobs for label in labels(job)}
     tasks, runs = ({name: 0 for kind, name in named if kind == wanted} for wanted in ("task", "run"))
-    return Limits(tasks=tasks, runs=runs)
+    return InstanceLimits(tasks=tasks, runs=runs)
 
 
 def on(label: Label, locations: Iterable[Location]) -> set[str]:
@@ -196,13 +196,13 @@ class Allowance:
     :param locations: those that are filled
     """
 
-    def __init__(self, limits: Limits, locations: Collection[Location]) -> None:
+    def __init__(self, limits: InstanceLimits, locations: Collection[Location]) -> None:
         named = [("task", limits.tasks), ("run", limits.runs)]
         self.most = {Label(kind, name): most for kind, names in named for name, most in names.items()}
         self.used = {label: on(label, locations) for label in self.most}
         self._number = {label: len(used) for label, used in self.used.items()}
 
-    def full(self, job: Job) -> list[Label]:
+    def full(self, job: PlannedJob) -> list[Label]:
         """The groups of a job that may use no further machine."""
         if not self.most:
             return []
@@ -211,19 +211,19 @@ class Allowance:
     def _left(self, label: Label) -> int:
         return self.most[label] - self._number[label]
 
-    def admits(self, job: Job, location: str) -> bool:
+    def admits(self, job: PlannedJob, location: str) -> bool:
         """Whether a job may go to a location: jobs of its groups are there, or they may use another one."""
         return not self.most or all(location in self.used[label] for label in self.full(job))
 
-    def put(self, job: Job, machine: str) -> None:
+    def put(self, job: PlannedJob, machine: str) -> None:
         """Count the machine of a job."""
         self._count(job, machine, 1)
 
-    def put_batch_job(self, job: Job, queue: str) -> None:
+    def put_batch_job(self, job: PlannedJob, queue: str) -> None:
         """Count all nodes of a batch job of its own, which no other job shares."""
         self._count(job, f"{queue} {job.name}", job.nodes)
 
-    def _count(self, job: Job, where: str, number: int) -> None:
+    def _count(self, job: PlannedJob, where: str, number: int) -> None:
         for label in labels(job) if self.most else ():
             if label in self.most and where not in self.used[label]:
                 self.used[label].add(where)

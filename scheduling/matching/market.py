@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import NATIVE, Job
-from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.plan import Limits
+from lading.scheduling.job import NATIVE, PlannedJob
+from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.reasons import MOST_KINDS, Reason, because, combined
 from lading.scheduling.resources import Resources
 
@@ -67,7 +67,7 @@ class MachineMarket:
     """
 
     catalogue: Catalogue
-    limits: Limits = Limits()  # noqa: RUF009 (frozen)
+    limits: InstanceLimits = InstanceLimits()  # noqa: RUF009 (frozen)
     policy: str = "hours"
     idle_seconds: float = 60.0
     min_instances: int = 0
@@ -112,7 +112,7 @@ class MachineMarket:
         found = replace(self, without_gpus=frozenset(lacking), learning=frozenset(learning))
         return found if types == self.catalogue.types else replace(found, catalogue=Catalogue(types))
 
-    def why_not(self, job: Job, reason: Reason) -> Reason:
+    def why_not(self, job: PlannedJob, reason: Reason) -> Reason:
         """Why a job fits nothing that can be bought, and what would change it.
 
         :param reason: of the planner
@@ -142,7 +142,7 @@ def _is_lacked(amounts: Sequence[float]) -> bool | None:
     return missing == len(amounts) or missing >= MOST_TO_LEARN
 
 
-def need(job: Waiting, market: Market | MachineMarket) -> Job:
+def need(job: WaitingJob, market: Market | MachineMarket) -> PlannedJob:
     """What a job takes of what is launched: of a machine what it asks for; of an allocation also the memory of its
     supervisor, and the time that it may take.
 
@@ -153,7 +153,7 @@ def need(job: Waiting, market: Market | MachineMarket) -> Job:
         return job
     memory = max(job.resources.memory, job.memory_limit or market.memory_limit or 0) + market.overhead
     limit = job.time or market.time_limit
-    return Job(
+    return PlannedJob(
         job.name,
         replace(job.resources, memory=min(memory, max(market.capacity.memory, job.resources.memory))),
         priority=job.priority,

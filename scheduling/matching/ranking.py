@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 
 # So many waits have to be known before one is predicted from them, and this share of them was no longer.
 FEWEST_WAITS = 20
@@ -45,10 +45,10 @@ class Match:
 
 # What a plugin says: from a job and its matches, in the order of the sites file, to the same in the order in which it
 # goes to them; None: Lading decides.
-Rank: TypeAlias = Callable[[Job, Sequence[Match]], Sequence[Match] | None]
+Rank: TypeAlias = Callable[[PlannedJob, Sequence[Match]], Sequence[Match] | None]
 
 
-def by_probability(job: Job, matches: Sequence[Match]) -> Sequence[Match]:
+def by_probability(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match]:
     """The matches, those first at which a job is more likely to start soon."""
     return [each for some in _comparable(matches) for each in _ordered(some)]
 
@@ -73,7 +73,7 @@ def _comparable(matches: Sequence[Match]) -> Iterator[list[Match]]:
 
 
 @dataclass(slots=True)
-class Waits:
+class QueueWaits:
     """For how long jobs have waited in queues, by site, queue and size."""
 
     seconds: dict[tuple[object, ...], list[float]] = field(default_factory=dict)

@@ -14,10 +14,10 @@ from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.rules import Rule, minimum, variants
 from lading.scheduling.matching.sites import SiteView, asked, open_to, refusal, stop_at
 from lading.scheduling.matching.stops import Changes, Order, Route, Stop, of_text
-from lading.scheduling.matching.waiting import Waiting, once_per_shape
+from lading.scheduling.matching.waiting import WaitingJob, once_per_shape
 
 
-def matches(job: Waiting, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:
+def matches(job: WaitingJob, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:
     """The places that can ever run a job with the least that will do for it, in the order in which they are named."""
     least = minimum(job)
     takers = {site.name: site for site in open_to(job, asked(job, sites))}
@@ -29,27 +29,27 @@ def matches(job: Waiting, sites: Sequence[SiteView]) -> list[tuple[Target, SiteV
     ]
 
 
-def ranked(job: Waiting, places: Sequence[tuple[Target, SiteView]]) -> Sequence[tuple[Target, SiteView]]:
+def ranked(job: WaitingJob, places: Sequence[tuple[Target, SiteView]]) -> Sequence[tuple[Target, SiteView]]:
     """The places in the order in which the job goes to them; those that it or the sites file names stay as they are."""
     by_name = {site.name: (target, site) for target, site in places}
     return [by_name[each.site] for each in by_probability(job, found)] if (found := rankable(job, places)) else places
 
 
-def rankable(job: Waiting, places: Sequence[tuple[Target, SiteView]]) -> Sequence[Match]:
+def rankable(job: WaitingJob, places: Sequence[tuple[Target, SiteView]]) -> Sequence[Match]:
     """Those of its places that may be put in order, for neither the job nor the sites file names them; or none."""
     if len(places) < 2 or job.targets is not None or job.site is not None or job.instance_type is not None:
         return ()
     return tuple(as_match(job, site) for _, site in places)
 
 
-def as_match(job: Waiting, site: SiteView) -> Match:
+def as_match(job: WaitingJob, site: SiteView) -> Match:
     """A site as rankings see it."""
     available, total = site.nodes(minimum(job)) or (None, None)
     wait = None if site.waits is None else site.waits.expected(site.name, job.queue, job.resources.cpus * job.nodes)
     return Match(site.name, available, total, wait, site.burst_after > 0)
 
 
-def route(job: Waiting, sites: Sequence[SiteView], rules: Sequence[Rule] = ()) -> Route:
+def route(job: WaitingJob, sites: Sequence[SiteView], rules: Sequence[Rule] = ()) -> Route:
     """Where a job may ever run, in the order in which it goes there; empty: nowhere.
 
     :raises ValueError: a plugin's rule has failed
@@ -63,7 +63,7 @@ def route(job: Waiting, sites: Sequence[SiteView], rules: Sequence[Rule] = ()) -
     )
 
 
-def router(sites: Sequence[SiteView], rules: Sequence[Rule], rank: Rank | None) -> Callable[[Waiting], Route]:
+def router(sites: Sequence[SiteView], rules: Sequence[Rule], rank: Rank | None) -> Callable[[WaitingJob], Route]:
     """Finds the routes of jobs: once for all that are alike, and then for each in the order that a plugin gives it.
 
     :param rank: of the plugin; None: there is none
@@ -73,14 +73,14 @@ def router(sites: Sequence[SiteView], rules: Sequence[Rule], rank: Rank | None) 
         return of_shape
     matches_of = once_per_shape(lambda job: rankable(job, matches(job, sites)))
 
-    def found(job: Waiting) -> Route:
+    def found(job: WaitingJob) -> Route:
         its_route = of_shape(job)
         return reordered(its_route, through_rank(job, its_route, matches_of(job), rank))
 
     return found
 
 
-def through_rank(job: Waiting, its_route: Route, found: Sequence[Match], rank: Rank) -> tuple[str, ...]:
+def through_rank(job: WaitingJob, its_route: Route, found: Sequence[Match], rank: Rank) -> tuple[str, ...]:
     """The places of a route in the order in which a plugin lets this very job go to them.
 
     :param found: those that may be put in order; empty: none
@@ -94,14 +94,14 @@ def place(stop: Stop) -> str:
     return stop.target or stop.site
 
 
-def nowhere(job: Waiting, sites: Sequence[SiteView]) -> str:
+def nowhere(job: WaitingJob, sites: Sequence[SiteView]) -> str:
     """Why a job has no route, in words."""
     if matches(job, sites):
         return "less than it wishes would do, but no rule of the sites file lets it have less; see [[rules]]"
     return refusal(minimum(job), sites)
 
 
-def through_filters(job: Waiting, its_route: Route, known: Mapping[str, GetTargets]) -> tuple[str, ...] | None:
+def through_filters(job: WaitingJob, its_route: Route, known: Mapping[str, GetTargets]) -> tuple[str, ...] | None:
     """The targets that the binding filters of a job leave, in their order; None: it has no filters.
 
     :raises ValueError: a filter has failed, or leaves none

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from lading.scheduling.machine_words import ON_DEMAND, SPOT
 from lading.scheduling.matching.stops import Changes
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.resources import TOLERANCE, Resources
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import format_count, format_memory
@@ -29,7 +29,7 @@ RANGES = (*AMOUNTS, NODES)
 MOST_STEPS = 4
 
 # From a job to what it may ask for instead, by the name of an amount or of another field of a job, best first.
-Relax: TypeAlias = Callable[[Waiting], Sequence[Mapping[str, object]]]
+Relax: TypeAlias = Callable[[WaitingJob], Sequence[Mapping[str, object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def soft(text: str | None) -> Soft:
     return Soft(least, frozenset(preferred))
 
 
-def minimum(job: Waiting) -> Waiting:
+def minimum(job: WaitingJob) -> WaitingJob:
     """The job with the least that will do for it."""
     if job.soft is None:
         return job
@@ -66,7 +66,7 @@ def minimum(job: Waiting) -> Waiting:
     return replace(job, resources=resources, nodes=nodes, features=job.features - its_own.preferred)
 
 
-def within(job: Waiting, most: int | None) -> Changes:
+def within(job: WaitingJob, most: int | None) -> Changes:
     """What a job asks for whose nodes are a range, where it can never have as many as it wishes; empty: its wish.
 
     :param most: how many it can have; None: that is not known
@@ -94,7 +94,7 @@ class Rule:
     queues: Mapping[str, str] = field(default_factory=dict)
     relax: Relax | None = None
 
-    def relaxed(self, job: Waiting) -> list[Changes]:
+    def relaxed(self, job: WaitingJob) -> list[Changes]:
         """What a job asks for in place of what its hints say, best first; empty: nothing else.
 
         :raises ValueError: a plugin's rule has failed, or relaxes what is no wish
@@ -121,7 +121,7 @@ RULES: Sequence[Rule] = (
 )
 
 
-def variants(job: Waiting, rules: Sequence[Rule]) -> list[tuple[str | None, Changes]]:
+def variants(job: WaitingJob, rules: Sequence[Rule]) -> list[tuple[str | None, Changes]]:
     """What a job asks for, and what instead by each rule in their order, with its name; the first is the empty rule.
 
     :raises ValueError: see :meth:`Rule.relaxed`
@@ -133,7 +133,7 @@ def variants(job: Waiting, rules: Sequence[Rule]) -> list[tuple[str | None, Chan
     return [(name, changes) for changes, name in found.items()]
 
 
-def in_words(job: Waiting, changes: Changes) -> str:
+def describe_changes(job: WaitingJob, changes: Changes) -> str:
     """What a rule has changed of what a job asks for."""
     words = []
     for name, value in sorted(changes, key=lambda each: each[0] != "resources"):
@@ -156,7 +156,7 @@ def _amount(name: str, amount: float) -> str:
     return format_memory(int(amount)) if name in ("memory", "disk") else format_count(amount)
 
 
-def _halved(job: Waiting, names: Sequence[str]) -> Iterator[dict[str, float]]:
+def _halved(job: WaitingJob, names: Sequence[str]) -> Iterator[dict[str, float]]:
     """The amounts that a job has as ranges, less and less of them all, down to the least that will do."""
     least = {name: float(each) for name, each in soft(job.soft).least.items() if name in names}
     wish = {name: float(_wish(job, name)) for name in least}
@@ -170,7 +170,7 @@ def _halved(job: Waiting, names: Sequence[str]) -> Iterator[dict[str, float]]:
         yield {name: least[name] if is_last else max(least[name], _whole(wish[name], step)) for name in sorted(wide)}
 
 
-def _wish(job: Waiting, name: str) -> float:
+def _wish(job: WaitingJob, name: str) -> float:
     amount: float = job.nodes if name == NODES else getattr(job.resources, name)
     return amount
 
@@ -180,7 +180,7 @@ def _whole(wish: float, step: int) -> float:
     return float(int(wish) >> step) if wish.is_integer() and wish >= 2**step else wish / 2**step
 
 
-def _amounts(job: Waiting, amounts: Mapping[str, float]) -> dict[str, Any]:
+def _amounts(job: WaitingJob, amounts: Mapping[str, float]) -> dict[str, Any]:
     """The fields of a job with other amounts; its limit is the memory that it has got."""
     its_own: Any = {name: int(each) if name in ("memory", "disk", NODES) else each for name, each in amounts.items()}
     nodes = {NODES: its_own.pop(NODES)} if NODES in its_own else {}
@@ -190,7 +190,7 @@ def _amounts(job: Waiting, amounts: Mapping[str, float]) -> dict[str, Any]:
     return {"resources": replace(job.resources, **its_own), **limit, **nodes}
 
 
-def _answers(name: str, relax: Relax, job: Waiting) -> list[Mapping[str, object]]:
+def _answers(name: str, relax: Relax, job: WaitingJob) -> list[Mapping[str, object]]:
     try:
         found = list(relax(job))
     except Exception as error:  # a third party's may raise anything
@@ -200,7 +200,7 @@ def _answers(name: str, relax: Relax, job: Waiting) -> list[Mapping[str, object]
     return found
 
 
-def _checked(name: str, job: Waiting, answer: Mapping[str, object]) -> Changes:
+def _checked(name: str, job: WaitingJob, answer: Mapping[str, object]) -> Changes:
     """The answer of a plugin's rule, which may relax wishes alone.
 
     :raises ValueError: it has something else
@@ -224,5 +224,5 @@ def _checked(name: str, job: Waiting, answer: Mapping[str, object]) -> Changes:
     return tuple((changes | (_amounts(job, amounts) if amounts else {})).items())
 
 
-def _may_have(job: Waiting, its_own: Soft, features: Collection[object]) -> bool:
+def _may_have(job: WaitingJob, its_own: Soft, features: Collection[object]) -> bool:
     return job.features - its_own.preferred <= set(features) <= job.features

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from lading.scheduling.gpus import why_none
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.hints.place_words import Target
-from lading.scheduling.job import LAYOUT, NATIVE, Job
+from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import valid_types
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
-from lading.scheduling.matching.ranking import Waits
+from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.rules import NODES, soft, within
 from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text, parts_of
-from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.matching.wishes import Machine, granting, lacking, names_arch, resolved, too_many_nodes
+from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.matching.wishes import MatchedMachine, granting, lacking, names_arch, resolved, too_many_nodes
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import format_resources
 
@@ -64,9 +64,9 @@ class SiteView:
     takes_unnamed: bool = True
     burst_after: float = 0.0
     allowed_dags: Sequence[str] | None = None
-    waits: Waits | None = None
+    waits: QueueWaits | None = None
     holds: bool = False
-    attempts: Attempts | None = None
+    attempts: AttemptSchedule | None = None
     arch: str | None = None
     policy: str = "greedy"
     rest: str = "random"
@@ -74,19 +74,19 @@ class SiteView:
     tried: frozenset[str] = frozenset()
     launches: bool = False
 
-    def may_run(self, job: Job) -> bool:
+    def may_run(self, job: PlannedJob) -> bool:
         """Whether it could ever run a job, busy or not."""
         asked = resolved(job, self.arch)
         return not self.possible or any(each.suits(asked) for each in self.possible)
 
-    def bars(self, job: Waiting) -> str | None:
+    def bars(self, job: WaitingJob) -> str | None:
         """Why it takes no such jobs for now, as its account is not admitted, in words; None: it takes them.
 
         One with native directives may have named another account.
         """
         return self.barred.get(job.queue or "") if self.barred and job.native is None else None
 
-    def nodes(self, job: Job) -> tuple[int, int] | None:
+    def nodes(self, job: PlannedJob) -> tuple[int, int] | None:
         """How many nodes of its queues that can run a job are idle, and how many there are; None: it is not known."""
         there = [each for each in self.locations or self.possible if each.suits(resolved(job, self.arch))]
         if not there or any(each.nodes is None or each.idle_nodes is None for each in there):
@@ -94,7 +94,7 @@ class SiteView:
         idle = sum(each.idle_nodes or 0 for each in there)
         return 0 if self.trouble is not None else idle, sum(each.nodes or 0 for each in there)
 
-    def nodes_for(self, job: Job) -> int | None:
+    def nodes_for(self, job: PlannedJob) -> int | None:
         """How many nodes a job can ever have there; None: that is not known."""
         known = [each.nodes_for(job) for each in self.possible if each.kind.grants(resolved(job, self.arch).wish)]
         return max((each for each in known if each is not None), default=None) if None not in known else None
@@ -115,18 +115,18 @@ class SiteView:
         """Whether a location of that name is a queue, in which each job is a batch job of its own."""
         return any(each.name == location and each.max_jobs is not None for each in (*self.locations, *self.possible))
 
-    def need(self, job: Waiting) -> Job:
+    def need(self, job: WaitingJob) -> PlannedJob:
         """What a job takes of a location there, which may be more than its author says."""
         if isinstance(self.market, Market):
             return need(job, self.market)
         return replace(job, **dict(implied)) if (implied := self.implied(job)) else job
 
-    def implied(self, job: Waiting) -> Changes:
+    def implied(self, job: WaitingJob) -> Changes:
         """What a job asks of machines there that its hints do not say; the same for all that are alike."""
         arch: Changes = () if self.arch is None or names_arch(job) else (("arch", self.arch),)
         return arch if (types := self._targeted(job)) is None else (*arch, ("types", types))
 
-    def _targeted(self, job: Waiting) -> frozenset[str] | None:
+    def _targeted(self, job: WaitingJob) -> frozenset[str] | None:
         """The instance types that a job's targets at the site leave, if they name any.
 
         What a job asks for at a stop is not stored: one that was given a machine and waits there would do anywhere.
@@ -138,19 +138,19 @@ class SiteView:
             return None
         return frozenset().union(*map(self.types, filter(None, patterns)))
 
-    def coming(self, job: Waiting) -> Reason | None:
+    def coming(self, job: WaitingJob) -> Reason | None:
         """What a job waits for of what boots; None: nothing that boots is for it, as far as it is known."""
         kind = self.need(job).instance_type
         if kind is None:
             return next(iter(self.booting.values()), None)
         return self.booting.get(kind)
 
-    def given(self, jobs: Iterable[Job], locations: Mapping[str, str]) -> SiteView:
+    def given(self, jobs: Iterable[PlannedJob], locations: Mapping[str, str]) -> SiteView:
         """The same when these jobs are at its locations, too.
 
         :param locations: the location of each, by the job's name
         """
-        here: dict[str, list[Job]] = {}
+        here: dict[str, list[PlannedJob]] = {}
         for job in jobs:
             here.setdefault(locations[job.name], []).append(job)
         return replace(
@@ -164,12 +164,12 @@ class SiteView:
         """Whether every job that finds no room here may go to the next site."""
         return not self.is_new and self.in_trouble >= self.burst_after
 
-    def lets_go(self, job: Job) -> bool:
+    def lets_go(self, job: PlannedJob) -> bool:
         """Whether a job that finds no room here may go to the next site."""
         waited = max(self.turned_away.get(job.name, 0.0), self.in_trouble)
         return not self.is_new and waited >= self.burst_after
 
-    def why_not(self, job: Job) -> Reason:
+    def why_not(self, job: PlannedJob) -> Reason:
         """Why it has no room for a job now."""
         if self.trouble is not None:
             return self.trouble
@@ -186,7 +186,7 @@ class SiteView:
         return because("site_full", site=self.name)
 
 
-def asked(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:
+def asked(job: WaitingJob, sites: Sequence[SiteView]) -> list[SiteView]:
     """The sites that a job may go to."""
     if job.targets is not None:
         named = dict.fromkeys(Target.parse(each).site for each in of_text(job.targets)[0])
@@ -195,7 +195,7 @@ def asked(job: Waiting, sites: Sequence[SiteView]) -> list[SiteView]:
 
 
 def stop_at(
-    job: Waiting, target: Target, site: SiteView, rule: str | None = None, relaxed: Changes = ()
+    job: WaitingJob, target: Target, site: SiteView, rule: str | None = None, relaxed: Changes = ()
 ) -> Stop | None:
     """A target as a stop of a job; None: that can never run there.
 
@@ -217,12 +217,12 @@ def stop_at(
     return stop if site.bars(asks) is None and site.may_run(asks) else None
 
 
-def open_to(job: Waiting, sites: Iterable[SiteView]) -> list[SiteView]:
+def open_to(job: WaitingJob, sites: Iterable[SiteView]) -> list[SiteView]:
     """Those that take jobs of its Dag."""
     return [site for site in sites if dag_rules.takes(site.allowed_dags, job.dag_id)]
 
 
-def refusal(job: Waiting, sites: Sequence[SiteView]) -> str:
+def refusal(job: WaitingJob, sites: Sequence[SiteView]) -> str:
     """Why no site can ever run a job."""
     names = [site.name for site in sites]
     if job.site and job.site not in names:
@@ -242,7 +242,7 @@ def refusal(job: Waiting, sites: Sequence[SiteView]) -> str:
     return f"{words}; {some} may run tasks that name no site: name one of {', '.join(others)} with the hint site"
 
 
-def unreachable(job: Waiting, sites: Sequence[SiteView]) -> str:
+def unreachable(job: WaitingJob, sites: Sequence[SiteView]) -> str:
     """Why none of a job's targets can ever run it."""
     by_name = {site.name: site for site in sites}
     return "; ".join(
@@ -251,7 +251,7 @@ def unreachable(job: Waiting, sites: Sequence[SiteView]) -> str:
     )
 
 
-def why_no_target(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -> str:
+def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:
     """Why a target can never run a job."""
     site = sites.get(target.site)
     if site is None:
@@ -268,7 +268,7 @@ def why_no_target(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -
     return unsuited(job, [site])
 
 
-def unsuited(job: Waiting, sites: Sequence[SiteView]) -> str:
+def unsuited(job: WaitingJob, sites: Sequence[SiteView]) -> str:
     """Why no location of these sites can ever run a job, named by the location that comes closest."""
     barred = [f"site {each.name!r} takes no jobs now: {words}" for each in sites if (words := each.bars(job))]
     if others := [each for each in sites if each.bars(job) is None]:
@@ -276,8 +276,8 @@ def unsuited(job: Waiting, sites: Sequence[SiteView]) -> str:
     return "; ".join(barred)
 
 
-def _unsuited(job: Job, sites: Sequence[SiteView]) -> str:
-    places = [Machine(site.name, location, site.arch) for site in sites for location in site.possible]
+def _unsuited(job: PlannedJob, sites: Sequence[SiteView]) -> str:
+    places = [MatchedMachine(site.name, location, site.arch) for site in sites for location in site.possible]
     names = ", ".join(repr(site.name) for site in sites)
     for hint, words in (
         (NATIVE, "its hints queue and native are for a batch system"),

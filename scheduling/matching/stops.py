@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import NATIVE
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 
 # What a job asks for in place of what its hints say, by the fields of a job.
 Changes: TypeAlias = tuple[tuple[str, Any], ...]
@@ -38,7 +38,7 @@ class Stop:
         """Whether a job asks for what its hints say there."""
         return not (self.relaxed or self.changes)
 
-    def asked(self, job: Waiting) -> Waiting:
+    def asked(self, job: WaitingJob) -> WaitingJob:
         """The job as it asks for room there."""
         return replace(job, **dict(self.relaxed + self.changes)) if not self.is_plain else job
 
@@ -49,7 +49,7 @@ Route: TypeAlias = tuple[Stop, ...]
 Order: TypeAlias = tuple[int, ...]
 
 
-def in_queue(job: Waiting, queue: str) -> Changes:
+def in_queue(job: WaitingJob, queue: str) -> Changes:
     """What makes a job one of a queue of a batch site."""
     return ("queue", queue), ("hints", job.hints | {NATIVE})
 

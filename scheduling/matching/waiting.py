@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from lading.scheduling.job import LAYOUT, NATIVE, Job
+from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.reasons import Reason
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Apart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting(Job):
+class WaitingJob(PlannedJob):
     """A queued job; its name is the token.
 
     :param site: the only one that it may go to; None: each that takes jobs which name none
@@ -108,11 +108,11 @@ key = attrgetter(
 )
 
 
-def once_per_shape(decide: Callable[[Waiting], T]) -> Callable[[Waiting], T]:
+def once_per_shape(decide: Callable[[WaitingJob], T]) -> Callable[[WaitingJob], T]:
     """A decision that thousands of jobs share which are alike."""
     made: dict[Hashable, T] = {}
 
-    def decided(job: Waiting) -> T:
+    def decided(job: WaitingJob) -> T:
         shape = key(job)
         try:
             return made[shape]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import IS, no_such_type
 from lading.scheduling.text.printable import shortened
@@ -15,7 +15,7 @@ MOST_DESCRIBED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MatchedMachine:
     """A location that there is or could be, at its site.
 
     :param arch: the architecture of jobs there that name neither one nor an instance type; None: any
@@ -34,22 +34,22 @@ def default_arch(arch: str, locations: Iterable[Location]) -> str | None:
     return arch if any(each.arch not in (None, arch) for each in locations) else None
 
 
-def resolved(job: Job, arch: str | None) -> Job:
+def resolved(job: PlannedJob, arch: str | None) -> PlannedJob:
     """A job with the default architecture of a site, unless it names one."""
     return job if arch is None or names_arch(job) else replace(job, arch=arch)
 
 
-def names_arch(job: Job) -> bool:
+def names_arch(job: PlannedJob) -> bool:
     """Whether a job names an architecture, or an instance type, which implies one."""
     return job.arch is not None or job.instance_type is not None
 
 
-def granting(job: Job, machines: Iterable[Machine]) -> list[Machine]:
+def granting(job: PlannedJob, machines: Iterable[MatchedMachine]) -> list[MatchedMachine]:
     """The machines that are what a job asks for besides amounts."""
     return [each for each in machines if each.location.kind.grants(resolved(job, each.arch).wish)]
 
 
-def lacking(job: Job, machines: Sequence[Machine]) -> str:
+def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
     """Why none of some machines is what a job asks for, in words that name what there is.
 
     The words of a batch system and layouts are no matter of machines, and are not looked at.
@@ -74,7 +74,7 @@ def lacking(job: Job, machines: Sequence[Machine]) -> str:
     return f"no machine {_wished(job, machines)}; there are: {_described(machines)}"
 
 
-def too_many_nodes(job: Job, locations: Mapping[str, Location]) -> str:
+def too_many_nodes(job: PlannedJob, locations: Mapping[str, Location]) -> str:
     """Why none of some locations, each of a site of its own, can ever give a job the nodes that it asks for."""
     where = f"queue {job.queue!r} of " if job.queue else ""
     most = "; ".join(f"{where}site {name!r} has {each.nodes_for(job)}" for name, each in locations.items())
@@ -82,7 +82,7 @@ def too_many_nodes(job: Job, locations: Mapping[str, Location]) -> str:
     return f"asks for {job.nodes} nodes, more than {one} can ever give to a job: {most}"
 
 
-def _all(values: Callable[[Machine], Iterable[str | None]], machines: Iterable[Machine]) -> set[str]:
+def _all(values: Callable[[MatchedMachine], Iterable[str | None]], machines: Iterable[MatchedMachine]) -> set[str]:
     return {value for each in machines for value in values(each) if value}
 
 
@@ -91,7 +91,7 @@ def _valid(there: Iterable[str]) -> str:
     return f"valid: {names}" if names else "because no machine has been given any"
 
 
-def _wished(job: Job, machines: Sequence[Machine]) -> str:
+def _wished(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
     """What a job asks for, as far as no machine alone has all of it."""
     defaults = {each.arch for each in machines if resolved(job, each.arch).arch != job.arch}
     arch = job.arch or " or ".join(sorted(filter(None, defaults)))
@@ -105,7 +105,7 @@ def _wished(job: Job, machines: Sequence[Machine]) -> str:
     return " and ".join(part for part in parts if part)
 
 
-def _described(machines: Sequence[Machine]) -> str:
+def _described(machines: Sequence[MatchedMachine]) -> str:
     """What machines are besides amounts, those that are alike once."""
     alike = dict.fromkeys(f"{_words(each.location)} at site {each.site!r}" for each in machines)
     some = list(alike)[:MOST_DESCRIBED]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lading.scheduling.packing.bound import SCALE, WHOLE, Shrunk, relax
 from lading.scheduling.packing.problem import Problem
-from lading.scheduling.packing.shelf import Site
+from lading.scheduling.packing.shelf import ShelfSlot
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -166,7 +166,7 @@ class Hosts:
         return self.goods.fits
 
 
-def host_goods(problem: Problem, material: Goods, hosts: Sequence[Site]) -> Hosts:
+def host_goods(problem: Problem, material: Goods, hosts: Sequence[ShelfSlot]) -> Hosts:
     """The goods' shapes and, instead of bins to buy, machines that are there."""
     needs = np.array([problem.shapes[i].need for i in material.shapes], np.int64)
     used = used_resources(needs)

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import UNIT, Bin, Problem, Room, Shape, pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective
 
 Floats: TypeAlias = NDArray[np.float64]
 Shrunk: TypeAlias = tuple[float, float, float, float]
@@ -60,7 +60,7 @@ class Relaxation:
 
 
 @dataclass(slots=True)
-class Side:
+class BoundSide:
     """What jobs may be spread over: types that are bought at a price, or rooms that are there, price 0.
 
     :param capacity: of one of them (types), of all together (rooms)
@@ -102,7 +102,7 @@ def relax(
 
 def buyable(
     shapes: list[Shape], need: Floats, used: Bools, bins: list[Bin], per_launch: float
-) -> tuple[list[int], Side]:
+) -> tuple[list[int], BoundSide]:
     """The types that no other one beats: at least as large, at least as much per dollar, for the same wishes."""
     wishes = list(dict.fromkeys(shape.wish for shape in shapes))
     grants = np.array([[candidate.kind.grants(wish) for wish in wishes] for candidate in bins])
@@ -120,10 +120,10 @@ def buyable(
             kept.append(int(i))
     of_wish = {wish: i for i, wish in enumerate(wishes)}
     allowed = grants[kept][:, [of_wish[shape.wish] for shape in shapes]].T
-    return kept, Side(capacity[kept], price[kept], allowed & within(need, capacity[kept]))
+    return kept, BoundSide(capacity[kept], price[kept], allowed & within(need, capacity[kept]))
 
 
-def free_rooms(shapes: list[Shape], need: Floats, used: Bools, rooms: list[Room]) -> Side:
+def free_rooms(shapes: list[Shape], need: Floats, used: Bools, rooms: list[Room]) -> BoundSide:
     """What is free on the locations, those that grant the same wishes taken together, as if jobs could be cut across
     them."""
     wishes = list(dict.fromkeys(shape.wish for shape in shapes))
@@ -136,7 +136,7 @@ def free_rooms(shapes: list[Shape], need: Floats, used: Bools, rooms: list[Room]
     most = np.array([amounts.max(axis=0) for amounts in free]).reshape(sides, 4)[:, used]
     of_wish = {wish: i for i, wish in enumerate(wishes)}
     granted = np.array(list(alike), bool).reshape(sides, len(wishes))[:, [of_wish[shape.wish] for shape in shapes]].T
-    return Side(total, np.zeros(sides), granted & within(need, most))
+    return BoundSide(total, np.zeros(sides), granted & within(need, most))
 
 
 def within(need: Floats, capacity: Floats) -> Bools:
@@ -147,7 +147,7 @@ def within(need: Floats, capacity: Floats) -> Bools:
     return result
 
 
-def aggregate(need: Floats, number: Floats, types: Side, rooms: Side) -> tuple[float, Floats, Floats]:
+def aggregate(need: Floats, number: Floats, types: BoundSide, rooms: BoundSide) -> tuple[float, Floats, Floats]:
     """Solve over merged shapes, splitting those about which the prices disagree; returns bound, worths and prices."""
     fits = np.hstack([types.fits, rooms.fits])
     cluster = first_clusters(need, fits)
@@ -180,7 +180,9 @@ def first_clusters(need: Floats, fits: Bools) -> NDArray[np.intp]:
     return np.asarray(cluster, np.intp)
 
 
-def solve(mass: Floats, fits: Bools, cluster: NDArray[np.intp], types: Side, rooms: Side) -> tuple[float, Floats]:
+def solve(
+    mass: Floats, fits: Bools, cluster: NDArray[np.intp], types: BoundSide, rooms: BoundSide
+) -> tuple[float, Floats]:
     """The program over clusters: its value, and the price of every resource on every type and room."""
     clusters, resources, bought = int(cluster.max()) + 1, mass.shape[1], len(types.price)
     total = np.zeros((clusters, resources))
@@ -214,9 +216,9 @@ def solve(mass: Floats, fits: Bools, cluster: NDArray[np.intp], types: Side, roo
     return float(types.price @ amounts[:bought]), prices
 
 
-def bound_of_hours(hours: Sequence[tuple[Job, float]], catalogue: Catalogue) -> float:
+def bound_of_hours(hours: Sequence[tuple[PlannedJob, float]], catalogue: Catalogue) -> float:
     """The least USD for running jobs for so many hours in all, whenever they run."""
-    problem = pose([job for job, _ in hours], [], catalogue, Limits(), Objective(), 0.0, None)
+    problem = pose([job for job, _ in hours], [], catalogue, InstanceLimits(), Objective(), 0.0, None)
     of_job = {job.name: amount for job, amount in hours}
     amounts = [sum(of_job[job.name] for job in members) for members in problem.members]
     return relax(problem, amounts, 0.0, []).value

@@ -15,11 +15,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from lading.scheduling.packing.arrays import Floats, Goods, Ints
-from lading.scheduling.packing.filling import Pattern, Rule, cost, fill, sweep
+from lading.scheduling.packing.filling import Pattern, ScoringRule, cost, fill, sweep
 from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import Going
 
-PRICING = (Rule(0.5, 0.0, 0.0), Rule(1.0, 0.1, 0.0), Rule(1.0, 0.3, 0.0), Rule(2.0, 0.1, 5.0))
+PRICING = (
+    ScoringRule(0.5, 0.0, 0.0),
+    ScoringRule(1.0, 0.1, 0.0),
+    ScoringRule(1.0, 0.3, 0.0),
+    ScoringRule(2.0, 0.1, 5.0),
+)
 WORTHWHILE = 1e-6
 SEED = 1
 # How often the linear program is solved at most, and by how many rounds it is judged whether that is worth it.
@@ -92,7 +97,7 @@ def generate(
     falling: float,
     nodes: int,
     shaken: int,
-    rules: Sequence[Rule],
+    rules: Sequence[ScoringRule],
     going: Going,
 ) -> list[Pattern]:
     """Pack by column generation.
@@ -144,7 +149,7 @@ def price(pool: Pool, worth: Floats, shaken: int) -> int:
     return added
 
 
-def price_by(pool: Pool, worth: Floats, guess: Floats, rule: Rule) -> int:
+def price_by(pool: Pool, worth: Floats, guess: Floats, rule: ScoringRule) -> int:
     """Fill every bin by ``guess`` and add what is worth more than it costs."""
     goods = pool.goods
     here = goods.part(np.arange(len(goods.count)), goods.count, guess)
@@ -159,7 +164,7 @@ def price_by(pool: Pool, worth: Floats, guess: Floats, rule: Rule) -> int:
     return added
 
 
-def rounded(pool: Pool, often: Floats, cut: float, rules: Sequence[Rule]) -> list[Pattern]:
+def rounded(pool: Pool, often: Floats, cut: float, rules: Sequence[ScoringRule]) -> list[Pattern]:
     """Buy patterns as often as the linear program says, most often first, and pack the rest by filling.
 
     :param cut: fractions above it are rounded up as far as the jobs are there, the others down
@@ -168,7 +173,9 @@ def rounded(pool: Pool, often: Floats, cut: float, rules: Sequence[Rule]) -> lis
     return complete(pool, times, np.argsort(-often, kind="stable"), rules)
 
 
-def complete(pool: Pool, times: Ints, order: Ints, rules: Sequence[Rule], *, trimmed: bool = False) -> list[Pattern]:
+def complete(
+    pool: Pool, times: Ints, order: Ints, rules: Sequence[ScoringRule], *, trimmed: bool = False
+) -> list[Pattern]:
     """The patterns so often, in this order, as far as the jobs are there, and the rest by the best of some rules.
 
     :param trimmed: whether patterns for which not all jobs are there are bought as well, without those
@@ -199,7 +206,7 @@ def complete(pool: Pool, times: Ints, order: Ints, rules: Sequence[Rule], *, tri
     return bought
 
 
-def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[Rule]) -> list[list[Pattern]]:
+def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[ScoringRule]) -> list[list[Pattern]]:
     """Solve the integer program over the patterns that cost least beyond what they are worth; nothing if none was
     found within the nodes."""
     prices = pool.prices()

@@ -11,10 +11,10 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import TypeVar, overload
 
-from lading.scheduling.job import Job
-from lading.scheduling.packing.packing import Group, Packing
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.packing.packing import MachineGroup, Packing
 from lading.scheduling.packing.problem import Problem
-from lading.scheduling.plan import Filled, Launch, Placement
+from lading.scheduling.plan import FilledMachines, Placement, PlannedLaunch
 
 T = TypeVar("T")
 COUNT = attrgetter("count")
@@ -52,7 +52,7 @@ class Made(Sequence[T]):
 class Members:
     """The jobs of one shape in the order in which they are placed, each as often as its count."""
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[PlannedJob]) -> None:
         self.jobs = jobs
         self.ends: list[int] = list(accumulate(map(COUNT, jobs)))
 
@@ -81,7 +81,7 @@ class Deal:
         while any(name.startswith(self.prefix) for name in taken):
             self.prefix += "-"
 
-    def launches(self) -> Iterator[Launch]:
+    def launches(self) -> Iterator[PlannedLaunch]:
         number = 0
         for group in self.packing.groups:
             if group.bin is None:
@@ -89,7 +89,7 @@ class Deal:
             offering = group.bin.offering
             for _ in range(group.size):
                 number += 1
-                yield Launch(
+                yield PlannedLaunch(
                     f"{self.prefix}{number}",
                     group.bin.type.name,
                     offering.capacity_type,
@@ -109,7 +109,7 @@ class Deal:
                 for job, count in self.contents(group, i):
                     yield Placement(job, name, count)
 
-    def filled(self) -> Iterator[Filled]:
+    def filled(self) -> Iterator[FilledMachines]:
         for group in self.packing.groups:
             alike = all(self.members[shape].same(start, each * group.size) for shape, each, start in group.fills)
             for i in range(1 if alike else group.size):
@@ -122,9 +122,9 @@ class Deal:
                 jobs: dict[str, int] = {}
                 for job, count in self.contents(group, i):
                     jobs[job] = jobs.get(job, 0) + count
-                yield Filled(name or None, kind, price, tuple(jobs.items()), number)
+                yield FilledMachines(name or None, kind, price, tuple(jobs.items()), number)
 
-    def contents(self, group: Group, i: int) -> Iterator[tuple[str, int]]:
+    def contents(self, group: MachineGroup, i: int) -> Iterator[tuple[str, int]]:
         """Names and numbers of the jobs on one of a group's machines."""
         for shape, each, start in group.fills:
             yield from self.members[shape].between(start + i * each, each)

@@ -25,7 +25,7 @@ WORSE = 0.998
 LEAST = 1e-12
 
 
-class Rule(NamedTuple):
+class ScoringRule(NamedTuple):
     """How jobs are scored.
 
     :param scarcity: exponent of the part of a resource that is left; 0: what is left does not matter
@@ -53,12 +53,12 @@ class Pattern:
     times: int
 
 
-def fill(goods: Goods, bins: Ints, rule: Rule) -> Ints:
+def fill(goods: Goods, bins: Ints, rule: ScoringRule) -> Ints:
     """Fill one of each of ``bins``; returns how many of each shape went on each (bins, shapes)."""
     return fill_free(goods, bins, goods.capacity[bins], rule)
 
 
-def fill_free(goods: Goods, bins: Ints, free: Ints, rule: Rule) -> Ints:
+def fill_free(goods: Goods, bins: Ints, free: Ints, rule: ScoringRule) -> Ints:
     """The same with ``free`` (bins, resources) left on them."""
     need, count = goods.need, goods.count
     left, whole = free.copy(), goods.capacity[bins].astype(float)
@@ -95,7 +95,7 @@ def fill_free(goods: Goods, bins: Ints, free: Ints, rule: Rule) -> Ints:
         possible[np.arange(len(live)), best] = before + number < count[best]
 
 
-def sweep(goods: Goods, rule: Rule, worth: Floats | None = None) -> list[Pattern]:
+def sweep(goods: Goods, rule: ScoringRule, worth: Floats | None = None) -> list[Pattern]:
     """Buy and fill bins until every job is packed.
 
     :param worth: of one job of each shape, instead of the goods' own

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.packing.limits import Instances
 from lading.scheduling.packing.packing import Packing, take
 from lading.scheduling.packing.problem import Problem, Room, Shape, copies, fits
-from lading.scheduling.packing.shelf import Shelf, Site
+from lading.scheduling.packing.shelf import Shelf, ShelfSlot
 from lading.scheduling.reasons import MOST_NAMES, NEW, Reason, because
 
 
@@ -36,14 +36,14 @@ class Greedy:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.sites: list[Site] = []
+        self.sites: list[ShelfSlot] = []
         self.shelf = Shelf()
-        self.ending: list[Site] = []
+        self.ending: list[ShelfSlot] = []
         self.age = 0
         self.left: list[tuple[int, int, int, Reason]] = []
         self.position = [0] * len(problem.shapes)  # how many of each shape's jobs have been dealt with
         self.hopeless: dict[int, Reason] = {}  # shapes that found no place, with the reason: room only shrinks
-        self.kept: dict[Site, str] = {}  # where room is kept free for a job, and that location's name
+        self.kept: dict[ShelfSlot, str] = {}  # where room is kept free for a job, and that location's name
         self.instances = Instances(problem.limits, (room.location for room in problem.rooms))
         self.of_label: dict[tuple[str, str], int] = {}
         self.labels = [problem.labels(shape) for shape in problem.shapes]
@@ -68,29 +68,29 @@ class Greedy:
     def open_room(self, room: Room) -> None:
         location = room.location
         labels = {("task", task) for task in location.tasks} | {("run", run) for run in location.runs}
-        self.add(Site(None, room, 1, room.free, [], self.age, location.ends_at, labels))
+        self.add(ShelfSlot(None, room, 1, room.free, [], self.age, location.ends_at, labels))
         self.age += 1
         for label in labels:
             self.of_label[label] = self.of_label.get(label, 0) + 1
 
-    def add(self, site: Site) -> None:
+    def add(self, site: ShelfSlot) -> None:
         self.sites.append(site)
         self.shelve(site)
 
-    def shelve(self, site: Site) -> None:
+    def shelve(self, site: ShelfSlot) -> None:
         if site.ends_at is not None:
             self.ending.append(site)
             self.ending.sort(key=lambda other: (other.ends_at, other.free[0], other.free[1], other.age))
         elif fits(self.least, site.free):  # type: ignore[arg-type]
             self.shelf.add(site)
 
-    def unshelve(self, site: Site) -> None:
+    def unshelve(self, site: ShelfSlot) -> None:
         if site.ends_at is not None:
             self.ending.remove(site)
         elif fits(self.least, site.free):  # type: ignore[arg-type]
             self.shelf.remove(site)
 
-    def place(self, number: int, jobs: list[Job]) -> None:
+    def place(self, number: int, jobs: list[PlannedJob]) -> None:
         """Place a run of equal jobs as far as there is room, let the rest wait."""
         left = sum([job.count for job in jobs])
         reason = self.hopeless.get(number)
@@ -108,7 +108,7 @@ class Greedy:
         """Whether a location stays for as long as the shape runs; what is launched does."""
         return room is None or room.location.lasts(shape.time, self.problem.now)
 
-    def find(self, number: int) -> Site | None:
+    def find(self, number: int) -> ShelfSlot | None:
         """The first machine that the shape may use."""
         shape = self.problem.shapes[number]
         admits = self.admission(number)
@@ -117,20 +117,20 @@ class Greedy:
                 return site
         return self.shelf.first(shape.need, admits)
 
-    def admission(self, number: int) -> Callable[[Site], bool] | None:
+    def admission(self, number: int) -> Callable[[ShelfSlot], bool] | None:
         """Whether a machine grants the shape's wish and its limits; None where every machine does."""
         full = [(kind, name) for kind, name, most in self.labels[number] if self.of_label.get((kind, name), 0) >= most]
         if not full and not self.wishes[number]:
             return None
         wish = self.problem.shapes[number].wish
 
-        def admits(site: Site) -> bool:
+        def admits(site: ShelfSlot) -> bool:
             machine = site.bin or site.room
             return machine is not None and machine.kind.grants(wish) and all(label in site.labels for label in full)
 
         return admits
 
-    def fill(self, site: Site, number: int, wanted: int) -> int:
+    def fill(self, site: ShelfSlot, number: int, wanted: int) -> int:
         """Put jobs of a shape into the machines of a group, oldest first, until it is full or there are no more."""
         shape = self.problem.shapes[number]
         each = copies(shape.need, site.free, wanted)
@@ -140,7 +140,7 @@ class Greedy:
             machines = 1  # every further machine has to be allowed anew
         self.unshelve(site)
         if site.size > machines:
-            rest = Site(
+            rest = ShelfSlot(
                 site.bin, site.room, site.size - machines, site.free, [], site.age + machines, None, set(site.labels)
             )
             rest.fills = [(other, per, start + per * machines) for other, per, start in site.fills]
@@ -173,7 +173,7 @@ class Greedy:
             return self.no_launch(shape) if problem.explains else NEW
         each = copies(shape.need, chosen.capacity, wanted)
         size = 1 if self.labels[number] else min(-(-wanted // each), self.instances.left(chosen))
-        self.add(Site(chosen, None, size, chosen.capacity, [], self.age))
+        self.add(ShelfSlot(chosen, None, size, chosen.capacity, [], self.age))
         self.age += size
         self.instances.add(chosen, size)
         return None
@@ -209,7 +209,7 @@ class Greedy:
             return because("outlasts", seconds=shape.time, location=rooms[0].location.name if rooms else None)
         return because("busy", locations=[each.location.name for each in staying[: MOST_NAMES + 1]])
 
-    def wait(self, number: int, jobs: list[Job], left: int, reason: Reason) -> None:
+    def wait(self, number: int, jobs: list[PlannedJob], left: int, reason: Reason) -> None:
         """Let the last ``left`` of a run wait; those that waited too long keep a location free, as far as there are."""
         for job in self.impatient(jobs, left) if self.problem.patience is not None else ():
             site = self.keep(number)
@@ -225,7 +225,7 @@ class Greedy:
         self.left.append((number, self.position[number], count, reason))
         self.position[number] += count
 
-    def impatient(self, jobs: list[Job], left: int) -> Iterator[Job]:
+    def impatient(self, jobs: list[PlannedJob], left: int) -> Iterator[PlannedJob]:
         """The jobs among the last ``left`` of a run that have waited for longer than the patience."""
         patience, now = self.problem.patience, self.problem.now
         if patience is None:
@@ -236,7 +236,7 @@ class Greedy:
             if passed < 0 and now - job.queued_at > patience:
                 yield job
 
-    def keep(self, number: int) -> Site | None:
+    def keep(self, number: int) -> ShelfSlot | None:
         """Keep free, on the location where the shape lacks least, what it needs; one job at most per location."""
         shape = self.problem.shapes[number]
         best: tuple[float, int] | None = None

@@ -138,12 +138,12 @@ def search(
         ints(kinds.both),
     )
     worth, none = goods.worth[shape], np.full(number, -1)
-    jobs = kernel_state.Jobs(
+    jobs = kernel_state.KernelJobs(
         floats(goods.need[shape]), floats(worth), ints(kinds.of_shape[shape]), ints(none), ints(none)
     )
     empty = np.zeros(number + 1)  # one machine more than there are jobs: there always is an empty one
     loads = np.zeros((number + 1, resources))
-    machines = kernel_state.Machines(
+    machines = kernel_state.KernelMachines(
         *(ints(empty - 1), floats(loads), ints(empty), ints(empty - 1), floats(empty), ints(empty)),
         *(floats(loads), ints(empty), ints(empty), floats(empty)),
     )

@@ -9,12 +9,12 @@ from lading.scheduling.packing.kernel_state import (
     EPSILON,
     WORD,
     Desk,
-    Jobs,
-    Machines,
+    KernelJobs,
+    KernelMachines,
     Numbers,
     Progress,
+    SearchTerms,
     Shop,
-    Way,
     drawn,
     looked_at,
     loop,
@@ -23,7 +23,7 @@ from lading.scheduling.packing.kernel_state import (
 
 
 @loop
-def keep(machines: Machines, desk: Desk, machine: int, turn: int, changed: int, resources: int) -> int:
+def keep(machines: KernelMachines, desk: Desk, machine: int, turn: int, changed: int, resources: int) -> int:
     """Note what a machine is before this round changes it; how many there are."""
     if machines.marked[machine] == turn:
         return changed
@@ -61,14 +61,14 @@ def type_of(shop: Shop, load: Numbers, at: int, need: Numbers, more: int, kind: 
 
 
 @loop
-def push(jobs: Jobs, machines: Machines, job: int, machine: int) -> None:
+def push(jobs: KernelJobs, machines: KernelMachines, job: int, machine: int) -> None:
     jobs.home[job] = machine
     jobs.after[job] = machines.first[machine]
     machines.first[machine] = job
 
 
 @loop
-def put(shop: Shop, jobs: Jobs, machines: Machines, job: int, machine: int, type_: int) -> None:
+def put(shop: Shop, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int, type_: int) -> None:
     """Put a job on a machine, which becomes one of a type."""
     resources = shop.resources
     machines.kind[machine] = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
@@ -80,7 +80,7 @@ def put(shop: Shop, jobs: Jobs, machines: Machines, job: int, machine: int, type
 
 
 @loop
-def add(shop: Shop, jobs: Jobs, machines: Machines, job: int, machine: int) -> None:
+def add(shop: Shop, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int) -> None:
     """Put a job on a machine, which becomes the cheapest type that holds what it has then."""
     together = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
     now = machines.type[machine]
@@ -91,7 +91,14 @@ def add(shop: Shop, jobs: Jobs, machines: Machines, job: int, machine: int) -> N
 
 @loop
 def insert(
-    shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, job: int, number: int, empty: int, gathered: float
+    shop: Shop,
+    jobs: KernelJobs,
+    machines: KernelMachines,
+    desk: Desk,
+    job: int,
+    number: int,
+    empty: int,
+    gathered: float,
 ) -> tuple[int, int]:
     """Where the rated price grows least: machine and type.
 
@@ -129,7 +136,7 @@ def insert(
 
 
 @loop
-def empty_from(machines: Machines, machine: int) -> int:
+def empty_from(machines: KernelMachines, machine: int) -> int:
     """The first empty machine from one on."""
     while machines.type[machine] >= 0:
         machine += 1
@@ -139,8 +146,8 @@ def empty_from(machines: Machines, machine: int) -> int:
 @loop
 def take_off(
     shop: Shop,
-    jobs: Jobs,
-    machines: Machines,
+    jobs: KernelJobs,
+    machines: KernelMachines,
     desk: Desk,
     machine: int,
     off: int,
@@ -176,7 +183,7 @@ def take_off(
 
 
 @loop
-def undo(jobs: Jobs, machines: Machines, desk: Desk, off: int, changed: int, resources: int) -> None:
+def undo(jobs: KernelJobs, machines: KernelMachines, desk: Desk, off: int, changed: int, resources: int) -> None:
     """Put everything back where it was before the round."""
     for i in range(off - 1, -1, -1):  # the last one that came is the first one that goes
         job = desk.off[i]
@@ -194,7 +201,14 @@ def undo(jobs: Jobs, machines: Machines, desk: Desk, off: int, changed: int, res
 
 @loop
 def ruin(
-    shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, way: Way, up: int, turn: int, chance: int
+    shop: Shop,
+    jobs: KernelJobs,
+    machines: KernelMachines,
+    desk: Desk,
+    way: SearchTerms,
+    up: int,
+    turn: int,
+    chance: int,
 ) -> tuple[int, int, int]:
     """Take some machines apart, most often those that lose most: how many jobs are off, machines changed, the chance.
 
@@ -223,8 +237,8 @@ def ruin(
 @loop
 def put_back(
     shop: Shop,
-    jobs: Jobs,
-    machines: Machines,
+    jobs: KernelJobs,
+    machines: KernelMachines,
     desk: Desk,
     off: int,
     few: int,
@@ -266,7 +280,7 @@ def rating(shop: Shop, types: Numbers, held: Numbers, desk: Desk, changed: int, 
 
 
 @loop
-def build(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int) -> tuple[float, int]:
+def build(shop: Shop, jobs: KernelJobs, machines: KernelMachines, desk: Desk, number: int) -> tuple[float, int]:
     """Put so many jobs, those on the desk, where it costs least more; USD per hour, and how many machines that takes,
     the first ones."""
     few = empty = shop.nothing
@@ -285,7 +299,7 @@ def build(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int) -
 
 
 @loop
-def settle(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int, top: int) -> float:
+def settle(shop: Shop, jobs: KernelJobs, machines: KernelMachines, desk: Desk, number: int, top: int) -> float:
     """Put so many jobs, those on the desk, where they are from, on the first ``top`` machines; USD per hour."""
     cost = 0.0
     for i in range(number):
@@ -298,11 +312,11 @@ def settle(shop: Shop, jobs: Jobs, machines: Machines, desk: Desk, number: int, 
 @loop
 def search(
     shop: Shop,
-    jobs: Jobs,
-    machines: Machines,
+    jobs: KernelJobs,
+    machines: KernelMachines,
     desk: Desk,
     best: Numbers,
-    way: Way,
+    way: SearchTerms,
     progress: Progress,
     until: int,
     total: int,

@@ -81,7 +81,7 @@ class Shop(NamedTuple):
     nobody: int = -1
 
 
-class Jobs(NamedTuple):
+class KernelJobs(NamedTuple):
     """n jobs.
 
     :param need: job by job (n × r)
@@ -98,7 +98,7 @@ class Jobs(NamedTuple):
     home: Numbers
 
 
-class Machines(NamedTuple):
+class KernelMachines(NamedTuple):
     """Machines, of which those without a type are empty, and what they were before the present round.
 
     :param first: the job that came last, or -1
@@ -136,7 +136,7 @@ class Desk(NamedTuple):
     changed: Numbers
 
 
-class Way(NamedTuple):
+class SearchTerms(NamedTuple):
     """How it is searched.
 
     :param gathered: how much it is worth at first that what is left is left on few machines, in parts of its price
@@ -163,7 +163,7 @@ class Way(NamedTuple):
     some: float
 
 
-WAY = Way(
+WAY = SearchTerms(
     gathered=1.5,
     gathered_until=0.9,
     threshold=0.05,
@@ -198,7 +198,7 @@ class Progress(NamedTuple):
 
 @loop
 def looked_at(
-    machines: Machines, desk: Desk, way: Way, up: int, changed: int, turn: int, chance: int
+    machines: KernelMachines, desk: Desk, way: SearchTerms, up: int, changed: int, turn: int, chance: int
 ) -> tuple[int, int]:
     """Choose the machines on which jobs are put back, some and those that this round has changed: how many, chance.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from lading.scheduling.location import Location
 from lading.scheduling.packing.packing import Packing
 from lading.scheduling.packing.problem import UNIT, Bin, Problem
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.quotas import quota, vcpus
 from lading.scheduling.reasons import MOST_NAMES, Reason, because
 
@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 class Instances:
     """The instances that there are, or are to be, against the limits."""
 
-    def __init__(self, limits: Limits, locations: Iterable[Location] = ()) -> None:
+    def __init__(self, limits: InstanceLimits, locations: Iterable[Location] = ()) -> None:
         self.limits = limits
         self.number = 0
         self.of_type: Counter[str] = Counter()

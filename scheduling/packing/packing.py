@@ -10,7 +10,7 @@ from lading.scheduling.reasons import Reason
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class MachineGroup:
     """``size`` machines that are filled alike: a room that is there (``size`` 1) or bins to launch.
 
     :param free: what is left on each
@@ -31,7 +31,7 @@ class Packing:
     :param why: which way of several won, in words
     """
 
-    groups: list[Group]
+    groups: list[MachineGroup]
     left: list[tuple[int, int, int, Reason]]
     why: str = ""
 

@@ -26,14 +26,14 @@ from lading.scheduling.packing import greedy, insertion, shelf
 from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
 from lading.scheduling.packing.bound import Shrunk
 from lading.scheduling.packing.columns import generate
-from lading.scheduling.packing.filling import SAMPLE, Pattern, Rule, cost, fill_free, sweep
+from lading.scheduling.packing.filling import SAMPLE, Pattern, ScoringRule, cost, fill_free, sweep
 from lading.scheduling.packing.insertion import Kinds
 from lading.scheduling.packing.limits import too_many
-from lading.scheduling.packing.packing import Group, Packing, take
+from lading.scheduling.packing.packing import MachineGroup, Packing, take
 from lading.scheduling.packing.problem import Going, Problem, Shape, fits
 from lading.scheduling.packing.ruin_recreate import improve
 
-ROOM_RULE = Rule(1.0, 0.1, 0.0)
+ROOM_RULE = ScoringRule(1.0, 0.1, 0.0)
 ATTEMPTS = 6
 EPSILON = 1e-9
 
@@ -55,8 +55,8 @@ class Effort:
     :param compiled: the same with Numba, in the same four cases
     """
 
-    rules: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
-    even: tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...], tuple[Rule, ...]]
+    rules: tuple[tuple[ScoringRule, ...], tuple[ScoringRule, ...], tuple[ScoringRule, ...], tuple[ScoringRule, ...]]
+    even: tuple[tuple[ScoringRule, ...], tuple[ScoringRule, ...], tuple[ScoringRule, ...], tuple[ScoringRule, ...]]
     shrunk: tuple[tuple[Shrunk, ...], tuple[Shrunk, ...], tuple[Shrunk, ...], tuple[Shrunk, ...]]
     enough: float
     falling: float
@@ -80,16 +80,19 @@ FAR = 1.005
 # With more machines than this, single ones matter little and are not taken apart.
 MACHINES = 2000
 WIDE = tuple(
-    Rule(scarcity, size, match) for size in (0.0, 0.1, 0.3) for scarcity in (0.5, 1.0, 2.0) for match in (0.0, 5.0)
+    ScoringRule(scarcity, size, match)
+    for size in (0.0, 0.1, 0.3)
+    for scarcity in (0.5, 1.0, 2.0)
+    for match in (0.0, 5.0)
 )
-EVEN = (Rule(1.0, 0.5, 0.0), Rule(1.0, 1.0, 0.0), Rule(2.0, 0.5, 0.0))
+EVEN = (ScoringRule(1.0, 0.5, 0.0), ScoringRule(1.0, 1.0, 0.0), ScoringRule(2.0, 0.5, 0.0))
 # Memory first: it is what sizes that are all different leave over.
 SHRUNK: tuple[Shrunk, ...] = (
     *((1.0, part, 1.0, 1.0) for part in (0.97, 0.94, 0.91, 0.88)),
     (0.97, 0.94, 1.0, 1.0),
     (0.97, 1.0, 1.0, 1.0),
 )
-SHRUNK_RULES = (Rule(0.5, 0.1, 0.0), Rule(1.0, 0.1, 5.0))
+SHRUNK_RULES = (ScoringRule(0.5, 0.1, 0.0), ScoringRule(1.0, 0.1, 5.0))
 EFFORTS = {
     "fast": Effort(
         (WIDE[::3], WIDE[::6], WIDE[::6], WIDE[6:7]),
@@ -160,7 +163,7 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
     hosts = [site for site in before.sites if site.size == 1]
     if any(counts) and hosts:
         counts = fill_hosts(problem, counts, hosts, dealer, per_launch, excluded)
-    bought: list[Group] = []
+    bought: list[MachineGroup] = []
     if any(counts):
         material = goods(problem, counts, per_launch, excluded)
         bought = dealer.groups(
@@ -239,7 +242,7 @@ def sweeps(material: Goods, effort: Effort, size: int, shrink: Callable[[Shrunk]
 def fill_hosts(
     problem: Problem,
     counts: list[int],
-    hosts: list[shelf.Site],
+    hosts: list[shelf.ShelfSlot],
     dealer: Dealer,
     per_launch: float,
     excluded: frozenset[str],
@@ -285,20 +288,20 @@ class Dealer:
         self.problem = problem
         self.position = [0] * len(problem.shapes)
 
-    def give(self, group: Group, number: int, each: int) -> None:
+    def give(self, group: MachineGroup, number: int, each: int) -> None:
         group.fills.append((number, each, self.position[number]))
         self.position[number] += each * group.size
 
-    def groups(self, material: Goods, patterns: list[Pattern]) -> list[Group]:
+    def groups(self, material: Goods, patterns: list[Pattern]) -> list[MachineGroup]:
         """The machines to launch. Those with the longest jobs come first and get the longest jobs of each shape, so
         that jobs which end together share a machine."""
         typical = [self.typical_time(int(number)) for number in material.shapes]
         ordered = sorted(patterns, key=lambda p: -max(typical[int(shape)] for shape in p.shapes))
         return [self.group(material, pattern) for pattern in ordered]
 
-    def group(self, material: Goods, pattern: Pattern) -> Group:
+    def group(self, material: Goods, pattern: Pattern) -> MachineGroup:
         bought = self.problem.bins[int(material.bins[pattern.bin])]
-        group = Group(bought, None, pattern.times, bought.capacity)
+        group = MachineGroup(bought, None, pattern.times, bought.capacity)
         for shape, each in zip(pattern.shapes, pattern.each, strict=True):
             number = int(material.shapes[shape])
             self.give(group, number, int(each))

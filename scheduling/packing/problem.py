@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.gpus import not_supported
-from lading.scheduling.job import Job, Wish, asks
-from lading.scheduling.location import Kind, Location
-from lading.scheduling.plan import Limits, Objective, Refusal
+from lading.scheduling.job import PlannedJob, Wish, asks
+from lading.scheduling.location import Location, MachineKind
+from lading.scheduling.plan import InstanceLimits, Objective, Refusal
 from lading.scheduling.reasons import MOST_KINDS, Reason, because
 from lading.scheduling.resources import Resources
 
@@ -78,7 +78,7 @@ class Bin:
     type: InstanceType
     offering: Offering
     capacity: Vector
-    kind: Kind
+    kind: MachineKind
 
     @property
     def price(self) -> float:
@@ -92,7 +92,7 @@ class Room:
     location: Location
     capacity: Vector
     free: Vector
-    kind: Kind
+    kind: MachineKind
 
 
 @dataclass(slots=True)
@@ -128,12 +128,12 @@ class Problem:
     """
 
     shapes: list[Shape]
-    members: list[list[Job]]
-    order: list[tuple[int, list[Job]]]
+    members: list[list[PlannedJob]]
+    order: list[tuple[int, list[PlannedJob]]]
     bins: list[Bin]
     blocked: list[Bin]
     rooms: list[Room]
-    limits: Limits
+    limits: InstanceLimits
     objective: Objective
     now: float
     patience: float | None
@@ -161,10 +161,10 @@ class Problem:
 
 
 def pose(
-    jobs: Iterable[Job],
+    jobs: Iterable[PlannedJob],
     locations: Sequence[Location],
     catalogue: Catalogue | None,
-    limits: Limits,
+    limits: InstanceLimits,
     objective: Objective,
     now: float,
     patience: float | None,
@@ -182,8 +182,8 @@ def pose(
     ends = any(room.location.ends_at is not None for room in rooms)
     has_more = ends or bool(limits.tasks or limits.runs)
     task = run = time = None
-    in_order: list[tuple[int, Job]] = []
-    keyed: list[tuple[tuple[object, ...], int, Job]] = []
+    in_order: list[tuple[int, PlannedJob]] = []
+    keyed: list[tuple[tuple[object, ...], int, PlannedJob]] = []
     ranks: list[tuple[float, int, int] | None] = []
     why_none: dict[int, Reason] = {}
     if catalogue is None:
@@ -219,7 +219,7 @@ def pose(
     return problem
 
 
-def put_in_runs(problem: Problem, jobs: Iterable[tuple[int, Job]]) -> None:
+def put_in_runs(problem: Problem, jobs: Iterable[tuple[int, PlannedJob]]) -> None:
     """Number the shapes in the same way whatever the order of the jobs, and note these as runs of equal ones.
 
     :param jobs: in the order in which they are placed, each with the number of its shape until now
@@ -248,7 +248,7 @@ def offered(catalogue: Catalogue | None, now: float) -> tuple[list[Bin], list[Bi
     later: dict[tuple[str, str], Bin] = {}
     for kind in catalogue.types.values() if catalogue else ():
         for offering in sorted(kind.offerings, key=lambda offering: (offering.usd_per_hour, offering.zone or "")):
-            description = Kind(kind.arch, kind.features, kind.name, offering.capacity_type)
+            description = MachineKind(kind.arch, kind.features, kind.name, offering.capacity_type)
             candidate = Bin(kind, offering, vector(kind.capacity), description)
             available = offering.unavailable_until is None or offering.unavailable_until <= now
             (soon if available else later).setdefault((kind.name, offering.capacity_type), candidate)
@@ -280,7 +280,7 @@ def rank(problem: Problem, shape: Shape) -> tuple[float, int, int] | None:
     return -price, -shape.need[0], -shape.need[1]
 
 
-def refusal(problem: Problem, job: Job, shape: Shape) -> Reason:
+def refusal(problem: Problem, job: PlannedJob, shape: Shape) -> Reason:
     """Why nothing fits: the closest machine and what it lacks."""
     wish, need = shape.wish, shape.need
     machines = [(b.type.name, b.kind, b.capacity, b.type.capacity) for b in (*problem.bins, *problem.blocked)]
@@ -292,7 +292,7 @@ def refusal(problem: Problem, job: Job, shape: Shape) -> Reason:
         names = sorted({name if wish.arch is None else f"{name} ({kind.arch})" for name, kind, _, _ in machines})
         return because("no_such_machine", wish=wished(wish), names=names[: MOST_KINDS + 1])
 
-    def shortfall(machine: tuple[str, Kind, Vector, Resources]) -> float:
+    def shortfall(machine: tuple[str, MachineKind, Vector, Resources]) -> float:
         return sum(max(0, n - have) / n for n, have in zip(need, machine[2], strict=True) if n)
 
     name, its_kind, _, capacity = min(granting, key=shortfall)

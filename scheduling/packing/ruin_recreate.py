@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from lading.scheduling.packing.arrays import Goods
-from lading.scheduling.packing.filling import Pattern, Rule, cost, sweep
+from lading.scheduling.packing.filling import Pattern, ScoringRule, cost, sweep
 from lading.scheduling.packing.problem import Going
 
 SEED = 2
@@ -45,7 +45,7 @@ def improve(
         size = min(len(single), int(random.integers(machines[0], machines[1] + 1)))
         chance = np.maximum(loss, 0.0) + 0.1 * np.abs(loss).mean() + EPSILON
         chosen = np.sort(np.argsort(random.exponential(1 / chance), kind="stable")[:size])
-        rule = Rule(float(random.choice(SCARCITY)), float(random.choice(SIZE)), float(random.choice(MATCH)))
+        rule = ScoringRule(float(random.choice(SCARCITY)), float(random.choice(SIZE)), float(random.choice(MATCH)))
         for i in chosen:
             left[single[i].shapes] += single[i].each
         shapes = np.flatnonzero(left)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lading.scheduling.packing.packing import Group
+from lading.scheduling.packing.packing import MachineGroup
 from lading.scheduling.packing.problem import Vector, fits
 
 CHUNK = 64
 
 
 @dataclass(slots=True, eq=False)
-class Site(Group):
+class ShelfSlot(MachineGroup):
     """A group while it is being filled.
 
     :param age: of its first machine; the others follow
@@ -27,10 +27,10 @@ class Site(Group):
 
 
 # free cpus, free memory, age, and the group itself
-Entry: TypeAlias = tuple[int, int, int, Site]
+Entry: TypeAlias = tuple[int, int, int, ShelfSlot]
 
 
-class Chunk:
+class Neighbours:
     """Some neighbours in the order of what remains, and the most that any of them has of each resource.
 
     Taking the largest entry out leaves ``most`` too high, which costs a search some time but nothing else, so it is
@@ -62,20 +62,20 @@ class Shelf:
     """Groups ordered by what remains on them, in chunks, so that a search skips those where nothing fits."""
 
     def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
+        self.chunks: list[Neighbours] = []
         self.ends: list[Entry] = []  # the last entry of each chunk
 
-    def add(self, site: Site) -> None:
+    def add(self, site: ShelfSlot) -> None:
         entry = (site.free[0], site.free[1], site.age, site)
         if not self.chunks:
-            self.chunks.append(Chunk([entry]))
+            self.chunks.append(Neighbours([entry]))
             self.ends.append(entry)
             return
         i = min(bisect_left(self.ends, entry), len(self.chunks) - 1)
         chunk = self.chunks[i]
         insort(chunk.entries, entry)
         if len(chunk.entries) > 2 * CHUNK:
-            half = Chunk(chunk.entries[CHUNK:])
+            half = Neighbours(chunk.entries[CHUNK:])
             del chunk.entries[CHUNK:]
             self.chunks.insert(i + 1, half)
             self.ends.insert(i + 1, half.entries[-1])
@@ -84,7 +84,7 @@ class Shelf:
             chunk.most = tuple(map(max, chunk.most, site.free))
         self.ends[i] = chunk.entries[-1]
 
-    def remove(self, site: Site) -> None:
+    def remove(self, site: ShelfSlot) -> None:
         entry = (site.free[0], site.free[1], site.age, site)
         i = bisect_left(self.ends, entry)
         chunk = self.chunks[i]
@@ -96,7 +96,7 @@ class Shelf:
         if not chunk.stale:
             chunk.stale = chunk.has_most(site.free)
 
-    def first(self, need: Vector, admits: Callable[[Site], bool] | None) -> Site | None:
+    def first(self, need: Vector, admits: Callable[[ShelfSlot], bool] | None) -> ShelfSlot | None:
         """The first group in the order that has room and is admitted."""
         cpus, memory, disk, gpus = need
         least = (cpus, memory)

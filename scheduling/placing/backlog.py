@@ -12,10 +12,10 @@ import heapq
 from collections.abc import Sequence
 from operator import attrgetter
 
-from lading.scheduling.job import ASKED, Job, Wish
+from lading.scheduling.job import ASKED, PlannedJob, Wish
 from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 
 # A location is given at most its own capacity once more, in at most so many jobs.
 MOST_JOBS_IN_STORE = 128
@@ -26,9 +26,9 @@ alike = attrgetter(*ASKED, "time", "task", "run")
 
 
 def fill(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     locations: Sequence[Location],
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     now: float,
 ) -> dict[str, str]:
@@ -92,13 +92,13 @@ class _Store:
         self.running, self.later = (begun, stored) if begun else (stored, 0)
         self.room = location.capacity + location.capacity - location.used
 
-    def put(self, job: Job) -> None:
+    def put(self, job: PlannedJob) -> None:
         self.count += 1
         self.later += 1
         self.room -= job.resources
         self.allowance.put(job, self.location.name)
 
-    def suits(self, job: Job, wish: Wish) -> bool:
+    def suits(self, job: PlannedJob, wish: Wish) -> bool:
         """Whether the location could run such a job, now or later, while its groups are where they are."""
         location = self.location
         if not self.allowance.admits(job, location.name):
@@ -106,7 +106,7 @@ class _Store:
         fits = job.resources.fits(location.capacity) and self.kind.grants(wish)
         return fits and location.lasts(job.time, self.now)
 
-    def takes(self, job: Job, wish: Wish, behind: int, running: int) -> bool:
+    def takes(self, job: PlannedJob, wish: Wish, behind: int, running: int) -> bool:
         """Whether its store takes such a job now.
 
         :param behind: how many jobs wait behind it

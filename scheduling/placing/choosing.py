@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing import hours
@@ -19,13 +19,13 @@ from lading.scheduling.placing.policies import (
     GREEDY,
     PRICED,
     Allocations,
-    Context,
     Files,
     JobAllocation,
     Policy,
+    PolicyContext,
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
@@ -49,12 +49,12 @@ class Choice:
     trouble: dict[str, dict[str, Reason]] = field(default_factory=dict)
     plans: dict[str, MachinePlan] = field(default_factory=dict)
 
-    def run(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
+    def run(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
         there = site.locations
         by = PRICED if site.policy == PRICED else GREEDY
 
-        def filled(some: Sequence[Job], locations: Sequence[Location]) -> dict[str, str]:
+        def filled(some: Sequence[PlannedJob], locations: Sequence[Location]) -> dict[str, str]:
             return run_now(some, locations, limits, policy=by, now=self.now)
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
@@ -62,7 +62,7 @@ class Choice:
             if made is not None:
                 self.plans[site.name] = made
             return taken
-        context, rooms = Context(site.name, self.now, self.files), Rooms(there, limits, self.now)
+        context, rooms = PolicyContext(site.name, self.now, self.files), Rooms(there, limits, self.now)
         if site.policy in self.policies:
             policy = self.policies[site.policy]
             return each_by(rooms, jobs, lambda job: self._asked(policy, context, job, rooms))
@@ -76,13 +76,13 @@ class Choice:
             return first | each_by(rooms, [job for job in jobs if job.name not in first], rooms.oldest)
         return each_by(rooms, jobs, rooms.oldest)
 
-    def store(self, site: SiteView, jobs: Sequence[Job], limits: Limits) -> dict[str, str]:
+    def store(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
         """The location of each job that one has in store, by the job's name."""
         if site.policy not in FILLING or stacks(site.locations):
             return {}
         return fill(hours.may_lie_in_store(site, jobs), machines(site.locations), limits, now=self.now)
 
-    def _asked(self, policy: Policy, context: Context, job: Job, rooms: Rooms) -> str | None:
+    def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:
         """What a policy of a third party answers."""
         available = rooms.available(job)
         if not available:
@@ -104,7 +104,7 @@ class Choice:
         return name
 
 
-def each_by(rooms: Rooms, jobs: Sequence[Job], choose: Callable[[Job], str | None]) -> dict[str, str]:
+def each_by(rooms: Rooms, jobs: Sequence[PlannedJob], choose: Callable[[PlannedJob], str | None]) -> dict[str, str]:
     """Give one job after the other to the location that is chosen for it, if that has room."""
     placed: dict[str, str] = {}
     for job in jobs:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
-from lading.scheduling.plan import Limits
+from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning.planner import placements
 
 # Finds a location of a site for each job that one takes now, by the job's name, within limits of tasks and runs.
-Filling: TypeAlias = Callable[[SiteView, Sequence[Job], Limits], dict[str, str]]
+Filling: TypeAlias = Callable[[SiteView, Sequence[PlannedJob], InstanceLimits], dict[str, str]]
 
 
 def in_turn(
-    jobs: Sequence[tuple[Waiting, Job]], taken: Mapping[str, str], locations: Sequence[Location]
+    jobs: Sequence[tuple[WaitingJob, PlannedJob]], taken: Mapping[str, str], locations: Sequence[Location]
 ) -> dict[str, str]:
     """What of this may be placed now: nothing goes where jobs that come before it could go next.
 
@@ -45,9 +45,9 @@ def machines(locations: Sequence[Location]) -> list[Location]:
 
 
 def run_now(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     locations: Sequence[Location],
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     policy: str = "greedy",
     now: float,
@@ -70,7 +70,9 @@ def run_now(
     return placed | queue_up(rest, [each for each in locations if each.max_jobs is not None], allowance, now=now)
 
 
-def queue_up(jobs: Sequence[Job], queues: Sequence[Location], allowance: Allowance, *, now: float) -> dict[str, str]:
+def queue_up(
+    jobs: Sequence[PlannedJob], queues: Sequence[Location], allowance: Allowance, *, now: float
+) -> dict[str, str]:
     """The queue of each job that one takes now, by the job's name: each takes its number of jobs, in their order.
 
     :param allowance: what is left of the limits of groups, of which each job uses as many machines as it has nodes

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.policies import HOURS
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
 from lading.scheduling.provisioning.machines import MachinePlan, is_short
@@ -34,9 +34,9 @@ def by_hours(site: SiteView) -> MachineMarket | None:
 
 def begin(
     site: SiteView,
-    jobs: Sequence[Job],
-    fill: Callable[[Sequence[Job], Sequence[Location]], dict[str, str]],
-    limits: Limits,
+    jobs: Sequence[PlannedJob],
+    fill: Callable[[Sequence[PlannedJob], Sequence[Location]], dict[str, str]],
+    limits: InstanceLimits,
     now: float,
 ) -> tuple[dict[str, str], MachinePlan | None]:
     """The location of each job that begins now, by the job's name: first of those that were promised a place. And the
@@ -69,16 +69,16 @@ def begin(
     return {job: name for job, name in homes.items() if name in up} | taken, made
 
 
-def with_jobs(there: Sequence[Location], jobs: Sequence[Job], taken: Mapping[str, str]) -> list[Location]:
+def with_jobs(there: Sequence[Location], jobs: Sequence[PlannedJob], taken: Mapping[str, str]) -> list[Location]:
     """Machines when jobs are on them that they have taken."""
-    theirs: dict[str, list[Job]] = {}
+    theirs: dict[str, list[PlannedJob]] = {}
     for job in jobs:
         if job.name in taken:
             theirs.setdefault(taken[job.name], []).append(job)
     return [each.given(theirs[each.name]) if each.name in theirs else each for each in there]
 
 
-def may_lie_in_store(site: SiteView, jobs: Sequence[Job]) -> Sequence[Job]:
+def may_lie_in_store(site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
     """Those that may wait on a machine, which are all where none boots for them and machine-hours do not count.
 
     Of the others only short ones: the rest is worth a question when there is room.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from lading.scheduling.job import Job
-from lading.scheduling.placing.policies import CHEAPEST, Context
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.placing.policies import CHEAPEST, PolicyContext
 from lading.scheduling.placing.rooms import Rooms
 
 
@@ -21,14 +21,14 @@ class DataLocality:
     :param wait: seconds for which a job waits for a location that has one of its inputs before it goes to another
     """
 
-    def __init__(self, context: Context, rooms: Rooms, rest: str, wait: float) -> None:
+    def __init__(self, context: PolicyContext, rooms: Rooms, rest: str, wait: float) -> None:
         self.context = context
         self.rooms = rooms
         self.rest = rest
         self.wait = wait
         self._order = {name: number for number, name in enumerate(rooms.by_name)}
 
-    def location(self, job: Job) -> str | None:
+    def location(self, job: PlannedJob) -> str | None:
         """Where a job goes; None: it waits."""
         holders = [name for name in self._holders(job) if self.rooms.suits(job, name)]
         for name in holders:
@@ -39,7 +39,7 @@ class DataLocality:
             return None
         return self._cheapest(job, suiting) if self.rest == CHEAPEST else self._by_chance(job, suiting)
 
-    def _holders(self, job: Job) -> Iterator[str]:
+    def _holders(self, job: PlannedJob) -> Iterator[str]:
         """The locations of the site that have an input of a job, by the weight of the inputs, then by age."""
         files = self.context.files
         inputs = files.inputs.get(job.name, {})
@@ -47,7 +47,7 @@ class DataLocality:
             here = (name for site, name in files.holders.get(uri, ()) if site == self.context.site)
             yield from sorted((name for name in here if name in self._order), key=self._order.__getitem__)
 
-    def _by_chance(self, job: Job, suiting: list[str]) -> str | None:
+    def _by_chance(self, job: PlannedJob, suiting: list[str]) -> str | None:
         """One of those that have room, another one for each job, and the same whenever that job is asked for."""
         chance = None
         while suiting:
@@ -59,7 +59,7 @@ class DataLocality:
             suiting.pop()
         return None
 
-    def _cheapest(self, job: Job, suiting: list[str]) -> str | None:
+    def _cheapest(self, job: PlannedJob, suiting: list[str]) -> str | None:
         there = self.rooms.by_name
         while suiting:
             name = min(suiting, key=lambda name: (there[name].usd_per_hour, self._order[name]))

@@ -10,33 +10,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
-from lading.scheduling.matching.groups import Machines
+from lading.scheduling.matching.groups import GroupMachines
 from lading.scheduling.matching.ranking import Rank
 from lading.scheduling.matching.routes import matches, nowhere, rankable, route, through_filters, through_rank
 from lading.scheduling.matching.rules import RULES, Rule
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting, once_per_shape
+from lading.scheduling.matching.waiting import WaitingJob, once_per_shape
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
-from lading.scheduling.placing.party import Alike
-from lading.scheduling.placing.tour import Tour
+from lading.scheduling.placing.job_classes import JobClass
+from lading.scheduling.placing.placement_pass import PlacementPass
 from lading.scheduling.reasons import because
 
 # A job that has been given to a site, and the location.
-AtWork: TypeAlias = tuple[Job, str, str]
+AtWork: TypeAlias = tuple[PlannedJob, str, str]
 
 
 def assign(
-    jobs: Sequence[Waiting],
+    jobs: Sequence[WaitingJob],
     sites: Sequence[SiteView],
     at_work: Sequence[AtWork] = (),
     *,
     now: float,
     filters: Mapping[str, GetTargets] = FILTERS,
     rules: Sequence[Rule] = RULES,
-    wanted: Mapping[str, Sequence[Waiting]] = {},
+    wanted: Mapping[str, Sequence[WaitingJob]] = {},
     choice: Choice | None = None,
     rank: Rank | None = None,
 ) -> Assignment:
@@ -58,17 +58,17 @@ def assign(
     """
     choice = choice or Choice(now)
 
-    def going(job: Waiting) -> Alike:
+    def going(job: WaitingJob) -> JobClass:
         try:
             found = route(job, sites, rules)
         except ValueError as error:
-            return Alike((), because("nowhere", text=str(error)))
+            return JobClass((), because("nowhere", text=str(error)))
         its_matches = () if rank is None else rankable(job, matches(job, sites))
         refused = None if found else because("nowhere", text=nowhere(job, sites))
-        return Alike(found, refused, matches=its_matches)
+        return JobClass(found, refused, matches=its_matches)
 
     alike_of = once_per_shape(going)
-    kinds: list[Alike] = []
+    kinds: list[JobClass] = []
     found = Assignment()
     for job in jobs:
         its_own = alike_of(job)
@@ -90,7 +90,7 @@ def assign(
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
-    tour = Tour(jobs, kinds, by_name, found, used, choice.trouble, choice.plans, wanted)
+    tour = PlacementPass(jobs, kinds, by_name, found, used, choice.trouble, choice.plans, wanted)
     tour.visit(choice.run, now)
     tour.begin_storing()
     tour.visit(choice.store, now)
@@ -98,9 +98,11 @@ def assign(
     return found
 
 
-def used_by_groups(jobs: Sequence[Waiting], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]) -> Machines:
+def used_by_groups(
+    jobs: Sequence[WaitingJob], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]
+) -> GroupMachines:
     """The machines on which the jobs of limited groups are."""
-    found = Machines.of(jobs)
+    found = GroupMachines.of(jobs)
     for job, site, location in at_work:
         found.put(job, site, location, is_queue=site in sites and sites[site].is_queue(location))
     return found

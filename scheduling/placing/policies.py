@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
@@ -62,7 +62,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class PolicyContext:
     """What else a policy may know.
 
     :param site: the name of the site that the job has come to
@@ -79,8 +79,8 @@ class Policy(Protocol):
 
     def get_location(
         self,
-        context: Context,
-        job: Job,
+        context: PolicyContext,
+        job: PlannedJob,
         requirement: Resources,
         available: Mapping[str, Location],
         jobs: Mapping[str, JobAllocation],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason, because, combined
 
 # Seconds for which a job must have waited before it is given a reason: short waits are not worth one.
@@ -13,7 +13,7 @@ SECONDS_UNTIL_EXPLAINED = 10.0
 
 
 def reason(
-    job: Waiting, met: Sequence[Reason], last: SiteView, following: Sequence[str], sites: int, *, is_late: bool
+    job: WaitingJob, met: Sequence[Reason], last: SiteView, following: Sequence[str], sites: int, *, is_late: bool
 ) -> Reason | None:
     """Why a job waits; None: for its turn, or only for a moment.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from lading.scheduling.job import Job, Wish
+from lading.scheduling.job import PlannedJob, Wish
 from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance, labels
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.resources import Resources
 
 
@@ -38,7 +38,7 @@ class Rooms:
     :param now: epoch seconds
     """
 
-    def __init__(self, locations: Sequence[Location], limits: Limits, now: float) -> None:
+    def __init__(self, locations: Sequence[Location], limits: InstanceLimits, now: float) -> None:
         self.by_name = {each.name: each for each in locations}
         self.now = now
         self._kinds = {each.name: each.kind for each in locations}
@@ -51,7 +51,7 @@ class Rooms:
         for name in self._beneath:
             self._take(self.by_name[name].used, self._beneath[name])
 
-    def suiting(self, job: Job) -> list[str]:
+    def suiting(self, job: PlannedJob) -> list[str]:
         """The locations that may have room for a job, the latest first; jobs of one shape have the same list.
 
         What has no room for one of them has none for those that follow, so whoever finds that out removes it.
@@ -62,7 +62,7 @@ class Rooms:
             self._suiting[key] = [name for name in reversed(self.by_name) if self.suits(job, name, wish)]
         return self._suiting[key]
 
-    def suits(self, job: Job, name: str, wish: Wish | None = None) -> bool:
+    def suits(self, job: PlannedJob, name: str, wish: Wish | None = None) -> bool:
         """Whether a job can run at a location, busy or not, for as long as that stays.
 
         :param wish: what it asks for besides amounts, where that is at hand
@@ -71,7 +71,7 @@ class Rooms:
         fits = job.resources.fits(location.capacity) and location.lasts(job.time, self.now)
         return fits and self._kinds[name].grants(wish or job.wish) and location.has_nodes(job)
 
-    def has_room(self, job: Job, name: str) -> bool:
+    def has_room(self, job: PlannedJob, name: str) -> bool:
         """Whether a location that suits a job has room for it now, and all in which it lies."""
         location = self.by_name[name]
         if location.max_jobs is not None:
@@ -81,14 +81,14 @@ class Rooms:
         beneath = self._beneath.get(name, ())
         return all(each in self._free and job.resources.fits(self._free[each]) for each in beneath)
 
-    def oldest(self, job: Job) -> str | None:
+    def oldest(self, job: PlannedJob) -> str | None:
         """The oldest location that has room for a job; None: none has."""
         suiting = self.suiting(job)
         while suiting and not self.has_room(job, suiting[-1]):
             suiting.pop()
         return suiting[-1] if suiting else None
 
-    def available(self, job: Job) -> dict[str, Location]:
+    def available(self, job: PlannedJob) -> dict[str, Location]:
         """The locations that have room for a job now, oldest first."""
         suiting = self.suiting(job)
         suiting[:] = [name for name in suiting if self.has_room(job, name)]
@@ -98,7 +98,7 @@ class Rooms:
         self._changed.clear()
         return {name: self.by_name[name] for name in reversed(suiting)}
 
-    def put(self, job: Job, name: str) -> None:
+    def put(self, job: PlannedJob, name: str) -> None:
         """Give a job to a location."""
         location = self.by_name[name]
         if location.max_jobs is not None:

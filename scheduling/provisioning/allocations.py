@@ -16,12 +16,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import NOTHING, Job
+from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.provisioning.planner import plan
@@ -40,11 +40,11 @@ MOST_CLASSIFIED = 60
 
 
 def decide(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     live: Sequence[Location],
     market: Market,
     since: Mapping[str, float] | None = None,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     now: float,
 ) -> Provision:
@@ -112,7 +112,9 @@ class _Needs:
     refused: Mapping[str, Reason]
 
 
-def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, limits: Limits, now: float) -> _Needs:
+def _needed(
+    jobs: Sequence[PlannedJob], live: Sequence[Location], market: Market, limits: InstanceLimits, now: float
+) -> _Needs:
     """What jobs need if none of them has a place."""
     jobs = _in_turn(jobs)
     kinds = {str(job.instance_type) for job in jobs}
@@ -153,18 +155,18 @@ def _needed(jobs: Sequence[Job], live: Sequence[Location], market: Market, limit
     return _Needs(launches, used, left, {each.job: each.reason for each in planned.refusals})
 
 
-def worth_classifying(jobs: Sequence[Job]) -> bool:
+def worth_classifying(jobs: Sequence[PlannedJob]) -> bool:
     """Whether jobs of other lengths shall be kept apart: where they are, and are not so many that a tick would wait."""
     return differ(jobs) and sum(job.count for job in jobs) <= MOST_CLASSIFIED
 
 
-def differ(jobs: Sequence[Job]) -> bool:
+def differ(jobs: Sequence[PlannedJob]) -> bool:
     """Whether the lengths of jobs differ so much that it matters which of them share a machine."""
     lengths = {predicted(job).seconds for job in jobs} or {0.0}
     return max(lengths) > MIXED * min(lengths)
 
 
-def _waits(jobs: Sequence[Job], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, Reason]:
+def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, market: Market) -> dict[str, Reason]:
     """Why nothing is launched for those of the jobs that have no place either."""
     if market.held is not None:
         to_launch = {name for launch in needs.launches for name in launch.jobs}
@@ -174,7 +176,7 @@ def _waits(jobs: Sequence[Job], live: Sequence[Location], needs: _Needs, market:
     return {job.name: full or needs.left[job.name] for job in jobs if job.name in needs.left}
 
 
-def _in_turn(jobs: Sequence[Job]) -> Sequence[Job]:
+def _in_turn(jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
     """The jobs, each with a priority of its own: who came first is served first.
 
     Without it the planner goes by size, and a job could wait for ever for an allocation of another kind or length.
@@ -184,7 +186,11 @@ def _in_turn(jobs: Sequence[Job]) -> Sequence[Job]:
 
 
 def _settled(
-    launches: tuple[Launch, ...], jobs: Sequence[Job], since: Mapping[str, float] | None, market: Market, now: float
+    launches: tuple[Launch, ...],
+    jobs: Sequence[PlannedJob],
+    since: Mapping[str, float] | None,
+    market: Market,
+    now: float,
 ) -> tuple[Launch, ...]:
     """The launches that are due: a part of a node is not as long as more jobs come."""
     return settled(launches, jobs, since, now, lambda each: each.capacity.cpus >= market.capacity.cpus)
@@ -224,7 +230,12 @@ def abandoned(
 
 
 def _giving_way(
-    jobs: Sequence[Job], live: Sequence[Location], used: frozenset[str], market: Market, limits: Limits, now: float
+    jobs: Sequence[PlannedJob],
+    live: Sequence[Location],
+    used: frozenset[str],
+    market: Market,
+    limits: InstanceLimits,
+    now: float,
 ) -> dict[str, str] | None:
     """The allocation that shall end, for what waits wants another or a larger one and there are as many as may be.
 
@@ -242,7 +253,7 @@ def _giving_way(
     def left(each: Location) -> float:
         return math.inf if each.ends_at is None else each.ends_at - now
 
-    def without(abandoned: Location, jobs: Sequence[Job]) -> tuple[Launch, ...]:
+    def without(abandoned: Location, jobs: Sequence[PlannedJob]) -> tuple[Launch, ...]:
         return _needed(jobs, [each for each in live if each is not abandoned], market, limits, now).launches
 
     # Of those that are alike the one that is there longest will do: there may be hundreds, and a thousand jobs.

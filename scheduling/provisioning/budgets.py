@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from lading.scheduling.job import Budget, Job
+from lading.scheduling.job import Budget, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.provisioning.launch import Launch
 from lading.scheduling.reasons import Reason, because
 
 
-def coming(jobs: Iterable[Job], places: Mapping[str, str], live: Iterable[Location]) -> dict[str, float]:
+def coming(jobs: Iterable[PlannedJob], places: Mapping[str, str], live: Iterable[Location]) -> dict[str, float]:
     """What the machines cost that boot for the jobs of each run, USD per hour.
 
     :param places: the locations at which jobs have a place, by their names
@@ -29,7 +29,7 @@ def coming(jobs: Iterable[Job], places: Mapping[str, str], live: Iterable[Locati
 
 
 def within(
-    launches: Iterable[Launch], jobs: Iterable[Job], coming: Mapping[str, float]
+    launches: Iterable[Launch], jobs: Iterable[PlannedJob], coming: Mapping[str, float]
 ) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
     """The launches for which the runs can pay, and why the others are not made, by the names of their jobs.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.waiting import Apart
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import allocations, machines
 from lading.scheduling.provisioning.budgets import within
 from lading.scheduling.provisioning.launch import Provision
@@ -17,11 +17,11 @@ from lading.scheduling.provisioning.machines import MachinePlan
 
 
 def decide(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     live: Sequence[Location],
     market: Market | MachineMarket,
     since: Mapping[str, float] | None = None,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     now: float,
     made: MachinePlan | None = None,
@@ -47,11 +47,11 @@ def decide(
 
 
 def decide_apart(
-    jobs: Sequence[tuple[Job, Apart]],
+    jobs: Sequence[tuple[PlannedJob, Apart]],
     live: Sequence[Location],
     market: Market | MachineMarket,
     since: Mapping[str, float],
-    limits: Limits,
+    limits: InstanceLimits,
     *,
     now: float,
 ) -> tuple[Provision, list[Location], frozenset[str]]:

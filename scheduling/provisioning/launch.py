@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.machine_words import ON_DEMAND
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
@@ -60,7 +60,7 @@ class Provision:
 
 def settled(
     launches: tuple[Launch, ...],
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     since: Mapping[str, float] | None,
     now: float,
     is_whole: Callable[[Launch], bool] = lambda _: False,

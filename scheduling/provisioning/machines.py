@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.job import NOTHING, Job
+from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
-from lading.scheduling.plan import Limits, Objective, Placement, Plan
+from lading.scheduling.plan import InstanceLimits, Objective, Placement, Plan
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
@@ -72,11 +72,11 @@ class _Needs:
 
 
 def decide(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     live: Sequence[Location],
     market: MachineMarket,
     since: Mapping[str, float] | None,
-    limits: Limits,
+    limits: InstanceLimits,
     *,
     now: float,
     made: MachinePlan | None = None,
@@ -106,10 +106,10 @@ def decide(
 
 
 def _needed(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     live: Sequence[Location],
     market: MachineMarket,
-    limits: Limits,
+    limits: InstanceLimits,
     now: float,
     made: MachinePlan | None = None,
 ) -> _Needs:
@@ -196,7 +196,9 @@ def less(launch: Launch, begins: AbstractSet[str]) -> Launch:
     return replace(launch, jobs=tuple(name for name in launch.jobs if name not in begins))
 
 
-def promised(jobs: Sequence[Job], there: Sequence[Location], now: float) -> tuple[list[Location], dict[str, str]]:
+def promised(
+    jobs: Sequence[PlannedJob], there: Sequence[Location], now: float
+) -> tuple[list[Location], dict[str, str]]:
     """The machines with the jobs that have been promised a place there, and where these are, by their names.
 
     A machine that boots is not looked at anew in each tick as if it were empty: jobs would change places as others
@@ -215,11 +217,11 @@ def promised(jobs: Sequence[Job], there: Sequence[Location], now: float) -> tupl
 
 
 def planned(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     there: Sequence[Location],
     closed: Sequence[Location],
     market: MachineMarket,
-    limits: Limits,
+    limits: InstanceLimits,
     now: float,
     objective: Objective = Objective(),  # noqa: B008 (frozen)
     effort: str = "fast",
@@ -241,11 +243,11 @@ def planned(
 
 
 def _planned(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     there: Sequence[Location],
     closed: Sequence[Location],
     market: MachineMarket,
-    limits: Limits,
+    limits: InstanceLimits,
     now: float,
     objective: Objective,
     effort: str,
@@ -268,7 +270,7 @@ def _planned(
     )
 
 
-def by_number(jobs: Sequence[Job], now: float) -> Policy:
+def by_number(jobs: Sequence[PlannedJob], now: float) -> Policy:
     """The policy ``hours`` as it is quick enough for so many jobs: what takes seconds waits until no more come."""
     number = sum(job.count for job in jobs)
     if number <= MOST_CLASSIFIED:
@@ -291,12 +293,12 @@ def with_kept(there: Sequence[Location], least: int) -> tuple[Sequence[Location]
     return [replace(each, usd_per_hour=0.0) if each.name in kept else each for each in there] if kept else there, usd
 
 
-def is_short(job: Job) -> bool:
+def is_short(job: PlannedJob) -> bool:
     """Whether a job is over so soon that it goes wherever there is room."""
     return predicted(job).seconds <= SHORT
 
 
-def left_of(market: Limits, its_groups: Limits, closed: Sequence[Location]) -> Limits:
+def left_of(market: InstanceLimits, its_groups: InstanceLimits, closed: Sequence[Location]) -> InstanceLimits:
     """The limits of a market and of groups, less what the planner does not see.
 
     :param closed: machines that take no more jobs, and cost money until they have gone
@@ -327,12 +329,12 @@ def _idle(live: Sequence[Location], used: frozenset[str], market: MachineMarket,
 
 
 def _sooner(
-    jobs: Sequence[Job],
+    jobs: Sequence[PlannedJob],
     live: Sequence[Location],
     spare: frozenset[str],
     needs: _Needs,
     market: MachineMarket,
-    limits: Limits,
+    limits: InstanceLimits,
     now: float,
 ) -> dict[str, str]:
     """What is empty, and stands in the way of what could be bought for jobs within the limits."""
@@ -344,11 +346,11 @@ def _sooner(
 
 
 def _making_way(
-    jobs: Sequence[Job],
-    waiting: Sequence[Job],
+    jobs: Sequence[PlannedJob],
+    waiting: Sequence[PlannedJob],
     live: Sequence[Location],
     market: MachineMarket,
-    limits: Limits,
+    limits: InstanceLimits,
     now: float,
 ) -> dict[str, str]:
     """The machine that shall end, for something waits that nothing which is there can ever run."""
@@ -368,7 +370,7 @@ def _making_way(
     return {}
 
 
-def _waits(jobs: Sequence[Job], needs: _Needs, market: MachineMarket, closed: int) -> dict[str, Reason]:
+def _waits(jobs: Sequence[PlannedJob], needs: _Needs, market: MachineMarket, closed: int) -> dict[str, Reason]:
     """Why nothing is bought for those of the jobs that have no place either.
 
     :param closed: how many machines take no more jobs; the planner sees only what they leave of the limits

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing import greedy
 from lading.scheduling.packing.dealing import Deal, Made, Members
 from lading.scheduling.packing.packing import Packing
 from lading.scheduling.packing.problem import Going, Problem, always, pose
-from lading.scheduling.plan import EFFORTS, Limits, Objective, Placement, Plan, Wait
+from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases
 
 # A policy gets a problem and an effort and answers with a packing.
@@ -67,10 +67,10 @@ POLICIES: dict[str, Policy] = {"greedy": greedy.pack, "priced": priced, "alone":
 
 
 def plan(
-    jobs: Iterable[Job],
+    jobs: Iterable[PlannedJob],
     locations: Sequence[Location] = (),
     catalogue: Catalogue | None = None,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     policy: str = "greedy",
     *,
     now: float = 0.0,
@@ -126,9 +126,9 @@ def plan(
 
 
 def placements(
-    jobs: Iterable[Job],
+    jobs: Iterable[PlannedJob],
     locations: Sequence[Location],
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     policy: str = "greedy",
     now: float,

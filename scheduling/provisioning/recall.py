@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.provisioning.planner import placements
@@ -37,6 +37,6 @@ def takes(allocation: Location) -> bool:
     return not (allocation.booting or allocation.draining)
 
 
-def suits(allocation: Location, job: Job, now: float) -> bool:
+def suits(allocation: Location, job: PlannedJob, now: float) -> bool:
     """Whether the job could run there, now or later."""
     return allocation.suits(job) and allocation.lasts(job.time or 0.0, now) and not allocation.draining

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast
-from lading.scheduling.forecast.timeline import Timeline
+from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.packing.problem import Bin, Vector, fits, offered, vector
 
 # How many machines a fleet has.
@@ -40,7 +40,7 @@ class EqualMachines:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class CheapestFleets:
     """The cheapest fleets.
 
     :param critical_path: the seconds of the longest way through the workflow
@@ -53,7 +53,7 @@ class Reference:
     cheapest: EqualMachines | None
 
 
-def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> Reference:
+def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> CheapestFleets:
     """The cheapest fleets of one type on which a workflow runs.
 
     :param workflow: steps of which none runs yet
@@ -62,7 +62,7 @@ def reference(workflow: Forecast, catalogue: Catalogue, boot: float) -> Referenc
     critical_path = max(workflow.rests(0.0).values(), default=0.0)
     all_fleets = list(fleets(workflow, catalogue, boot))
     in_time = (each for each in all_fleets if each.seconds <= SLACK * critical_path)
-    return Reference(critical_path, min(in_time, default=None), min(all_fleets, default=None))
+    return CheapestFleets(critical_path, min(in_time, default=None), min(all_fleets, default=None))
 
 
 def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[EqualMachines]:
@@ -85,10 +85,10 @@ def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[Eq
 
 def run(
     workflow: Forecast, needs: Mapping[str, Vector], each: Bin, boot: float, size: int
-) -> tuple[list[Timeline], float]:
+) -> tuple[list[MachineTimeline], float]:
     """Such a run on so many machines, and its seconds."""
     rests = workflow.rests(0.0)
-    machines = [Timeline(each.capacity, each.price / 3600, boot, 0.0) for _ in range(size)]
+    machines = [MachineTimeline(each.capacity, each.price / 3600, boot, 0.0) for _ in range(size)]
     free = [list(each.capacity) for _ in range(size)]
     missing = {name: len(step.parents) for name, step in workflow.steps.items()}
     ready = [(-rests[name], name) for name, number in missing.items() if not number]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.plan import FORECAST, Limits
+from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import fleets
@@ -36,7 +36,9 @@ class FrontierPoint:
     hurry: float | None = None
 
 
-def by_hurry(workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: Limits) -> Iterator[FrontierPoint]:
+def by_hurry(
+    workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: InstanceLimits
+) -> Iterator[FrontierPoint]:
     """What it costs for each of :data:`HURRIES`, with lengths that are known.
 
     :param boot: seconds from a launch to the first job
@@ -49,7 +51,7 @@ def by_hurry(workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, lim
 
 
 def on_equal_machines(
-    workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: Limits
+    workflow: Sequence[Arrival], catalogue: Catalogue, boot: float, limits: InstanceLimits
 ) -> list[FrontierPoint]:
     """The fleets of equal machines than which no other is both cheaper and sooner at its end, the cheapest first."""
     most = limits.instances

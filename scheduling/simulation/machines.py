@@ -7,19 +7,19 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from lading.scheduling.job import Job
-from lading.scheduling.location import Location, Running
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.packing.problem import UNIT, Vector
-from lading.scheduling.plan import Launch
+from lading.scheduling.plan import PlannedLaunch
 from lading.scheduling.prediction import History
 from lading.scheduling.resources import Resources
 
 
 @dataclass(slots=True, eq=False)
-class Machine:
+class SimulatedMachine:
     """A launched instance: what is on it, and since when it is paid for."""
 
-    launch: Launch
+    launch: PlannedLaunch
     name: str
     capacity: Vector
     resources: Resources
@@ -29,7 +29,7 @@ class Machine:
     ready_at: float
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     jobs: dict[int, int] = field(default_factory=dict)  # job: shape
-    running: dict[int, Running] = field(default_factory=dict)  # job: since when, and how long it is expected to run
+    running: dict[int, AssignedJob] = field(default_factory=dict)  # job: since when, and how long it is expected to run
     idle_since: float | None = None
     location: Location | None = None  # as the planner sees it; None: to be made anew
 
@@ -75,7 +75,7 @@ class Queue:
     :param first: what the first of them is called
     """
 
-    job: Job
+    job: PlannedJob
     first: str
     need: Vector
     waiting: deque[int] = field(default_factory=deque)
@@ -89,7 +89,7 @@ class Queue:
             self.levels = ((task, size), f"{task} of this size"), (task, task)
 
 
-def expect_anew(machines: Iterable[Machine], queues: Sequence[Queue], history: History) -> None:
+def expect_anew(machines: Iterable[SimulatedMachine], queues: Sequence[Queue], history: History) -> None:
     """Predict again how long all that runs will run, as a controller does when jobs have ended."""
     predict = cache(lambda shape: history.predict(queues[shape].levels, queues[shape].job.time))
     for machine in machines:

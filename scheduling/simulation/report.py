@@ -11,8 +11,8 @@ from lading.scheduling.billing import LEAST_SECONDS
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import UNIT
 from lading.scheduling.reasons import Reason
-from lading.scheduling.simulation.machines import Machine, Queue
-from lading.scheduling.simulation.timeline import Timeline
+from lading.scheduling.simulation.machines import Queue, SimulatedMachine
+from lading.scheduling.simulation.timeline import CapacityTimeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Report:
     reclaims: int
     restarts: int
     plans: int
-    timeline: Timeline = field(default_factory=Timeline, repr=False)
+    timeline: CapacityTimeline = field(default_factory=CapacityTimeline, repr=False)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Tally:
     restarts: int = 0
     plans: int = 0
     refusals: list[tuple[str, Reason]] = field(default_factory=list)
-    timeline: Timeline = field(default_factory=Timeline)
+    timeline: CapacityTimeline = field(default_factory=CapacityTimeline)
 
     @property
     def lost(self) -> int:
@@ -95,7 +95,7 @@ class Tally:
         self.used_cpus += queue.need[0] / UNIT * hours
         self.used_memory += queue.need[1] * hours
 
-    def pay(self, machine: Machine, time: float, period: float) -> None:
+    def pay(self, machine: SimulatedMachine, time: float, period: float) -> None:
         """A machine is released: it is paid for in whole billing periods, and for the least that is billed of any."""
         whole = max(1, math.ceil((time - machine.launched_at) / period - 1e-9)) * period
         seconds = max(whole, LEAST_SECONDS)

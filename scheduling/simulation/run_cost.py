@@ -12,8 +12,8 @@ from graphlib import TopologicalSorter
 
 from lading.scheduling import billing
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import Job
-from lading.scheduling.location import Kind
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import MachineKind
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.reasons import Reason
@@ -29,7 +29,7 @@ LEAST_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RunTask:
     """A task of a run.
 
     :param jobs: how many it becomes
@@ -39,7 +39,7 @@ class Step:
 
     name: str
     jobs: int
-    job: Job
+    job: PlannedJob
     expected: Prediction
 
     @property
@@ -75,7 +75,7 @@ def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) 
     return found
 
 
-def as_workflow(steps: Sequence[Step], upstream: Mapping[str, Sequence[str]]) -> list[Arrival]:
+def as_workflow(steps: Sequence[RunTask], upstream: Mapping[str, Sequence[str]]) -> list[Arrival]:
     """The jobs of steps of a run, each of which waits for all jobs of the steps before its own.
 
     :param upstream: the tasks that come before each task of the run; those that are no steps take no time
@@ -102,7 +102,7 @@ def as_workflow(steps: Sequence[Step], upstream: Mapping[str, Sequence[str]]) ->
     ]
 
 
-def on_machines(steps: Sequence[Step], begin: Mapping[str, float], market: MachineMarket) -> Bill:
+def on_machines(steps: Sequence[RunTask], begin: Mapping[str, float], market: MachineMarket) -> Bill:
     """What steps cost at a site that buys machines for them and has none yet, as the simulator has it.
 
     :param begin: when each step begins, seconds after the run
@@ -124,7 +124,7 @@ def on_machines(steps: Sequence[Step], begin: Mapping[str, float], market: Machi
     return Bill(report.cost, shares, refused)
 
 
-def least_price(job: Job, catalogue: Catalogue) -> float:
+def least_price(job: PlannedJob, catalogue: Catalogue) -> float:
     """The least that a job costs per hour by its dominant share of a machine; 0: no machine is for it."""
     return min(
         (
@@ -132,7 +132,7 @@ def least_price(job: Job, catalogue: Catalogue) -> float:
             for kind in catalogue.types.values()
             for offering in kind.offerings
             if job.resources.fits(kind.capacity)
-            and Kind(kind.arch, kind.features, kind.name, offering.capacity_type).grants(job.wish)
+            and MachineKind(kind.arch, kind.features, kind.name, offering.capacity_type).grants(job.wish)
         ),
         default=0.0,
     )

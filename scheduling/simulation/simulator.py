@@ -20,21 +20,21 @@ from itertools import count
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
-from lading.scheduling.job import Job
-from lading.scheduling.location import Running
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import AssignedJob
 from lading.scheduling.machine_words import SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS
-from lading.scheduling.plan import FORECAST, Launch, Limits, Objective, Plan
+from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Plan, PlannedLaunch
 from lading.scheduling.prediction import History, Prediction
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED
 from lading.scheduling.provisioning.machines import is_short, planned
 from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.machines import Machine, Queue, expect_anew
+from lading.scheduling.simulation.machines import Queue, SimulatedMachine, expect_anew
 from lading.scheduling.simulation.report import Report, Tally, least
-from lading.scheduling.simulation.supply import Supply
+from lading.scheduling.simulation.supply import KnownSupply
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import Dependencies
 
@@ -57,7 +57,7 @@ class NoEnd(ValueError):
 def simulate(
     trace: Sequence[Arrival],
     catalogue: Catalogue,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     policy: str = "hours",
     *,
     effort: str = "fast",
@@ -87,7 +87,7 @@ class Simulation:
         self,
         trace: Sequence[Arrival],
         catalogue: Catalogue,
-        limits: Limits,
+        limits: InstanceLimits,
         policy: str,
         effort: str,
         objective: Objective,
@@ -96,7 +96,7 @@ class Simulation:
         hurry: float = 1.0,
         lengths: Mapping[str, float] | None = None,
     ) -> None:
-        self.catalogue, self.limits, self.supply = catalogue, limits, Supply(catalogue)
+        self.catalogue, self.limits, self.supply = catalogue, limits, KnownSupply(catalogue)
         self.policy, self.effort, self.scale_in, self.conditions = policy, effort, scale_in, conditions
         self.objective = replace(
             objective, boot_seconds=conditions.boot_seconds, billing_seconds=scale_in.billing_seconds
@@ -114,7 +114,7 @@ class Simulation:
         span = self.arrivals[-1] - first if self.arrivals else 0.0
         many = len(self.arrivals) > TICKS
         self.tick = conditions.tick_seconds or max(TICK, span / TICKS if many else 0.0)
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, SimulatedMachine] = {}
         self.events: list[tuple[float, int, str, str, int]] = []  # time, order, what, machine, job
         self.order = count()
         self.awaited: set[str] = set()  # what boots with nothing but short jobs to come
@@ -126,7 +126,7 @@ class Simulation:
 
     def enlist(self, trace: Sequence[Arrival]) -> None:
         """Number the jobs by arrival and sort them into queues of equal ones; each step of a workflow has its own."""
-        numbers: dict[Job, int] = {}
+        numbers: dict[PlannedJob, int] = {}
         trace = sorted(trace, key=lambda arrival: (arrival.arrival, arrival.job.name))
         self.dependencies = Dependencies.read(trace)
         self.is_workflow = self.policy == FORECAST or bool(self.dependencies.missing)
@@ -202,7 +202,7 @@ class Simulation:
     def later(self, time: float, what: str, machine: str = "", job: int = -1) -> None:
         heapq.heappush(self.events, (time, next(self.order), what, machine, job))
 
-    def end(self, machine: Machine, job: int, time: float) -> None:
+    def end(self, machine: SimulatedMachine, job: int, time: float) -> None:
         queue = self.queues[machine.jobs.pop(job)]
         del machine.running[job]
         self.history.add(queue.levels, self.durations[job], queue.job.time)
@@ -216,14 +216,14 @@ class Simulation:
         if not machine.jobs:
             self.idle(machine, time)
 
-    def idle(self, machine: Machine, time: float) -> None:
+    def idle(self, machine: SimulatedMachine, time: float) -> None:
         """Note that a machine is empty, and when it is due for release."""
         machine.idle_since, machine.location = time, None
         boundary = next_boundary(machine.seen(self.queues), self.scale_in, time)
         due = time + self.scale_in.idle_seconds if boundary is None else boundary - self.scale_in.margin_seconds
         self.later(max(due, time), "look")
 
-    def reclaim(self, machine: Machine, time: float) -> None:
+    def reclaim(self, machine: SimulatedMachine, time: float) -> None:
         self.tally.reclaims += 1
         self.tally.restarts += len(machine.jobs)
         for job, shape in machine.jobs.items():
@@ -231,7 +231,7 @@ class Simulation:
         self.release(machine, time)
         self.later(time, "look")
 
-    def release(self, machine: Machine, time: float) -> None:
+    def release(self, machine: SimulatedMachine, time: float) -> None:
         """Pay for a machine and forget it."""
         self.tally.pay(machine, time, self.scale_in.billing_seconds)
         del self.machines[machine.name]
@@ -319,7 +319,7 @@ class Simulation:
             steps[str(job)] = WorkflowStep(queue.job, seconds, parents, begun, location, expected.spread)
         return Forecast(steps, began)
 
-    def of_interest(self, needs: list[Vector], now: float) -> list[Machine]:
+    def of_interest(self, needs: list[Vector], now: float) -> list[SimulatedMachine]:
         """The machines without those that are too full for any waiting job, now and soon, which only take the planner's
         time; all of them where their types, tasks and runs count for limits."""
         machines = list(self.machines.values())
@@ -334,7 +334,7 @@ class Simulation:
             if not machine.jobs or machine.takes(least) or (self.policy == "hours" and machine.ends_by(soon))
         ]
 
-    def act(self, decision: Plan, jobs: Mapping[str, Job], now: float) -> None:
+    def act(self, decision: Plan, jobs: Mapping[str, PlannedJob], now: float) -> None:
         for released in decision.releases:
             self.release(self.machines[released.location], now + self.conditions.lag_seconds)
         due = self.due(decision, now)
@@ -388,7 +388,7 @@ class Simulation:
                 found.add(each.location)
         return found
 
-    def launch(self, launch: Launch, now: float) -> Machine | None:
+    def launch(self, launch: PlannedLaunch, now: float) -> SimulatedMachine | None:
         """Launch an instance; None if there was no capacity."""
         if self.random.random() < self.conditions.capacity_errors:
             self.tally.errors += 1
@@ -399,14 +399,16 @@ class Simulation:
         kind = self.catalogue.types[launch.instance_type]
         self.tally.launches += 1
         name, ready_at = f"i-{self.tally.launches}", now + self.conditions.boot_seconds
-        machine = Machine(launch, name, vector(kind.capacity), kind.capacity, kind.arch, kind.features, now, ready_at)
+        machine = SimulatedMachine(
+            launch, name, vector(kind.capacity), kind.capacity, kind.arch, kind.features, now, ready_at
+        )
         self.machines[machine.name] = machine
         if launch.capacity_type == SPOT and self.conditions.reclaims_per_hour > 0:
             life = self.random.expovariate(self.conditions.reclaims_per_hour) * 3600
             self.later(now + life, "reclaim", machine.name)
         return machine
 
-    def start(self, machine: Machine, shape: int, number: int, now: float) -> None:
+    def start(self, machine: SimulatedMachine, shape: int, number: int, now: float) -> None:
         queue = self.queues[shape]
         expected, lag = self.predicted(queue), self.conditions.lag_seconds
         for _ in range(number):
@@ -416,7 +418,7 @@ class Simulation:
             begin = max(now, machine.ready_at) + lag
             self.waits[job] = begin - self.arrivals[job]
             self.later(begin + self.durations[job] + lag, "end", machine.name, job)
-            machine.running[job] = Running(begin, expected, queue.job.resources)
+            machine.running[job] = AssignedJob(begin, expected, queue.job.resources)
         if not queue.waiting:
             del self.busy[shape]
         machine.idle_since = None

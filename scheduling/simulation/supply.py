@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.plan import Launch
+from lading.scheduling.plan import PlannedLaunch
 
 
-class Supply:
+class KnownSupply:
     """What is on sale as far as it is known, as the simulation goes on.
 
     :param catalogue: what there is without them
@@ -18,7 +18,7 @@ class Supply:
         self.catalogue = catalogue
         self._until: dict[tuple[str, str, str | None], float] = {}
 
-    def ran_out(self, launch: Launch, until: float) -> None:
+    def ran_out(self, launch: PlannedLaunch, until: float) -> None:
         """There was none for a launch, and the planner leaves its offering alone until then."""
         self._until[launch.instance_type, launch.capacity_type, launch.zone] = until
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lading.scheduling.packing.problem import UNIT
-from lading.scheduling.simulation.machines import Machine
+from lading.scheduling.simulation.machines import SimulatedMachine
 
 
-class Amounts(NamedTuple):
+class AverageAmounts(NamedTuple):
     """What there is, on average over a span of time."""
 
     machines: float
@@ -20,26 +20,26 @@ class Amounts(NamedTuple):
 
 
 @dataclass(slots=True)
-class Timeline:
+class CapacityTimeline:
     """From when until when there was what.
 
     :param spans: begin and end in seconds, machines, cpus paid for and cpus used in between
     """
 
-    spans: list[tuple[float, float, Amounts]] = field(default_factory=list)
+    spans: list[tuple[float, float, AverageAmounts]] = field(default_factory=list)
 
-    def paid(self, machine: Machine, until: float) -> None:
+    def paid(self, machine: SimulatedMachine, until: float) -> None:
         """A machine was there from its launch until it was released."""
-        self.spans.append((machine.launched_at, until, Amounts(1.0, machine.capacity[0] / UNIT, 0.0)))
+        self.spans.append((machine.launched_at, until, AverageAmounts(1.0, machine.capacity[0] / UNIT, 0.0)))
 
     def used(self, begin: float, until: float, cpus: float) -> None:
         """A job ran."""
-        self.spans.append((begin, until, Amounts(0.0, 0.0, cpus)))
+        self.spans.append((begin, until, AverageAmounts(0.0, 0.0, cpus)))
 
-    def means(self, number: int) -> tuple[Sequence[float], list[Amounts]]:
+    def means(self, number: int) -> tuple[Sequence[float], list[AverageAmounts]]:
         """The borders of so many equal parts of the time, and what there was in each."""
         if not self.spans:
-            return (0.0, 1.0), [Amounts(0.0, 0.0, 0.0)]
+            return (0.0, 1.0), [AverageAmounts(0.0, 0.0, 0.0)]
         begin, end = min(span[0] for span in self.spans), max(span[1] for span in self.spans)
         step = max(end - begin, 1e-9) / number
         borders = [begin + i * step for i in range(number + 1)]
@@ -57,4 +57,4 @@ class Timeline:
             part = min(number - 1, int((time - begin) / step + 1e-9))
             for i in range(3):
                 sums[part][i] += level[i] * (following - time)
-        return borders, [Amounts(*(amount / step for amount in each)) for each in sums]
+        return borders, [AverageAmounts(*(amount / step for amount in each)) for each in sums]

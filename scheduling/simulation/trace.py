@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from lading.scheduling.catalogue import GIB, Catalogue
 from lading.scheduling.catalogue import arch as arch_of
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import DEFAULT_ARCH, valid_types
-from lading.scheduling.plan import Limits, Refusal
+from lading.scheduling.plan import InstanceLimits, Refusal
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables
 from lading.scheduling.text.printable import shortened
@@ -40,14 +40,14 @@ class Arrival:
     :param parents: the names of the jobs that must have ended before it arrives
     """
 
-    job: Job
+    job: PlannedJob
     arrival: float
     duration: float
     parents: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class Sort:
+class EqualRows:
     """Rows of a table that are the same but for their names.
 
     :param first: the first of them
@@ -56,10 +56,10 @@ class Sort:
     """
 
     first: tables.Row
-    job: Job
+    job: PlannedJob
     names: list[str] = field(default_factory=list)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[PlannedJob]:
         """One job for all of them, under the first of their sorted names; one for each where a row is several jobs."""
         if len(self.names) == 1:
             return [self.job]
@@ -70,7 +70,7 @@ class Sort:
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
+class TraceJobs:
     """The jobs of a table.
 
     :param first: by the name of each job the first row that asks for the same
@@ -78,17 +78,17 @@ class Jobs:
     :param names: of the rows that a job stands for, by its name, where they are several
     """
 
-    jobs: list[Job]
+    jobs: list[PlannedJob]
     first: dict[str, tables.Row]
     max_instances: dict[str, int]
     names: dict[str, list[str]] = field(default_factory=dict)
 
-    def limits(self, instances: int | None) -> Limits:
+    def limits(self, instances: int | None) -> InstanceLimits:
         """How many instances there may be.
 
         :param instances: of all jobs together; None: as many as it takes
         """
-        return Limits(instances=instances, tasks=self.max_instances)
+        return InstanceLimits(instances=instances, tasks=self.max_instances)
 
     def fault(self, refused: Refusal) -> tables.TableError:
         """What the first row of a job that can never run is told."""
@@ -96,17 +96,17 @@ class Jobs:
         return row.fault(f"job {shortened(row.text('name'))} {refused.reason}")
 
 
-def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
+def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> TraceJobs:
     """Read a table with the columns :data:`REQUIRED` and, if it has them, :data:`OPTIONAL`.
 
     :raises tables.TableError: naming file, line and value, also for an instance type that the catalogue lacks, and for
         more jobs than can be planned in a sensible time
     """
     bounds = Bounds(MOST_JOBS)
-    sorts: list[Sort] = []
+    sorts: list[EqualRows] = []
 
-    def build(row: tables.Row) -> Sort:
-        sorts.append(Sort(row, bounds.checked(row, job(row, catalogue))))
+    def build(row: tables.Row) -> EqualRows:
+        sorts.append(EqualRows(row, bounds.checked(row, job(row, catalogue))))
         return sorts[-1]
 
     for line, name, sort in tables.alike(lines, source, REQUIRED, "name", build, MOST_JOBS):
@@ -115,7 +115,7 @@ def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
         if bounds.jobs > MOST_JOBS:
             raise tables.TableError(source, line, bounds.too_many(sort.job.count))
     by_sort = [(sort, sort.jobs()) for sort in sorts]
-    return Jobs(
+    return TraceJobs(
         [job for _, jobs in by_sort for job in jobs],
         {job.name: sort.first for sort, jobs in by_sort for job in jobs},
         bounds.max_instances,
@@ -123,7 +123,7 @@ def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Jobs:
     )
 
 
-def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tuple[Jobs, list[Arrival]]:
+def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tuple[TraceJobs, list[Arrival]]:
     """Read a table of jobs that has the columns :data:`TRACE` as well; of ``count`` jobs all arrive together.
 
     :raises tables.TableError: as :func:`parse_jobs`; there may be fewer jobs, for each is simulated
@@ -140,7 +140,7 @@ def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tupl
         return Arrival(found, row.number("arrival_seconds"), row.number("duration_seconds"))
 
     arrivals = list(tables.unique(tables.read(lines, source, (*REQUIRED, *TRACE)), "name", build))
-    return Jobs([arrival.job for arrival in arrivals], first, bounds.max_instances), arrivals
+    return TraceJobs([arrival.job for arrival in arrivals], first, bounds.max_instances), arrivals
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ class Bounds:
     kinds: set[tuple[object, ...]] = field(default_factory=set)
     max_instances: dict[str, int] = field(default_factory=dict)
 
-    def checked(self, row: tables.Row, job: Job) -> Job:
+    def checked(self, row: tables.Row, job: PlannedJob) -> PlannedJob:
         """The job of a row.
 
         :raises tables.TableError: too many ask for something different, or its ``max_instances`` is wrong
@@ -180,11 +180,11 @@ class Bounds:
         )
 
 
-def job(row: tables.Row, catalogue: Catalogue) -> Job:
+def job(row: tables.Row, catalogue: Catalogue) -> PlannedJob:
     kind = row.text("instance_type", "") or None
     if kind is not None:
         known(row, kind, catalogue)
-    found = Job(
+    found = PlannedJob(
         name=row.text("name"),
         resources=Resources(
             cpus=row.number("cpus", least=LEAST_CPUS, most=MOST_CPUS),

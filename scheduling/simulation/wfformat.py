@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.machine_words import DEFAULT_ARCH
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
@@ -112,7 +112,7 @@ def read(text: str, source: str, *, scale: float = 1.0) -> list[Arrival]:
             raise WorkflowError(
                 f"{source}: task {shortened(task.id)}: it has no runtimeInSeconds; valid: the seconds that it ran"
             )
-        job = Job(name=task.id, resources=_asked(its), arch=DEFAULT_ARCH, task=_kind(task.name), run="")
+        job = PlannedJob(name=task.id, resources=_asked(its), arch=DEFAULT_ARCH, task=_kind(task.name), run="")
         arrivals.append(Arrival(job, 0.0, max(its.seconds, LEAST_SECONDS) * scale, task.parents))
     try:
         _ = as_forecast(arrivals).order

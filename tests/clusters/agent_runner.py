@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.supervisor import Job, JobFailed
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.atomic import write_atomically
 
 PR_SET_DUMPABLE = 4
@@ -25,7 +25,7 @@ def preload() -> None:
     """There is nothing to import."""
 
 
-def run(workload: dict[str, Any], job: Job) -> None:
+def run(workload: dict[str, Any], job: AgentJob) -> None:
     """Run the function in a forked process, as Airflow's supervisor runs the task.
 
     With an argument ``starting`` that does not begin for a while; the file of that name says so.
@@ -46,49 +46,49 @@ def run(workload: dict[str, Any], job: Job) -> None:
     job.task_has_ended()
     time.sleep(workload.get("report_for", 0.0))
     if code:
-        raise JobFailed(f"the task ended with {code}", code)
+        raise AgentJobFailed(f"the task ended with {code}", code)
 
 
-def succeed(job: Job) -> None:
+def succeed(job: AgentJob) -> None:
     pass
 
 
-def fail(job: Job) -> int:
+def fail(job: AgentJob) -> int:
     return 3
 
 
-def note(job: Job, path: str, seconds: float = 0.0) -> None:
+def note(job: AgentJob, path: str, seconds: float = 0.0) -> None:
     """Add a line to a file: once per run of this job."""
     with open(path, "a") as stream:
         stream.write(f"{job.token}\n")
     time.sleep(seconds)
 
 
-def open_files(job: Job, path: str) -> None:
+def open_files(job: AgentJob, path: str) -> None:
     """Tell how many files it may have open, and stay until it is ended."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     write_atomically(Path(path) / job.token, str(soft))
     time.sleep(60)
 
 
-def sleep(job: Job, seconds: float) -> None:
+def sleep(job: AgentJob, seconds: float) -> None:
     time.sleep(seconds)
 
 
-def sleep_deaf(job: Job, seconds: float, started: str) -> None:
+def sleep_deaf(job: AgentJob, seconds: float, started: str) -> None:
     """Sleep, and ignore being asked to end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Path(started).touch()
     time.sleep(seconds)
 
 
-def allocate(job: Job, mebibytes: int, seconds: float) -> None:
+def allocate(job: AgentJob, mebibytes: int, seconds: float) -> None:
     block = bytearray(os.urandom(2**20)) * mebibytes
     time.sleep(seconds)
     del block
 
 
-def allocate_unseen(job: Job, mebibytes: int, seconds: float) -> int:
+def allocate_unseen(job: AgentJob, mebibytes: int, seconds: float) -> int:
     """Allocate as a task of Airflow, which has made itself undumpable: only root may look into it."""
     if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
         return 71
@@ -96,7 +96,7 @@ def allocate_unseen(job: Job, mebibytes: int, seconds: float) -> int:
     return 0
 
 
-def share(job: Job, mebibytes: int, processes: int, seconds: float) -> None:
+def share(job: AgentJob, mebibytes: int, processes: int, seconds: float) -> None:
     """Allocate once and fork a pool that shares it."""
     block = bytearray(os.urandom(2**20)) * mebibytes
     pids = []
@@ -111,7 +111,7 @@ def share(job: Job, mebibytes: int, processes: int, seconds: float) -> None:
     del block
 
 
-def escape(job: Job, pid_file: str, seconds: float = 60.0) -> None:
+def escape(job: AgentJob, pid_file: str, seconds: float = 60.0) -> None:
     """Leave a daemon behind: forked twice, in a session of its own, deaf, without our environment."""
     code = (
         "import os, signal, time; signal.signal(15, signal.SIG_IGN)\n"
@@ -126,31 +126,31 @@ def escape(job: Job, pid_file: str, seconds: float = 60.0) -> None:
         time.sleep(0.01)
 
 
-def environment(job: Job, path: str) -> None:
+def environment(job: AgentJob, path: str) -> None:
     Path(path).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
 
 
-def mark(job: Job, path: str) -> None:
+def mark(job: AgentJob, path: str) -> None:
     Path(path).write_text(os.environ[process_tree.MARK])
 
 
-def surroundings(job: Job, path: str) -> None:
+def surroundings(job: AgentJob, path: str) -> None:
     names = "AIRFLOW__LOGGING__BASE_LOG_FOLDER", "OMP_NUM_THREADS"
     ends_at = Path(os.environ["LADING_ENDS_AT"]).read_text().strip()
     Path(path).write_text(" ".join([*(os.environ[name] for name in names), ends_at]))
 
 
-def child(job: Job, seconds: float) -> None:
+def child(job: AgentJob, seconds: float) -> None:
     """Wait for a program."""
     subprocess.run(["sleep", str(seconds)], check=True)
 
 
-def litter(job: Job, code: int) -> int:
+def litter(job: AgentJob, code: int) -> int:
     """Leave a file where temporary files go."""
     (Path(tempfile.gettempdir()) / "litter").write_text("x")
     return code
 
 
-def variables(job: Job, path: str) -> None:
+def variables(job: AgentJob, path: str) -> None:
     """Write the whole environment to a file."""
     Path(path).write_text(json.dumps(dict(os.environ)))

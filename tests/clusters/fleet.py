@@ -10,7 +10,7 @@ from typing import Any
 
 from lading.executors.controller.solo import Solo
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.cluster.allocations.layout import AllocationFolder, Claim, Terms
+from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms, Claim
 from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
@@ -101,8 +101,8 @@ class Fleet(Paper):
     def of(self, name: str) -> AllocationFolder:
         return AllocationFolder(ClusterFolder(str(self.root)), name)
 
-    def terms(self, name: str) -> Terms:
-        return Terms.from_json(Path(self.of(name).terms).read_text())
+    def terms(self, name: str) -> AllocationTerms:
+        return AllocationTerms.from_json(Path(self.of(name).terms).read_text())
 
     def spool(self, name: str) -> Path:
         return Path(self.of(name).spool)

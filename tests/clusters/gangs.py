@@ -18,9 +18,9 @@ from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
 from lading.executors.gangs.roster import Roster, Wanted
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
-from lading.executors.store.gangs.terms import Terms
+from lading.executors.store.gangs.terms import GangTerms
 from lading.hooks.site import Holding, Seen, Site, SiteConfig
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
@@ -176,7 +176,7 @@ class House:
     def drop_jobs(self) -> None:
         """Airflow wants none of the members any more."""
         with Session(self.engine) as session:
-            for job in session.scalars(select(Job)):
+            for job in session.scalars(select(JobRow)):
                 job.state = State.CANCELLED
             session.commit()
 
@@ -204,7 +204,7 @@ class House:
         :param sites: of equal parts of them
         """
         known = dict.fromkeys((task.partition(".")[0] for task in [*tasks, *(key for key, _ in self.to_come)]), ())
-        made = Terms(gang, tasks=known, **terms)
+        made = GangTerms(gang, tasks=known, **terms)
         for number, name in enumerate(tasks):
             task, _, index = name.partition(".")
             key = task, int(index or -1)
@@ -237,14 +237,14 @@ class House:
                 )
                 session.commit()
 
-    def by_token(self) -> dict[str, Job]:
+    def by_token(self) -> dict[str, JobRow]:
         """All jobs of all runs."""
         with Session(self.engine) as session:
-            found = {each.token: each for each in session.scalars(select(Job))}
+            found = {each.token: each for each in session.scalars(select(JobRow))}
             session.expunge_all()
             return found
 
-    def jobs(self) -> dict[str, Job]:
+    def jobs(self) -> dict[str, JobRow]:
         """The jobs by their tasks, where there is one run."""
         return {token.rpartition("-")[0]: each for token, each in self.by_token().items()}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lading.hooks.batch.refusals import Wording, words
-from lading.hooks.batch.system import BatchSystem, NativeJob, Profile, Request
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.refusals import Wording, any_of
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem, NativeJob, Profile
+from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.local_transport import ShellTransport
 
@@ -64,9 +64,11 @@ class Toy(BatchSystem):
     }
     no_requeue = {}  # noqa: RUF012
     leaks = ("TOY",)
-    wording = Wording(words("no such queue"), words("too many jobs"), words("connection lost"), words("no such job"))
+    wording = Wording(
+        any_of("no such queue"), any_of("too many jobs"), any_of("connection lost"), any_of("no such job")
+    )
 
-    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+    def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         queue = [f"--queue={request.queue}"] if request.queue else []
         return [f"--name={request.jobname}", *queue, *([f"--array={request.array}"] if request.array else [])]
 
@@ -76,7 +78,7 @@ class Toy(BatchSystem):
     def submit(self, path: str) -> list[str]:
         return ["toy-submit", path]
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: CommandResult) -> str:
         for line in answer.lines:
             if answer.status == 0 and line.startswith("job "):
                 return line.removeprefix("job ")
@@ -88,7 +90,7 @@ class Toy(BatchSystem):
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         return ["toy-list"]
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         rows = [line.split() for line in answer.lines if line.strip()]
         return [

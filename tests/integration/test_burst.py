@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 import lading.example_dags
 from lading.executors.agent.spot_notice import BEFORE
-from lading.executors.store import Job
-from lading.executors.store.instances import Instance
+from lading.executors.store import JobRow
+from lading.executors.store.instances import InstanceRow
 from tests.services import node_python, processes
 from tests.services.airflow import Airflow
 from tests.services.ec2 import FakeEC2
@@ -94,13 +94,13 @@ def test_the_example_bursts_to_spot_machines_and_survives_the_loss_of_one(
     airflow = start(database)
     engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
 
-    def rows() -> list[Instance]:
+    def rows() -> list[InstanceRow]:
         with Session(engine) as session:
-            return list(session.scalars(select(Instance)))
+            return list(session.scalars(select(InstanceRow)))
 
-    def jobs() -> list[Job]:
+    def jobs() -> list[JobRow]:
         with Session(engine) as session:
-            return list(session.scalars(select(Job)))
+            return list(session.scalars(select(JobRow)))
 
     def lost() -> str | None:
         """A spot machine on which jobs run."""

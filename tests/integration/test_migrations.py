@@ -112,16 +112,16 @@ def test_what_older_versions_have_stored_goes_up_and_down(engine: Engine) -> Non
         context = MigrationContext.configure(connection, opts={"compare_type": True, "version_table": VERSION_TABLE})
         assert compare_metadata(context, store.metadata) == [], "the tables are those of the models"
     with Session(engine) as session:
-        assert {job.token: (job.max_instances, job.max_jobs) for job in session.scalars(select(store.Job))} == {
+        assert {job.token: (job.max_instances, job.max_jobs) for job in session.scalars(select(store.JobRow))} == {
             "old": (None, 3),
             "newer": (5, 5),
         }
-        reasons = {job.token: (str(job.reason), job.reason_code) for job in session.scalars(select(store.Job))}
+        reasons = {job.token: (str(job.reason), job.reason_code) for job in session.scalars(select(store.JobRow))}
         assert reasons["old"] == ("old", "free_text"), "a sentence stays as it is"
         assert reasons["newer"][0] == str(because("turn"))
         store.apply(session, [store.Change("old", {"state": store.State.SUCCEEDED, "usd": 0.5})])
         session.commit()
-        assert session.get_one(store.Job, "old").usd == 0.5
+        assert session.get_one(store.JobRow, "old").usd == 0.5
     stored = counts(engine)
     assert all(stored[name] for name in known - {"lading_location"})
 

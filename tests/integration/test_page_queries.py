@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import metrics
-from lading.executors.store import Capacity, Job, Location, SiteRow, State, usage
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, usage
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.jobs import CHUNK
 from lading.plugin.subcommands.jobs import youngest
 from lading.plugin.subcommands.top import screen
 from lading.plugin.ui.queries.advice import advice
-from lading.plugin.ui.queries.models import Waits
+from lading.plugin.ui.queries.models import WaitGroups
 from lading.plugin.ui.queries.packing import packing
 from lading.plugin.ui.queries.runs import run, runs
 from lading.plugin.ui.queries.sight import EVERYTHING, Sight
@@ -61,10 +61,10 @@ def add_sites(session: Session) -> None:
     ):
         session.add(SiteRow(name=name, kind=kind, position=position, limits="{}", contact_at=NOW))
         location = {"site": name, "name": "host" if name == "local" else name, "kind": kind, "seen_at": NOW}
-        session.add(Location(cpus=64.0, state="up", usd_per_cpu_hour=rate, **AMOUNTS, **location))
+        session.add(LocationRow(cpus=64.0, state="up", usd_per_cpu_hour=rate, **AMOUNTS, **location))
     session.add(Capacity(site="local", name="host", cpus=16.0, memory=1, gpus=0.0, usd_per_hour=1.6, since=NOW - DAY))
     session.add(
-        Instance(
+        InstanceRow(
             token="L1", site="hpc", kind="", cpus=32.0, seconds=60.0, state=InstanceState.UP, ordered_at=NOW - 900,
             launched_at=NOW - 850, ready_at=NOW - 800, usd_per_hour=8.0, **AMOUNTS,
         )
@@ -94,7 +94,7 @@ def test_what_somebody_sees_is_asked_of_the_database(session: Session) -> None:
         (Sight(hidden=frozenset({"other"})), {"of mine", "of gone", "of "}),
         (Sight(hidden=many | {"other"}), {"of mine", "of gone", "of "}),
     ):
-        assert set(session.scalars(select(Job.token).where(sight.condition()))) == seen, sight
+        assert set(session.scalars(select(JobRow.token).where(sight.condition()))) == seen, sight
         for dag in ("mine", "other", "gone", None):
             assert sight.sees(dag) == (f"of {dag or ''}" in seen)
 
@@ -112,13 +112,13 @@ def test_cpus_in_use_are_those_of_what_is_up_and_batch_jobs_are_apart(session: S
     assert gauges["hpc"] == {
         "lading.cpus.used": 8, "lading.cpus.batch": 24, "lading.cpus.up": 32, "lading.usd_per_hour": 14.0,
     }  # fmt: skip
-    head = str(screen(found, Waits(now=NOW, jobs=0, groups=[])).renderables[0])
+    head = str(screen(found, WaitGroups(now=NOW, jobs=0, groups=[])).renderables[0])
     assert "12 of 48 cpus used, 1824 in batch jobs" in head
 
 
 def test_a_machine_of_the_name_of_its_site_is_no_queue(session: Session) -> None:
     session.add(SiteRow(name="lab", kind="ssh", position=0, limits="{}", contact_at=NOW))
-    session.add(Location(site="lab", name="lab", kind="ssh", cpus=8.0, state="up", seen_at=NOW, **AMOUNTS))
+    session.add(LocationRow(site="lab", name="lab", kind="ssh", cpus=8.0, state="up", seen_at=NOW, **AMOUNTS))
     session.add(Capacity(site="lab", name="lab", cpus=8.0, memory=1, gpus=0.0, since=NOW - DAY))
     add(session, "there", site="lab", location="lab", started_at=NOW - 5)
     session.flush()
@@ -128,19 +128,21 @@ def test_a_machine_of_the_name_of_its_site_is_no_queue(session: Session) -> None
 
 def test_a_machine_that_does_not_answer_is_said_to_be_unreachable_since_then(session: Session) -> None:
     add_sites(session)
-    session.add(Location(site="hpc", name="L1", kind="slurm", cpus=32.0, state="up", seen_at=NOW - 800, **AMOUNTS))
+    session.add(LocationRow(site="hpc", name="L1", kind="slurm", cpus=32.0, state="up", seen_at=NOW - 800, **AMOUNTS))
     session.flush()
 
     def seen(name: str, state: str, at: float, note: str | None) -> None:
         row = {"site": "local" if name == "host" else "hpc", "name": name, "kind": "k", "cpus": 16.0, "seen_at": at}
-        others = session.scalars(select(Location).where(Location.site == row["site"], Location.name != name)).all()
+        others = session.scalars(
+            select(LocationRow).where(LocationRow.site == row["site"], LocationRow.name != name)
+        ).all()
         kept = [
-            Location(
+            LocationRow(
                 site=each.site, name=each.name, kind=each.kind, cpus=each.cpus, state=each.state, seen_at=at, **AMOUNTS
             )
             for each in others
         ]
-        store.save_locations(session, str(row["site"]), [Location(state=state, note=note, **row, **AMOUNTS), *kept])
+        store.save_locations(session, str(row["site"]), [LocationRow(state=state, note=note, **row, **AMOUNTS), *kept])
         session.flush()
 
     def shown(cursor: float | None = None) -> dict[str, tuple[str, float | None, str | None]]:

@@ -31,7 +31,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from lading.executors import store
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.hooks.files.atomic import visible
 from lading.hooks.files.host import started
 from lading.hooks.spool.spool import Spool
@@ -157,10 +157,10 @@ class Rig:
         ]
         return [note for note in found if run_id in (None, note.run_id)]
 
-    def jobs(self, run_id: str, *states: State) -> list[Job]:
+    def jobs(self, run_id: str, *states: State) -> list[JobRow]:
         with Session(self.engine, expire_on_commit=False) as session:
-            query = select(Job).where(Job.run_id == run_id)
-            return list(session.scalars(query.where(Job.state.in_(states)) if states else query))
+            query = select(JobRow).where(JobRow.run_id == run_id)
+            return list(session.scalars(query.where(JobRow.state.in_(states)) if states else query))
 
     def controller(self) -> int | None:
         """The pid of the controller that acts, if it lives."""

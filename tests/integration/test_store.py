@@ -18,12 +18,12 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import dispatch
-from lading.executors.estimation import appraisal
 from lading.executors.locality.staging import Staging
 from lading.executors.migrations.db_manager import LadingDBManager
-from lading.executors.store import Change, Job, Location, State, data, groups, instances, queue, strikes
+from lading.executors.sizing import sizing
+from lading.executors.store import Change, JobRow, LocationRow, State, data, groups, instances, queue, strikes
 from lading.executors.store.durations import PastWaits
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import UsageRow
 from lading.scheduling.job import LAYOUT
@@ -86,7 +86,7 @@ def test_a_job_is_queued_by_the_clock_of_the_database(session: Session) -> None:
     amounts = {"cpus": 1.0, "memory": 100, "disk": 0, "gpus": 0.0}
     store.add_job(session, token="t", **columns, **amounts)
     now = session.execute(select(DatabaseNow())).scalar_one()
-    assert now - 600 <= session.scalars(select(Job.queued_at).where(Job.token == "t")).one() <= now
+    assert now - 600 <= session.scalars(select(JobRow.queued_at).where(JobRow.token == "t")).one() <= now
 
 
 def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
@@ -119,7 +119,9 @@ def test_what_an_older_version_counted_are_jobs(engine: Engine, tmp_path: Path) 
             connection.execute(text(f"insert into lading_job ({columns}, {names}) values ({own}, {values})"))
         command.upgrade(config, "head")
         with Session(connection) as session:
-            jobs = session.scalars(select(Job).where(Job.token.in_(["waits", "runs"])).order_by(Job.token)).all()
+            jobs = session.scalars(
+                select(JobRow).where(JobRow.token.in_(["waits", "runs"])).order_by(JobRow.token)
+            ).all()
             limits = [(job.state, job.max_jobs, job.run_max_jobs, job.max_instances, job.arch) for job in jobs]
             assert limits == [(State.RUNNING, 2, 5, None, None), (State.QUEUED, 2, 5, None, None)]
             assert [job.name for job in queue.waiting(session)] == ["waits"], "one of two runs"
@@ -147,7 +149,7 @@ def test_a_job_from_before_there_were_layouts_has_none(engine: Engine, tmp_path:
         )
         command.upgrade(config, "head")
         with Session(connection) as session:
-            [job] = session.scalars(select(Job).where(Job.token == "old"))
+            [job] = session.scalars(select(JobRow).where(JobRow.token == "old"))
             assert job.layout is None
             session.delete(job)
             session.commit()
@@ -173,11 +175,11 @@ def test_what_runs_is_kept_where_instances_come_and_go_again(engine: Engine, tmp
         for _ in range(2):
             command.upgrade(config, "head")
             with Session(connection) as session:
-                job = session.get_one(Job, "old")
+                job = session.get_one(JobRow, "old")
                 assert (job.state, job.location) == (State.RUNNING, "hpc")
-                assert session.scalars(select(Location)).all() == [], "the next look fills it"
+                assert session.scalars(select(LocationRow)).all() == [], "the next look fills it"
                 session.add(
-                    Instance(
+                    InstanceRow(
                         token="L" * 250, site="hpc", kind="x" * 999, state=InstanceState.UP, cpus=1.0, memory=1, disk=0,
                         gpus=0.0, seconds=60.0, ordered_at=1.0,
                     )
@@ -188,14 +190,14 @@ def test_what_runs_is_kept_where_instances_come_and_go_again(engine: Engine, tmp
         command.upgrade(config, "head")
         with Session(connection) as session:
             assert instances.count_living(session) == 0
-            session.delete(session.get_one(Job, "old"))
+            session.delete(session.get_one(JobRow, "old"))
             session.commit()
 
 
 def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: Session) -> None:
     for token, site in (("a", "hpc"), ("b", "hpc"), ("c", "gone")):
         session.add(
-            Instance(
+            InstanceRow(
                 token=token, site=site, kind="", state=InstanceState.ORDERED, cpus=1.0, memory=1, disk=0, gpus=0.0,
                 seconds=60.0, ordered_at=1.0,
             )
@@ -204,7 +206,7 @@ def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: S
 
     def states() -> dict[str, str]:
         session.expire_all()
-        return {row.token: row.state for row in session.scalars(select(Instance))}
+        return {row.token: row.state for row in session.scalars(select(InstanceRow))}
 
     ended = {"state": InstanceState.ENDED, "ended_at": 5.0, "cause": "lost"}
     instances.change(session, "hpc", {"b": ended, "c": ended})
@@ -232,7 +234,7 @@ def test_a_layout_goes_from_the_hints_to_the_envelope(session: Session) -> None:
 def test_a_job_that_was_queued_twice_is_one_job(session: Session) -> None:
     add(session, "a")
     add(session, "a", priority=99)
-    assert session.scalars(select(Job.priority)).all() == [0]
+    assert session.scalars(select(JobRow.priority)).all() == [0]
 
 
 def test_an_ended_job_stays_as_it_is(session: Session) -> None:
@@ -258,10 +260,10 @@ def test_changes_of_a_thousand_jobs_are_a_few_statements_and_only_those_count_th
     applied = store.apply(session, pairs, "lab")
     assert [each.token for each in applied] == [each.token for each in pairs if int(each.token[3:]) % 10]
     assert len(statements) < 10
-    mine = select(Job.started_at, Job.ended_at, Job.state, Job.news).where(
-        Job.token.in_(("job001", "job010", "job301"))
+    mine = select(JobRow.started_at, JobRow.ended_at, JobRow.state, JobRow.news).where(
+        JobRow.token.in_(("job001", "job010", "job301"))
     )
-    assert session.execute(mine.order_by(Job.token)).all() == [
+    assert session.execute(mine.order_by(JobRow.token)).all() == [
         (3.0, 901.0, State.FAILED, 2),
         (None, None, State.PLACED, 0),
         (303.0, None, State.RUNNING, 1),
@@ -277,7 +279,7 @@ def test_a_job_that_has_begun_has_no_more_nodes_than_it_was_to_have(session: Ses
     add(session, "one")
     began = {"state": State.RUNNING, "started_at": 2.0, "nodes": 3}
     store.apply(session, [store.Change(token, dict(began)) for token in ("range", "few", "one")])
-    rows = session.execute(select(Job.token, Job.nodes).where(Job.token.in_(["range", "few", "one"])))
+    rows = session.execute(select(JobRow.token, JobRow.nodes).where(JobRow.token.in_(["range", "few", "one"])))
     assert dict(rows.tuples().all()) == {"range": 3, "few": 2, "one": None}
 
 
@@ -391,34 +393,34 @@ def test_airflow_hears_of_another_code_or_limit_and_not_of_another_number(sessio
         reason = because("quota", quota=quota, used=used, most=9, type="t", vcpus=2)
         store.explain(session, reason, ["a"])
         session.expire_all()
-        job = session.get_one(store.Job, "a")
+        job = session.get_one(store.JobRow, "a")
         assert (job.reason, job.reason_code, job.reason_limit) == (reason, "quota", f"quota {quota}")
         news.append(job.news)
     assert news == [1, 1, 2]
     store.forget_reasons(session, "turn")
     session.expire_all()
-    assert session.get_one(store.Job, "a").reason is not None
+    assert session.get_one(store.JobRow, "a").reason is not None
     store.forget_reasons(session, "quota")
     session.expire_all()
-    job = session.get_one(store.Job, "a")
+    job = session.get_one(store.JobRow, "a")
     assert (job.reason, job.reason_code, job.reason_limit) == (None, None, None)
 
 
 def test_locations_are_replaced(session: Session) -> None:
-    def location(name: str, cpus: float) -> Location:
-        return Location(site="s", name=name, kind="local", cpus=cpus, memory=1, disk=1, gpus=0.0, seen_at=1.0)
+    def location(name: str, cpus: float) -> LocationRow:
+        return LocationRow(site="s", name=name, kind="local", cpus=cpus, memory=1, disk=1, gpus=0.0, seen_at=1.0)
 
     store.save_locations(session, "s", [location("a", 1), location("b", 2)])
     store.save_locations(session, "s", [location("b", 3)])
     session.flush()
     session.expire_all()
-    assert [(row.name, row.cpus) for row in session.scalars(select(Location))] == [("b", 3.0)]
+    assert [(row.name, row.cpus) for row in session.scalars(select(LocationRow))] == [("b", 3.0)]
 
 
 def test_many_locations_are_looked_up_at_once(session: Session) -> None:
-    def locations(cpus: float) -> list[Location]:
+    def locations(cpus: float) -> list[LocationRow]:
         amounts = {"cpus": cpus, "memory": 1, "disk": 1, "gpus": 0.0, "seen_at": 1.0}
-        return [Location(site="s", name=f"m{number}", kind="ec2", **amounts) for number in range(20)]
+        return [LocationRow(site="s", name=f"m{number}", kind="ec2", **amounts) for number in range(20)]
 
     statements: list[str] = []
     engine = session.get_bind()
@@ -427,7 +429,7 @@ def test_many_locations_are_looked_up_at_once(session: Session) -> None:
         store.save_locations(session, "s", locations(cpus))
         session.flush()
     session.expire_all()
-    assert {row.cpus for row in session.scalars(select(Location))} == {2.0}
+    assert {row.cpus for row in session.scalars(select(LocationRow))} == {2.0}
     assert sum(each.startswith("SELECT") for each in statements) == 3
 
 
@@ -500,7 +502,7 @@ def test_of_a_limited_group_as_many_wait_for_room_as_may_start(session: Session)
     add_limited(session, "two", 1, State.PLACED, max_jobs=2, map_index=10)
     assert waiting(session) == ["free"]
     groups.explain(session, before=12.5)
-    reasons = dict(session.execute(select(Job.token, Job.reason).where(Job.reason.is_not(None))).all())
+    reasons = dict(session.execute(select(JobRow.token, JobRow.reason).where(JobRow.reason.is_not(None))).all())
     assert reasons == dict.fromkeys(
         [f"two{State.QUEUED}{number}" for number in range(3)],
         because("task_jobs", most=2, task="two"),
@@ -521,10 +523,10 @@ def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> 
     add(session, "unknown", appraisal='{"hints": {"memory": "input_size"}, "sources": {}}', try_number=2, dag_id="d")
     add(session, "unknown2", appraisal='{"hints": {}, "sources": {}}', max_jobs=1, dag_id="d")
     assert waiting(session) == []
-    assert [job.token for job in appraisal.unappraised(session, [])] == ["unknown", "unknown2"]
-    assert [job.token for job in appraisal.unappraised(session, ["unknown"])] == ["unknown2"]
-    appraisal.explain(session, before=2.0)
-    assert set(session.scalars(select(Job.reason))) == {appraisal.UNKNOWN}
+    assert [job.token for job in sizing.unsized_jobs(session, [])] == ["unknown", "unknown2"]
+    assert [job.token for job in sizing.unsized_jobs(session, ["unknown"])] == ["unknown2"]
+    sizing.explain(session, before=2.0)
+    assert set(session.scalars(select(JobRow.reason))) == {sizing.UNKNOWN}
     store.apply(session, [Change("unknown", {"memory": 77, "appraisal": None})])
     assert [job.resources.memory for job in queue.waiting(session)] == [77]
 
@@ -599,9 +601,9 @@ def test_jobs_that_were_noted_are_struck_and_have_failed_the_second_time(session
     strikes.note(session, "first", "ab")
     assert strikes.charge(session, "first") == []
     assert {change.token for change in strikes.charge(session, "second")} == {"a", "b"}
-    assert appraisal.waiting_dags(session) == {"d": True}
-    assert [job.token for job in appraisal.unappraised(session, [], are_struck=True)] == ["a", "b"]
-    assert [job.token for job in appraisal.unappraised(session, [])] == ["c"]
+    assert sizing.waiting_dags(session) == {"d": True}
+    assert [job.token for job in sizing.unsized_jobs(session, [], are_struck=True)] == ["a", "b"]
+    assert [job.token for job in sizing.unsized_jobs(session, [])] == ["c"]
     strikes.note(session, "second", "b")
     strikes.passed(session, "b")
     strikes.note(session, "second", "ac")
@@ -610,13 +612,13 @@ def test_jobs_that_were_noted_are_struck_and_have_failed_the_second_time(session
     [change] = strikes.charge(session, "third")
     assert (change.token, change.values["state"]) == ("a", State.FAILED)
     assert strikes.repeated(session, ("d", "r", "t")) == {"{}": [0]}
-    assert [job.token for job in appraisal.unappraised(session, [])] == ["b", "c"]
+    assert [job.token for job in sizing.unsized_jobs(session, [])] == ["b", "c"]
 
 
 def test_a_change_that_no_column_takes_is_the_end_of_its_job_alone(session: Session) -> None:
     for token in "abc":
         add(session, token)
-    found = appraisal.stored(session, [Change(each, {"input_size": 10**30 if each == "b" else 5}) for each in "abc"])
+    found = sizing.stored(session, [Change(each, {"input_size": 10**30 if each == "b" else 5}) for each in "abc"])
     assert [change.values.get("input_size") for change in found] == [5, None, 5]
-    states = {job.token: (job.state, job.input_size) for job in session.scalars(select(Job))}
+    states = {job.token: (job.state, job.input_size) for job in session.scalars(select(JobRow))}
     assert states == {"a": (State.QUEUED, 5), "b": (State.FAILED, None), "c": (State.QUEUED, 5)}

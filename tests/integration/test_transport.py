@@ -26,7 +26,7 @@ from lading.hooks.ssh.exchange import MOST_BYTES
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.ssh.openssh_transport import ControlMasterTransport
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.hooks.ssh.steps import GetAll, Put, Run
+from lading.hooks.ssh.steps import GetAll, Put, RunCommand
 from lading.hooks.ssh.transport import Transport
 from tests.services import debian, processes
 from tests.services.small_disk import small_disk
@@ -156,7 +156,12 @@ def test_answers_come_back_apart(site: Site) -> None:
 def test_commands_have_input_and_folder(site: Site) -> None:
     (site.home / "a folder").mkdir()
     answers = site.open().run(
-        [Run(["cat"], stdin=b"#!/bin/sh\n'\"$x\n"), Run("pwd; cat", stdin=b"x", folder="~/a folder"), ["cat"], "read x"]
+        [
+            RunCommand(["cat"], stdin=b"#!/bin/sh\n'\"$x\n"),
+            RunCommand("pwd; cat", stdin=b"x", folder="~/a folder"),
+            ["cat"],
+            "read x",
+        ]
     )
     assert answers[0].stdout == "#!/bin/sh\n'\"$x\n"
     assert answers[1].stdout == f"{site.home}/a folder\nx"
@@ -164,7 +169,7 @@ def test_commands_have_input_and_folder(site: Site) -> None:
 
 
 def test_a_missing_folder_fails_its_command_alone(site: Site) -> None:
-    first, second = site.open().run([Run("echo here", folder="/no/such/folder"), "echo there"])
+    first, second = site.open().run([RunCommand("echo here", folder="/no/such/folder"), "echo there"])
     assert first.status
     assert not first.stdout
     assert (second.status, second.stdout) == (0, "there\n")
@@ -224,7 +229,7 @@ def test_much_output_on_both_streams_arrives(site: Site) -> None:
 
 def test_a_hanging_command_is_ended_over_there(site: Site) -> None:
     transport = site.open()
-    answers = transport.run([Run(["sleep", "98765.4"], limit=1), "echo after"], 20)
+    answers = transport.run([RunCommand(["sleep", "98765.4"], limit=1), "echo after"], 20)
     assert answers[0].status is None
     assert "too long" in answers[0].stderr
     assert (answers[1].status, answers[1].stdout) == (0, "after\n")
@@ -356,7 +361,11 @@ def test_names_stay_in_their_folder(site: Site, name: str) -> None:
 
 def test_contents_are_on_no_command_line(site: Site) -> None:
     secret = "token-7e2f"
-    steps = [Put("~/x", {"token": secret.encode()}), Run(["cat"], stdin=secret.encode()), Run("cat /proc/*/cmdline")]
+    steps = [
+        Put("~/x", {"token": secret.encode()}),
+        RunCommand(["cat"], stdin=secret.encode()),
+        RunCommand("cat /proc/*/cmdline"),
+    ]
     _, echo, lines = site.open().exchange(steps)
     assert echo.stdout == secret
     assert "cmdline" in lines.stdout

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from lading.executors import store
 from lading.executors.settings import Settings
 from lading.executors.store import Lease, State
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.scheduler_liveness import Presence
 from lading.hooks.spool.lock import lock
 from lading.hooks.spool.spool import Spool
@@ -126,7 +126,7 @@ def test_it_refuses_while_something_needs_them(engine: Engine, settings: Setting
                 expires_at=time.time() + 60,
             )
         )  # fmt: skip
-        session.add(Instance(token="lading-1", state=InstanceState.UP, ordered_at=1.0, **there))
+        session.add(InstanceRow(token="lading-1", state=InstanceState.UP, ordered_at=1.0, **there))
         session.commit()
     before = tables(engine)
     with pytest.raises(SystemExit) as refused:

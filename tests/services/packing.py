@@ -10,7 +10,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import vector
 from lading.scheduling.plan import Plan
@@ -41,7 +41,7 @@ AMOUNTS = st.builds(
 
 
 @st.composite
-def workloads(draw: st.DrawFn, goods: Catalogue, size: int = 12, count: int = 6) -> list[Job]:
+def workloads(draw: st.DrawFn, goods: Catalogue, size: int = 12, count: int = 6) -> list[PlannedJob]:
     """Jobs that fit the catalogue, some of them with a type as a hint."""
     jobs = []
     for i, resources in enumerate(draw(st.lists(AMOUNTS, min_size=1, max_size=size))):
@@ -49,7 +49,9 @@ def workloads(draw: st.DrawFn, goods: Catalogue, size: int = 12, count: int = 6)
         hint = draw(st.sampled_from([None, None, None, *sorted(large)]))
         number = draw(st.integers(1, count))
         name = f"{draw(st.sampled_from('abc'))}{i}"
-        jobs.append(Job(name, resources, number, instance_type=hint, time=draw(st.sampled_from([None, 60.0, 600.0]))))
+        jobs.append(
+            PlannedJob(name, resources, number, instance_type=hint, time=draw(st.sampled_from([None, 60.0, 600.0])))
+        )
     return jobs
 
 
@@ -66,12 +68,12 @@ def running(draw: st.DrawFn, goods: Catalogue, size: int = 4) -> list[Location]:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[list[Job], list[Location], Catalogue]:
+def problems(draw: st.DrawFn) -> tuple[list[PlannedJob], list[Location], Catalogue]:
     goods = draw(catalogues)
     return draw(workloads(goods)), draw(running(goods)), goods
 
 
-def check(plan: Plan, jobs: Sequence[Job], locations: Sequence[Location], goods: Catalogue) -> None:
+def check(plan: Plan, jobs: Sequence[PlannedJob], locations: Sequence[Location], goods: Catalogue) -> None:
     """What holds for every plan: no machine over its capacity, every job exactly once, hints kept, costs right."""
     by_name = {job.name: job for job in jobs}
     capacity = {launch.name: goods.types[launch.instance_type].capacity for launch in plan.launches}
@@ -116,19 +118,19 @@ def contents(plan: Plan, locations: Sequence[Location] = ()) -> list[tuple[str |
 
 
 def seven_bridges(
-    jobs: Sequence[Job], locations: Sequence[Location], goods: Catalogue
+    jobs: Sequence[PlannedJob], locations: Sequence[Location], goods: Catalogue
 ) -> list[tuple[str | None, str | None, dict[str, int]]]:
     """The algorithm written down as it is told, job by job and instance by instance."""
     types = {name: (kind.capacity, kind.offerings[0].usd_per_hour) for name, kind in goods.types.items()}
 
-    def cheapest(job: Job) -> tuple[float, float, int, str]:
+    def cheapest(job: PlannedJob) -> tuple[float, float, int, str]:
         return min(
             (price, -capacity.cpus, -capacity.memory, name)
             for name, (capacity, price) in types.items()
             if job.resources.fits(capacity) and job.instance_type in (None, name)
         )
 
-    def order(job: Job) -> tuple[float, float, int, float, str]:
+    def order(job: PlannedJob) -> tuple[float, float, int, float, str]:
         return -cheapest(job)[0], -job.resources.cpus, -job.resources.memory, -(job.time or 0.0), job.name
 
     machines: list[tuple[list[Fraction], str | None, str | None, Counter[str]]] = [
@@ -159,7 +161,7 @@ def remaining(amount: Resources) -> list[Fraction]:
     return [Fraction(str(round(amount.cpus, 9))), Fraction(amount.memory)]
 
 
-def optimum(jobs: Sequence[Job], goods: Catalogue) -> float:
+def optimum(jobs: Sequence[PlannedJob], goods: Catalogue) -> float:
     """The least USD per hour for a few jobs, by trying every way to divide them."""
     singles = tuple(job for job in jobs for _ in range(job.count))
     kinds = [(vector(kind.capacity), name, kind.offerings[0].usd_per_hour) for name, kind in goods.types.items()]

@@ -13,8 +13,8 @@ from airflow.models.team import Team
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Capacity, Job, Location, SiteRow, State, reason_values, take_lease
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import Capacity, JobRow, LocationRow, SiteRow, State, reason_values, take_lease
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
@@ -55,7 +55,7 @@ def add_house(session: Session, now: float, jobs: int, machines: int, waiting: i
     for name in names:
         since = now - seconds * (1 + chance.random())
         session.add(
-            Instance(
+            InstanceRow(
                 token=name, site="hpc", kind="", cpus=16.0, disk=0, seconds=14400.0, state=InstanceState.UP,
                 ordered_at=since - 60, launched_at=since - 50, ready_at=since, native_id=str(chance.randrange(10**6)),
                 node=f"node{chance.randrange(1, 40)}", usd_per_hour=0.8, **AMOUNTS,
@@ -74,7 +74,7 @@ def add_house(session: Session, now: float, jobs: int, machines: int, waiting: i
     ]
     rows += [waiting_job(chance, now) for _ in range(waiting)]
     for start in range(0, len(rows), 500):
-        session.execute(insert(Job.__table__), rows[start : start + 500])
+        session.execute(insert(JobRow.__table__), rows[start : start + 500])
     session.commit()
 
 
@@ -107,7 +107,7 @@ def add_sites(session: Session, now: float, most: int) -> None:
         location = "host" if name == "local" else name
         rate = None if name == "local" else 0.05
         session.add(
-            Location(
+            LocationRow(
                 site=name, name=location, kind=kind, cpus=16.0, disk=0, state="up", seen_at=now, usd_per_cpu_hour=rate,
                 **AMOUNTS,
             )

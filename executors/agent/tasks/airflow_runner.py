@@ -42,8 +42,15 @@ from airflow.settings import dispose_orm
 from airflow.utils.state import TaskInstanceState
 from pydantic import TypeAdapter, ValidationError
 
-from lading.executors.agent.job_folder import TERMINATED, Cause
-from lading.executors.agent.supervisor import Job, JobFailed, JobRefused, JobSettled, end_leftovers, reap_orphans
+from lading.executors.agent.job_folder import TERMINATED, EndCause
+from lading.executors.agent.supervisor import (
+    AgentJob,
+    AgentJobFailed,
+    JobRefused,
+    JobSettled,
+    end_leftovers,
+    reap_orphans,
+)
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
 from lading.executors.agent.tasks.outputs import measured
@@ -124,7 +131,7 @@ def _load_certificates() -> None:
     Client(base_url="http://localhost", token="").close()
 
 
-def run(workload: dict[str, Any], job: Job) -> None:
+def run(workload: dict[str, Any], job: AgentJob) -> None:
     """Run a workload to its end.
 
     :raises JobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
@@ -148,7 +155,7 @@ def run(workload: dict[str, Any], job: Job) -> None:
         exit_code = BaseExecutor.run_workload(parsed)
     except RuntimeError as error:
         if isinstance(parsed, ExecuteCallback):  # its supervisor raises this when the callback has failed
-            raise JobFailed(str(error)) from None
+            raise AgentJobFailed(str(error)) from None
         raise
     except TaskAlreadyRunningError as error:
         raise JobRefused(f"{error} elsewhere") from error
@@ -158,15 +165,15 @@ def run(workload: dict[str, Any], job: Job) -> None:
         if not isinstance(error, ServerResponseError):
             raise
         answer = f"the API server answered {error.response.status_code}: {error.detail}"
-        raise (JobRefused(answer) if _is_unwanted(error) else JobFailed(answer)) from error
+        raise (JobRefused(answer) if _is_unwanted(error) else AgentJobFailed(answer)) from error
     if exit_code and TaskSupervisor.api_error is not None and job.cause() is None:
         raise ApiOutOfReach(TaskSupervisor.api_error, exit_code)
     if TaskSupervisor.ended_by_server:
         raise JobSettled
     if exit_code:
-        raise JobFailed(_words(exit_code), exit_code)
+        raise AgentJobFailed(_words(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
-        raise JobFailed("the task failed, as its log says", exit_code)
+        raise AgentJobFailed("the task failed, as its log says", exit_code)
     job.outputs = measured(NotesResults.results)
 
 
@@ -184,14 +191,14 @@ def _parsed(workload: dict[str, Any]) -> ExecutorWorkload:
         # Its own words quote what they are about, and that holds the JWT.
         found = error.errors(include_url=False, include_context=False, include_input=False)
         words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
-        raise JobFailed(f"Airflow cannot read the workload: {words}") from None
+        raise AgentJobFailed(f"Airflow cannot read the workload: {words}") from None
 
 
 def _probe() -> None:
     try:
         probe.run()
     except ConnectionError as error:
-        raise JobFailed(str(error)) from error
+        raise AgentJobFailed(str(error)) from error
 
 
 def _words(exit_code: int) -> str:
@@ -225,7 +232,7 @@ class _NoticesTheEnd(_Watched):
 
     __slots__ = ()
 
-    job: ClassVar[Job]
+    job: ClassVar[AgentJob]
     """The job of this process: there is never more than one."""
 
     def _register_pipe_readers(self, *sockets: Any, data: Any, **named: Any) -> None:
@@ -297,7 +304,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
 
         signal.signal(number, note)
 
-    def _cause(self) -> Cause | None:
+    def _cause(self) -> EndCause | None:
         """Why the job was ended. A batch system's signal may reach the task before it is written down who sent it."""
         deadline = time.monotonic() + CAUSE_PATIENCE
         while (cause := self.job.cause()) is None and self.told_to_end and time.monotonic() < deadline:

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 from airflow.sdk.api.client import Client
 
-from lading.executors.agent.supervisor import JobFailed
+from lading.executors.agent.supervisor import AgentJobFailed
 from lading.hooks.api_tunnel.address import VARIABLE, Address
 
 # How a proxy, or the gate of a tunnel, says that the API server does not answer.
 OUT_OF_REACH = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 
 
-class ApiOutOfReach(JobFailed):
+class ApiOutOfReach(AgentJobFailed):
     """A job that could not talk to Airflow's execution API, which it cannot help.
 
     :param error: the last one of its client

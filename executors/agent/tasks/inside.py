@@ -12,8 +12,8 @@ from typing import Any
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.container import path_of
-from lading.executors.agent.supervisor import Job, JobFailed, end_leftovers
-from lading.executors.agent.usage import Usage
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, end_leftovers
+from lading.executors.agent.usage import ProcessUsage
 from lading.hooks.files import host
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.spool.spool import Spool
@@ -21,24 +21,24 @@ from lading.hooks.spool.spool import Spool
 
 def main() -> None:
     spool, token, module = sys.argv[1:]
-    job = Job(token, Spool(Path(spool)))
+    job = AgentJob(token, Spool(Path(spool)))
     workload = json.load(sys.stdin)
     process_tree.adopt_orphans()
     runner: Any = import_module(module)
     runner.preload()
     signal.signal(signal.SIGTERM, job.asked_to_end)
-    before, killed = Usage(), host.oom_kills()
-    exit_code, error, cause = 0, None, JobFailed.cause
+    before, killed = ProcessUsage(), host.oom_kills()
+    exit_code, error, cause = 0, None, AgentJobFailed.cause
     try:
         runner.run(workload, job)
-    except JobFailed as failure:
+    except AgentJobFailed as failure:
         traceback.print_exc()
         exit_code, error, cause = failure.exit_code, str(failure), failure.cause
     except BaseException as failure:
         traceback.print_exc()
         exit_code, error = 1, f"{type(failure).__name__}: {failure}"
     end_leftovers()
-    usage = Usage()
+    usage = ProcessUsage()
     outcome = {
         "exit_code": exit_code,
         "error": error,

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from lading.executors.estimation.file_sizes import FileSizes, named_files
-from lading.executors.estimation.xcom_json import plain
+from lading.executors.sizing.file_sizes import FileSizes, named_files
+from lading.executors.sizing.xcom_json import plain
 from lading.hooks.files.file_names import normal
 from lading.scheduling.hints.expressions import ExpressionError
 

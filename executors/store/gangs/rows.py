@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, delete, func, or_, select, update
 
-from lading.executors.store import LIVE, Job, State, chunks, groups, queue
+from lading.executors.store import LIVE, JobRow, State, chunks, groups, queue
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 COLUMNS = (
-    *groups.COLUMNS, Job.gang, Job.gang_terms, Job.state, Job.site, Job.location, Job.placed_at,
-    Job.appraisal, Job.cancel, Job.stage,
+    *groups.COLUMNS, JobRow.gang, JobRow.gang_terms, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at,
+    JobRow.appraisal, JobRow.cancel, JobRow.stage,
 )  # fmt: skip
 WITHOUT_SYNC = {"synchronize_session": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GangMember:
     """A live job of a gang.
 
     :param job: as placement sees it
@@ -35,7 +35,7 @@ class Member:
     :param stage: what is stored of the files that are brought to where it runs; None: none are
     """
 
-    job: Waiting
+    job: WaitingJob
     gang: str
     terms: str
     dag_id: str
@@ -59,7 +59,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedMember:
     """A job of a gang that has failed or was cancelled.
 
     :param began_at: when it was placed, or where it never was when it ended: both by the controllers' clocks, as those
@@ -76,10 +76,10 @@ class Ended:
 class Everything:
     """All that is known of gangs: their live members, their rows, what is held, and the ends of members that failed."""
 
-    members: Sequence[Member]
+    members: Sequence[GangMember]
     gangs: Mapping[str, GangRow]
     holds: Sequence[HoldRow]
-    ended: Sequence[Ended]
+    ended: Sequence[EndedMember]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def any_gang(session: Session) -> bool:
     """Whether there is a gang, a job that is to be one, or one whose Dag asks ahead."""
     if session.scalar(select(GangRow.token).limit(1)) is not None:
         return True
-    waits = select(Job.token).where(Job.gang.is_not(None), Job.state == State.QUEUED).limit(1)
+    waits = select(JobRow.token).where(JobRow.gang.is_not(None), JobRow.state == State.QUEUED).limit(1)
     return session.scalar(waits) is not None or runs.any_live(session)
 
 
@@ -114,9 +114,9 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
     :param by_dag: whether some site does not take every Dag
     :param database_ahead: by how many seconds the clock is before ours that says when members were queued
     """
-    query = select(*COLUMNS).where(Job.gang.is_not(None), Job.state.in_(LIVE)).order_by(*groups.ORDER)
+    query = select(*COLUMNS).where(JobRow.gang.is_not(None), JobRow.state.in_(LIVE)).order_by(*groups.ORDER)
     members = [
-        Member(
+        GangMember(
             queue.as_waiting(row, by_dag, database_ahead=database_ahead),
             row.gang,
             row.gang_terms or "{}",
@@ -136,15 +136,20 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
     gangs = {row.token: row for row in session.scalars(select(GangRow))}
     holds = session.scalars(select(HoldRow).order_by(HoldRow.created_at, HoldRow.token)).all()
     started = [row.token for row in gangs.values() if row.started_at is not None]
-    columns = Job.gang, Job.task_id, Job.placed_at, Job.ended_at, Job.reason, Job.cause
+    columns = JobRow.gang, JobRow.task_id, JobRow.placed_at, JobRow.ended_at, JobRow.reason, JobRow.cause
     ended = [
-        Ended(row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, str(row.reason or row.cause or ""))
+        EndedMember(
+            row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, str(row.reason or row.cause or "")
+        )
         for chunk in chunks(started)
         for row in session.execute(
             select(*columns).where(
-                Job.gang.in_(chunk),
+                JobRow.gang.in_(chunk),
                 # Airflow has decided itself about one that was cancelled with exit code 0.
-                or_(Job.state == State.FAILED, and_(Job.state == State.CANCELLED, Job.exit_code.is_distinct_from(0))),
+                or_(
+                    JobRow.state == State.FAILED,
+                    and_(JobRow.state == State.CANCELLED, JobRow.exit_code.is_distinct_from(0)),
+                ),
             )
         )
     ]
@@ -182,7 +187,7 @@ def hear(session: Session, site: str, answers: Iterable[tuple[str, str, str | No
 
 def wake_with(session: Session, token: str) -> bool:
     """Let the gang of a job be tried now; returns whether it sleeps."""
-    row = session.scalar(select(GangRow).join(Job, Job.gang == GangRow.token).where(Job.token == token))
+    row = session.scalar(select(GangRow).join(JobRow, JobRow.gang == GangRow.token).where(JobRow.token == token))
     if row is None or row.stage != Stage.ATTEMPTED:
         return False
     row.wake_at = 0.0  # by whichever clock
@@ -199,10 +204,10 @@ def held_by(session: Session) -> Sequence[Any]:
     """The room that is held for jobs that wait: their reason, Dag and site, the name of their gang, the site and
     location of the room, for how many jobs, and their cpus.
     """
-    who = Job.reason, Job.dag_id, Job.site, GangRow.name, HoldRow.site, HoldRow.location
-    query = select(*who, func.count(), func.sum(HoldRow.cpus)).join(Job, Job.token == HoldRow.job)
+    who = JobRow.reason, JobRow.dag_id, JobRow.site, GangRow.name, HoldRow.site, HoldRow.location
+    query = select(*who, func.count(), func.sum(HoldRow.cpus)).join(JobRow, JobRow.token == HoldRow.job)
     query = query.outerjoin(GangRow, GangRow.token == HoldRow.gang)
-    waits = Job.state.in_((State.QUEUED, State.ATTEMPTED))
+    waits = JobRow.state.in_((State.QUEUED, State.ATTEMPTED))
     return session.execute(query.where(HoldRow.state == "held", waits).group_by(*who)).all()
 
 
@@ -216,7 +221,7 @@ def wake(session: Session, dag_id: str, run_id: str | None = None, name: str | N
     if run_id is not None:
         query = query.where(GangRow.run_id == run_id)
     if name is not None:
-        its_jobs = select(Job.gang).where(Job.dag_id == dag_id, Job.task_id == name, Job.gang.is_not(None))
+        its_jobs = select(JobRow.gang).where(JobRow.dag_id == dag_id, JobRow.task_id == name, JobRow.gang.is_not(None))
         query = query.where(or_(GangRow.name == name, GangRow.token.in_(its_jobs)))
     rows = session.scalars(query).all()
     for row in rows:

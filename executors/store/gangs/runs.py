@@ -11,14 +11,14 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import func, or_, select
 
-from lading.executors.store import LIVE, Job, chunks
+from lading.executors.store import LIVE, JobRow, chunks
 from lading.executors.store.gangs.tables import GangRow
 from lading.scheduling.gangs.gang import Stage
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-LIVE_AHEAD = (Job.ahead.is_(True), Job.state.in_(LIVE), Job.task_id.is_not(None))
+LIVE_AHEAD = (JobRow.ahead.is_(True), JobRow.state.in_(LIVE), JobRow.task_id.is_not(None))
 # What has ended and holds up nothing behind it.
 OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED)
 COLUMNS = (
@@ -27,7 +27,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Run(NamedTuple):
+class DagRunKey(NamedTuple):
     """A run of a Dag."""
 
     dag_id: str
@@ -36,26 +36,27 @@ class Run(NamedTuple):
 
 def any_live(session: Session) -> bool:
     """Whether a job of such a run lives."""
-    return session.scalar(select(Job.token).where(*LIVE_AHEAD).limit(1)) is not None
+    return session.scalar(select(JobRow.token).where(*LIVE_AHEAD).limit(1)) is not None
 
 
-def live(session: Session) -> dict[Run, list[Any]]:
+def live(session: Session) -> dict[DagRunKey, list[Any]]:
     """The live jobs of such runs, with ``wake_at`` of the gang that sleeps."""
     columns = (
-        Job.dag_id, Job.run_id, Job.task_id, Job.state, Job.site, Job.location, Job.queued_at, Job.started_at,
-        Job.cpus, Job.memory, Job.disk, Job.gpus, Job.nodes, func.coalesce(Job.queue, Job.queue_hint).label("queue"),
+        JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.state, JobRow.site, JobRow.location, JobRow.queued_at,
+        JobRow.started_at, JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.nodes,
+        func.coalesce(JobRow.queue, JobRow.queue_hint).label("queue"),
     )  # fmt: skip
-    asleep = (GangRow.token == Job.gang) & (GangRow.stage == Stage.ATTEMPTED)
-    found: dict[Run, list[Any]] = {}
+    asleep = (GangRow.token == JobRow.gang) & (GangRow.stage == Stage.ATTEMPTED)
+    found: dict[DagRunKey, list[Any]] = {}
     for row in session.execute(select(*columns, GangRow.wake_at).outerjoin(GangRow, asleep).where(*LIVE_AHEAD)):
-        found.setdefault(Run(row.dag_id, row.run_id), []).append(row)
+        found.setdefault(DagRunKey(row.dag_id, row.run_id), []).append(row)
     return found
 
 
-def unfinished(session: Session, runs: Iterable[Run]) -> dict[Run, list[Any]]:
+def unfinished(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, list[Any]]:
     """The task instances of runs that have not ended, or have failed; none of Dags that are paused, or of runs that are
     not running, for nothing comes of these."""
-    found: dict[Run, list[Any]] = {}
+    found: dict[DagRunKey, list[Any]] = {}
     for dag_id, its_runs in _by_dag(runs).items():
         for chunk in chunks(its_runs):
             left = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(OVER))
@@ -67,11 +68,11 @@ def unfinished(session: Session, runs: Iterable[Run]) -> dict[Run, list[Any]]:
                 .where(DagRun.state == DagRunState.RUNNING, DagModel.is_paused.is_(False))
             )
             for row in session.execute(query):
-                found.setdefault(Run(row.dag_id, row.run_id), []).append(row)
+                found.setdefault(DagRunKey(row.dag_id, row.run_id), []).append(row)
     return found
 
 
-def configs(session: Session, run: Run) -> dict[str, Any]:
+def configs(session: Session, run: DagRunKey) -> dict[str, Any]:
     """The ``executor_config`` of each task of a run."""
     columns = TaskInstance.task_id, TaskInstance.executor_config
     query = select(*columns).where(TaskInstance.dag_id == run.dag_id, TaskInstance.run_id == run.run_id)
@@ -80,7 +81,7 @@ def configs(session: Session, run: Run) -> dict[str, Any]:
     return {str(task_id): config for task_id, config in session.execute(query)}
 
 
-def _by_dag(runs: Iterable[Run]) -> dict[str, list[str]]:
+def _by_dag(runs: Iterable[DagRunKey]) -> dict[str, list[str]]:
     # The index of Airflow's table begins with the Dag.
     found: dict[str, list[str]] = {}
     for run in runs:

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GangTerms:
     """
     :param name: of the gang; None: the job is alone
     :param partial: whether what has room starts even where the others have none
@@ -24,7 +24,7 @@ class Terms:
     name: str | None = None
     partial: bool = False
     on_failure: str = "cancel"
-    attempts: Attempts | None = None
+    attempts: AttemptSchedule | None = None
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     limits: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     spread: bool = False
@@ -33,10 +33,10 @@ class Terms:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Terms:
+    def from_json(cls, text: str) -> GangTerms:
         found = json.loads(text)
         if found.get("attempts") is not None:
-            found["attempts"] = Attempts(**{**found["attempts"], "pauses": tuple(found["attempts"]["pauses"])})
+            found["attempts"] = AttemptSchedule(**{**found["attempts"], "pauses": tuple(found["attempts"]["pauses"])})
         found["tasks"] = {task: tuple(after) for task, after in found.get("tasks", {}).items()}
         found["limits"] = {task: (name, int(most)) for task, (name, most) in found.get("limits", {}).items()}
         return cls(**found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from lading.hooks.batch.refusals import Wording, words
+from lading.hooks.batch.refusals import Wording, any_of
 from lading.hooks.batch.system import Cause
 
 _TERM: Mapping[str, Cause] = {
@@ -20,8 +20,8 @@ _CODE = re.compile(r"\bTERM_([A-Z_]+)")
 NO_CODE = "LSF says no exit code"
 
 WORDING = Wording(
-    permanent=words("cannot use the queue", "no such queue", "not a member", "bad resource requirement"),
-    limit=words(
+    permanent=any_of("cannot use the queue", "no such queue", "not a member", "bad resource requirement"),
+    limit=any_of(
         "limit (?:has been |is )?(?:reached|exceeded)",
         "threshold (?:has been )?reached",
         "reached .*(?:limit|threshold)",
@@ -32,7 +32,7 @@ WORDING = Wording(
         "too many jobs|no job id can be used now",
         "queue (?:has been |is )?(?:closed|inactiv|disabled)",
     ),
-    transient=words(
+    transient=any_of(
         "LSF is down",
         "openlava is down",
         "batch system (?:daemon )?(?:is )?not (?:responding|ready)|batch (?:daemon|library|protocol|system error)",
@@ -51,11 +51,11 @@ WORDING = Wording(
         "external authentication failed",
         "license",
     ),
-    gone=words(
+    gone=any_of(
         r"job <[^<>]*>:? [^<>]*(?:not found|no matching job found|already)",
         r"no (?:matching |unfinished |pending |running )*jobs? found",
     ),
-    account=words(
+    account=any_of(
         "cannot use the queue",
         "(?:bad|unknown) user",
         "permission denied",
@@ -63,7 +63,7 @@ WORDING = Wording(
         "request from (?:a )?non-lsf",
     ),
     # Of an array, some of whose elements have ended; the others are killed all the same.
-    ending=words("operation is in progress"),
+    ending=any_of("operation is in progress"),
 )
 
 

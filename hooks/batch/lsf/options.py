@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from lading.hooks.batch.directives import Exclusion, Unsupported
-from lading.hooks.batch.system import Profile, Request
+from lading.hooks.batch.system import BatchJobRequest, Profile
 from lading.scheduling.text.printable import shortened
 
 VARIABLES: Mapping[str, str] = {
@@ -33,7 +33,7 @@ SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
 EXCLUSION = Exclusion('-R "select[{}]"', "hname!='{}'", " && ")  # "Resource requirement strings", select
 
 
-def span(request: Request, profile: Profile) -> list[tuple[str, str]]:
+def span(request: BatchJobRequest, profile: Profile) -> list[tuple[str, str]]:
     """How slots lie on hosts (IBM Spectrum LSF, "Span string"): the threads of a process on one of them."""
     if profile.nodes is None:
         return [("R", f"span[ptile={request.cpus_per_node}]")]
@@ -52,7 +52,7 @@ def limit(name: str, number: int, unit: str | None) -> tuple[str, str | int]:
     return "R", f"rusage[{name}={-(-number // 2**10) if unit == 'K' else number}]"
 
 
-def jobname(request: Request) -> str | None:
+def jobname(request: BatchJobRequest) -> str | None:
     """What a job is called, with the indices of an array, which LSF has behind its name."""
     if request.jobname and re.search(r"[\[\]]", request.jobname):
         raise Unsupported(

@@ -14,8 +14,8 @@ from lading.hooks.batch.lsf.limits import MEMORY_UNIT
 from lading.hooks.batch.lsf.messages import WORDING
 from lading.hooks.batch.lsf.options import EXCLUSION, FLAGS, OPTIONS, SYNONYMS, VARIABLES, jobname, limit, span
 from lading.hooks.batch.memory import amount, dialect, names
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile
+from lading.hooks.ssh.answer import CommandResult
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
 # OpenLava and old versions have no -o, or not all of its fields: they say so, and show their table then.
@@ -46,7 +46,7 @@ class LSF(BatchSystem):
     survey = surveys.LSF
     memory_unit = MEMORY_UNIT
 
-    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+    def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         options: list[tuple[str, Any]] = [
             ("J", jobname(request)),
             ("q", request.queue),
@@ -81,7 +81,7 @@ class LSF(BatchSystem):
         # Where too many jobs wait, bsub would try again every minute, for ever.
         return ["sh", "-c", 'LSB_NTRIES=1; export LSB_NTRIES; exec bsub < "$0"', path]
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: CommandResult) -> str:
         return self.wording.submitted(answer, _SUBMITTED)
 
     def element(self, id: str, index: int) -> str:
@@ -91,7 +91,7 @@ class LSF(BatchSystem):
         # By user: LSF fails if one of many ids is not there.
         return ["sh", "-c", _STATUS, user, f"{' '.join(output.FIELDS)} delimiter='{output.SEPARATOR}'"]
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         jobs = output.jobs(answer.lines)
         if jobs is not None:
@@ -100,7 +100,7 @@ class LSF(BatchSystem):
             return []
         raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.words}")
 
-    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Collection[str]:
+    def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
         return set(super().unknown(answer, ids, listed=listed)) - output.unread(answer.lines, ids)
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
@@ -110,7 +110,7 @@ class LSF(BatchSystem):
         # Two files, since LSF may have begun a new one after the job had ended.
         return ["bhist", "-l", "-n", "2", *ids]
 
-    def accounted(self, answer: Answer) -> list[NativeJob]:
+    def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         jobs = history.jobs(answer.stdout)
         # Those that it does not know bhist leaves out without a word; of those that have not ended it says so.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lading.hooks.batch.refusals import Wording, words
+from lading.hooks.batch.refusals import Wording, any_of
 
 WORDING = Wording(
-    permanent=words(
+    permanent=any_of(
         "violates queue and/or server resource limits",
         # TORQUE says the same of a request that no node can ever give and of nodes that are busy.
         "exceeds queue resource limits(?!.*cannot locate feasible nodes)",
@@ -18,7 +18,7 @@ WORDING = Wording(
         "access .*denied",
         "illegal",
     ),
-    limit=words(
+    limit=any_of(
         "cannot locate feasible nodes",
         "would exceed",
         "exceeds? .*limit",
@@ -34,7 +34,7 @@ WORDING = Wording(
         "licensed? (?:cpus|unavailable)",
         r"errno=1504[23]",
     ),
-    transient=words(
+    transient=any_of(
         "cannot connect to (?:server|pbs|specified server)",
         "(?:could|can) ?(?:not|n't) (?:connect|contact)",
         "communication (?:failure|error|with)",
@@ -58,7 +58,7 @@ WORDING = Wording(
         "(?:unable to|error) (?:connect|contact|communicat)",
         "trqauthd",
     ),
-    gone=words(
+    gone=any_of(
         "unknown (?:job|array) ?id",
         "job not found",
         "job has finished",
@@ -68,10 +68,10 @@ WORDING = Wording(
         "invalid (?:state for job|for finished array subjob)",
         "job array parameter|nonexistent (?:subjob|job id)",
     ),
-    account=words(
+    account=any_of(
         "unauthorized (?:request|user)", "access .*(?:denied|not allowed)", "bad [ug]id for job", "invalid account"
     ),
     # Asked for 9.trq1, qstat may say that it does not know 9.trq1.example.org.
-    server=words(r"(?<=[\d\]])\.[a-z][\w.-]*"),
-    ending=words("delete already in progress", "job cancel in progress"),
+    server=any_of(r"(?<=[\d\]])\.[a-z][\w.-]*"),
+    ending=any_of("delete already in progress", "job cancel in progress"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lading.hooks.batch.system import Request
+from lading.hooks.batch.system import BatchJobRequest
 
 # What the core variables are called inside a job (PBS Reference Guide, "PBS Environment Variables").
 VARIABLES: Mapping[str, str] = {
@@ -25,7 +25,7 @@ NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
 UNITS = {"B": "b", "K": "kb", "M": "mb", "G": "gb", "T": "tb"}
 
 
-def chunks(request: Request) -> Request:
+def chunks(request: BatchJobRequest) -> BatchJobRequest:
     """The request with a chunk for each process in place of one for each node; chunks lie where they fit."""
     mem = None if request.mem is None else -(-request.mem // (request.ppn or 1))
     return replace(request, nodes=request.processes, ppn=1, mem=mem)

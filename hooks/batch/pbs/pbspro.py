@@ -12,8 +12,16 @@ from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.pbs import output, qstat_dsv
 from lading.hooks.batch.pbs.messages import WORDING
 from lading.hooks.batch.pbs.options import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, chunks
-from lading.hooks.batch.system import ArrayRange, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.system import (
+    ArrayRange,
+    BatchJobRequest,
+    BatchSystem,
+    CouldNotAsk,
+    MemoryDialect,
+    NativeJob,
+    Profile,
+)
+from lading.hooks.ssh.answer import CommandResult
 
 _SUBMITTED = re.compile(r"(\d+(?:\[\])?(?:\.[\w.-]+)?)")
 _SELECT = """\
@@ -37,7 +45,7 @@ class PBSPro(BatchSystem):
     qstat = qstat_dsv.COMMAND
     nothing = "no jobs"
 
-    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+    def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         request = chunks(request) if profile.scatters(request) else request
         memory = self.memory(profile)
         number = amount(request, memory)
@@ -60,7 +68,7 @@ class PBSPro(BatchSystem):
         return memory.model_copy(update={"per": "node"}) if memory.per == "job" else memory
 
     def shape(
-        self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None
+        self, request: BatchJobRequest, profile: Profile, memory: MemoryDialect, size: str | None
     ) -> list[tuple[str, str | None]]:
         inside = memory.per == "node" and size is not None
         node = profile.whole_node
@@ -91,7 +99,7 @@ class PBSPro(BatchSystem):
     def submit(self, path: str) -> list[str]:
         return ["qsub", path]
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: CommandResult) -> str:
         return self.wording.submitted(answer, _SUBMITTED)
 
     def element(self, id: str, index: int) -> str:
@@ -104,7 +112,7 @@ class PBSPro(BatchSystem):
         # qselect lists those alone that live; of those that are known, qstat shows how they have ended.
         return ["sh", "-c", _SELECT % self.nothing + self.qstat, user, *ids]
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         try:
             found = output.jobs(qstat_dsv.jobs(answer.stdout), output.PBSPRO)

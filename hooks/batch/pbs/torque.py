@@ -15,8 +15,8 @@ from lading.hooks.batch.memory import dialect
 from lading.hooks.batch.pbs import output
 from lading.hooks.batch.pbs.options import TORQUE_SYNONYMS, TORQUE_VARIABLES
 from lading.hooks.batch.pbs.pbspro import PBSPro
-from lading.hooks.batch.system import ArrayRange, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.system import ArrayRange, BatchJobRequest, CouldNotAsk, MemoryDialect, NativeJob, Profile
+from lading.hooks.ssh.answer import CommandResult
 
 
 class TORQUE(PBSPro):
@@ -30,14 +30,14 @@ class TORQUE(PBSPro):
     ascii_only = True  # "file must be an ascii script"
     memory_is_refused = True  # "mem" of a job on one node is its processes' RLIMIT_DATA
 
-    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+    def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         return [re.sub("^-J ", "-t ", directive) for directive in super().resource_directives(request, profile)]
 
     def memory(self, profile: Profile) -> MemoryDialect:
         return dialect(profile, MemoryDialect(per="job"))  # "used by the job", on all of its nodes
 
     def shape(
-        self, request: Request, profile: Profile, memory: MemoryDialect, size: str | None
+        self, request: BatchJobRequest, profile: Profile, memory: MemoryDialect, size: str | None
     ) -> list[tuple[str, str | None]]:
         node = profile.whole_node
         options: list[tuple[str, str | None]] = []
@@ -54,7 +54,7 @@ class TORQUE(PBSPro):
     def array(self, array: ArrayRange) -> str:
         return str(array)
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         # One document for each id that was asked for; one that makes no sense, or is cut, costs its own id alone.
         documents = [part.partition("</Data>") for part in answer.stdout.split("<Data>")[1:]]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 
-from lading.hooks.batch.refusals import SubmitError, Wording, words
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.refusals import SubmitError, Wording, any_of
+from lading.hooks.ssh.answer import CommandResult
 
 WORDING = Wording(
-    permanent=words(
+    permanent=any_of(
         "unknown (?:resource|queue|parallel environment)",
         "unable to initialize environment",
         "max_aj_tasks",
         r"more than \d+ tasks",
     ),
-    limit=words(
+    limit=any_of(
         r"only \d+ (?:jobs?|slots?|array)",
         r"jobs? (?:are|is) (?:not )?allowed (?:per|in)",
         "current job count",
@@ -23,7 +23,7 @@ WORDING = Wording(
         "exceeds? .*(?:quota|job limit)",
         "too many jobs",
     ),
-    transient=words(
+    transient=any_of(
         "commlib",
         "got (?:select|read|write|send) error",
         "(?:can.?t|cannot|could not|unable to) (?:connect|contact|reach|send|receive|get)",
@@ -33,7 +33,7 @@ WORDING = Wording(
         "cause it .* be written",
         "spooling",
     ),
-    gone=words(
+    gone=any_of(
         r"job(?:-array task)? \"?[\d.-]+\"? does not exist",
         "following jobs do not exist",
         r"^\d+(?:[.,:-]\d+)*\s*$",
@@ -41,7 +41,7 @@ WORDING = Wording(
         r"job (?:id|name) \S+ not found",
         "no jobs? (?:found|running)",
     ),
-    account=words(
+    account=any_of(
         "access denied", "no (?:submit )?permissions?\\b", "(?:does not have|has no|no) access to", "no submit host"
     ),
 )
@@ -52,7 +52,7 @@ _TAKEN = re.compile(r"^Your job(?:-array)? (\d+).* has been submitted$", re.MULT
 _TRY_LATER = 25
 
 
-def submitted(answer: Answer) -> str:
+def submitted(answer: CommandResult) -> str:
     """The native id in the answer to qsub.
 
     :raises SubmitError: there is none

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from lading.hooks.batch.directives import Exclusion, Unsupported, quoted
-from lading.hooks.batch.request import Profile, Request
+from lading.hooks.batch.request import BatchJobRequest, Profile
 from lading.scheduling.text.printable import shortened
 
 VARIABLES: Mapping[str, str] = {
@@ -57,12 +57,12 @@ def name(jobname: str) -> str:
     return jobname
 
 
-def slots_per_node(request: Request, profile: Profile) -> int:
+def slots_per_node(request: BatchJobRequest, profile: Profile) -> int:
     """How many slots a job gets on each of its nodes, whatever it has asked for of a whole one."""
     return profile.whole_node.cpus if profile.whole_node else request.cpus_per_node
 
 
-def slots(request: Request, profile: Profile) -> str | None:
+def slots(request: BatchJobRequest, profile: Profile) -> str | None:
     """The parallel environment and the slots in it; None: one slot needs none.
 
     :raises Unsupported: there is no parallel environment

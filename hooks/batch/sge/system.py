@@ -12,8 +12,8 @@ from lading.hooks.batch.directives import Unsupported, clock, quoted
 from lading.hooks.batch.memory import amount, dialect, names
 from lading.hooks.batch.sge import messages, options, output
 from lading.hooks.batch.sge.options import EXCLUSION, NO_REQUEUE, OPTIONS, SYNONYMS, VARIABLES, environment
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile, Request
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile
+from lading.hooks.ssh.answer import CommandResult
 
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
 # Asks for all jobs of user $0 since $1, in one pass over the file, for qacct takes no list of ids; and lets through the
@@ -41,7 +41,7 @@ class SGE(BatchSystem):
     wording = messages.WORDING
     survey = surveys.SGE
 
-    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+    def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         memory = dialect(profile, MemoryDialect(per="none"))
         number = amount(request, memory, options.slots_per_node(request, profile))
         if number is not None and not memory.resource:
@@ -79,7 +79,7 @@ class SGE(BatchSystem):
     def submit(self, path: str) -> list[str]:
         return ["qsub", "-terse", path]
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: CommandResult) -> str:
         return messages.submitted(answer)
 
     def element(self, id: str, index: int) -> str:
@@ -88,7 +88,7 @@ class SGE(BatchSystem):
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         return ["qstat", "-u", user, "-g", "d", "-xml"]
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         try:
             return output.queued(answer.stdout)
@@ -103,6 +103,6 @@ class SGE(BatchSystem):
         start = (since - timedelta(days=2)).strftime("%Y%m%d%H%M")
         return ["sh", "-c", _QACCT, user, start, f" {' '.join(ids)} "]
 
-    def accounted(self, answer: Answer) -> list[NativeJob]:
+    def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return output.accounted(answer.stdout)

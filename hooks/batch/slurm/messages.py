@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lading.hooks.batch.refusals import Wording, words
+from lading.hooks.batch.refusals import Wording, any_of
 
 _REASONS = {
     "AccountNotAllowed": "the partition does not admit the account",
@@ -47,10 +47,10 @@ HOPELESS = frozenset({"DependencyNeverSatisfied"})
 # It will not, unless an administrator changes the partition or the nodes.
 NEVER = frozenset({"BadConstraints", "PartitionTimeLimit"})
 WORDING = Wording(
-    permanent=words(
+    permanent=any_of(
         r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing|PerJob)\w*", "node configuration is not available"
     ),
-    limit=words(
+    limit=any_of(
         r"(?:QOS|Assoc)\w*(?:Submit|Jobs)\w*",
         "violates accounting/QOS policy",
         "QOS usage threshold",
@@ -65,7 +65,7 @@ WORDING = Wording(
         "partition (?:configuration )?not available",
         "partition .*(?:down|inactive|drain)",
     ),
-    transient=words(
+    transient=any_of(
         "unable to contact slurm",
         "slurm temporarily unable",
         "zero bytes were transmitted",
@@ -93,9 +93,9 @@ WORDING = Wording(
         "connect failure",
         "lost, unable to",
     ),
-    memory=words("exceeded (?:job )?memory limit"),
-    gone=words("invalid job id", "already completing or completed", "no active jobs match"),
-    account=words(
+    memory=any_of("exceeded (?:job )?memory limit"),
+    gone=any_of("invalid job id", "already completing or completed", "no active jobs match"),
+    account=any_of(
         "invalid account",
         "unknown association",
         "(?:account|group) not permitted to use this partition",
@@ -106,7 +106,7 @@ WORDING = Wording(
 _LIMIT = re.compile(r"(QOS|Assoc)\w+")
 
 
-def in_words(reason: str) -> str | None:
+def explain_reason(reason: str) -> str | None:
     """The reason that squeue gives, in words and in SLURM's own; None: there is none."""
     code = reason.strip()
     if code in ("", "None", "(null)"):

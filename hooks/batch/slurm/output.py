@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lading.hooks.batch.slurm.messages import HOPELESS, NEVER, in_words
+from lading.hooks.batch.slurm.messages import HOPELESS, NEVER, explain_reason
 from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
 SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,MaxRSS,ReqMem,JobName"
@@ -68,7 +68,7 @@ _STATE_WORDS = {
 }
 
 
-def queued(answer: Answer) -> list[NativeJob]:
+def queued(answer: CommandResult) -> list[NativeJob]:
     """The jobs that squeue lists.
 
     :raises CouldNotAsk: there are lines, but none is a job; or squeue does not know whose jobs it was asked for
@@ -81,7 +81,7 @@ def queued(answer: Answer) -> list[NativeJob]:
         if match := _SQUEUE.fullmatch(line):
             word, nodes, reason, name = match.groups()[4:]
             id, indices = _elements(match.groups()[:4], cluster)
-            words, exit_code = in_words(reason), 0 if word == "COMPLETED" else None
+            words, exit_code = explain_reason(reason), 0 if word == "COMPLETED" else None
             for index in indices:
                 job = _job(id, index, word, nodes, name, words, exit_code)
                 if job.state == "pending":
@@ -93,7 +93,7 @@ def queued(answer: Answer) -> list[NativeJob]:
     return _those(jobs, answer, bool(cluster))
 
 
-def wholly_told(answer: Answer, ids: Iterable[str]) -> list[str]:
+def wholly_told(answer: CommandResult, ids: Iterable[str]) -> list[str]:
     """Those of the ids of which squeue knows no more than it lists: not those in rows that are cut, nor those of
     clusters that have not answered.
     """
@@ -111,7 +111,7 @@ def wholly_told(answer: Answer, ids: Iterable[str]) -> list[str]:
     return [id for id in ids if id not in cut and split_cluster(id)[1] in clusters]
 
 
-def accounted(answer: Answer) -> list[NativeJob]:
+def accounted(answer: CommandResult) -> list[NativeJob]:
     """The jobs that sacct lists, each with the cause that one of its steps knows better.
 
     :raises CouldNotAsk: there are lines, but none is a job
@@ -254,7 +254,7 @@ def _take(jobs: dict[Key, NativeJob], job: NativeJob, component: str | None, wor
         jobs[job.id, job.index] = job
 
 
-def _those(jobs: dict[Key, NativeJob], answer: Answer, headed: bool = False) -> list[NativeJob]:
+def _those(jobs: dict[Key, NativeJob], answer: CommandResult, headed: bool = False) -> list[NativeJob]:
     if not jobs and answer.stdout.strip() and not headed:
-        raise CouldNotAsk(f"no line of the answer is a job: {Answer(0, answer.stdout).words}")
+        raise CouldNotAsk(f"no line of the answer is a job: {CommandResult(0, answer.stdout).words}")
     return list(jobs.values())

@@ -18,8 +18,8 @@ from lading.hooks.batch.slurm import output
 from lading.hooks.batch.slurm.messages import WORDING
 from lading.hooks.batch.slurm.options import EXCLUSION, ISOLATION, NO_REQUEUE, SYNONYMS, VARIABLES
 from lading.hooks.batch.slurm.output import by_cluster, clusters, joined, split_cluster, together
-from lading.hooks.batch.system import BatchSystem, MemoryDialect, NativeJob, Profile, Request
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem, MemoryDialect, NativeJob, Profile
+from lading.hooks.ssh.answer import CommandResult
 
 _ON = " on cluster "
 _SUBMITTED = re.compile(rf"(?:Submitted batch job )?(\d+(?:(?:;|{_ON})[\w.-]+)?)")
@@ -40,7 +40,7 @@ class SLURM(BatchSystem):
     survey = surveys.SLURM
     granted_nodes = "${SLURM_JOB_NUM_NODES:?}"
 
-    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+    def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         options: dict[str, Any] = {
             "job-name": request.jobname,
             "partition": request.queue,
@@ -67,7 +67,7 @@ class SLURM(BatchSystem):
     def submit(self, path: str) -> list[str]:
         return ["sbatch", "--parsable", path]
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: CommandResult) -> str:
         # A site's own sbatch in front of the real one may drop --parsable.
         return self.wording.submitted(answer, _SUBMITTED).replace(_ON, ";")
 
@@ -81,11 +81,11 @@ class SLURM(BatchSystem):
         asked = ["-a", "-r", "-t", "all", "-u", user, "-o", output.SQUEUE_FORMAT]
         return together([["squeue", *(clusters(each) or ["-h"]), *asked] for each in by_cluster(ids) or [[]]])
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return output.queued(answer)
 
-    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Collection[str]:
+    def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
         return output.wholly_told(answer, ids)
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
@@ -102,12 +102,12 @@ class SLURM(BatchSystem):
             commands.append(["sacct", *clusters(each), *options])
         return together(commands)
 
-    def accounted(self, answer: Answer) -> list[NativeJob]:
+    def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         return output.accounted(answer)
 
 
-def _layout(request: Request, profile: Profile) -> dict[str, int | str | None]:
+def _layout(request: BatchJobRequest, profile: Profile) -> dict[str, int | str | None]:
     """The options that say how processes lie on nodes."""
     if profile.nodes == "ignore":
         processes = None if request.nodes is None and request.ppn is None else request.processes

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
+from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
 from lading.hooks.cluster.jobs.layout import Task
-from lading.hooks.cluster.jobs.tracker import Submission, Tracked, Tracker
+from lading.hooks.cluster.jobs.tracker import BatchJobTracker, Submission, TrackedBatchJob
 
 
-class Release(Enum):
+class ReleaseState(Enum):
     """How far an allocation is let go."""
 
     NONE = 0
@@ -37,21 +37,21 @@ class Allocation:
     """
 
     folder: AllocationFolder
-    terms: Terms
-    batch: Tracked
+    terms: AllocationTerms
+    batch: TrackedBatchJob
     ends_at: float | None = None
     clock_ahead: float = 0.0
     worked: bool = False
     closed: bool = False
-    release: Release = Release.NONE
+    release: ReleaseState = ReleaseState.NONE
     end: tuple[str | None, str] | None = None
     rest: int = 0
 
     @classmethod
-    def of(cls, folder: AllocationFolder, terms: Terms, id: str | None = None) -> Allocation:
+    def of(cls, folder: AllocationFolder, terms: AllocationTerms, id: str | None = None) -> Allocation:
         """An allocation that is asked for now, or was by an earlier controller."""
         submission = Submission(folder.name, [], id, time.monotonic())
-        return cls(folder, terms, Tracked(Task(folder.name), submission=submission))
+        return cls(folder, terms, TrackedBatchJob(Task(folder.name), submission=submission))
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class Allocation:
 
 
 @dataclass(slots=True)
-class Fleet:
+class AllocationFleet:
     """The allocations by name, and which of them jobs were given to.
 
     :param given: the name of the allocation of a job, by token, also before it is in its inbox
@@ -92,17 +92,17 @@ class Fleet:
     :param doubtful: the jobs of which it is not known whether they arrived in their inbox
     """
 
-    tracker: Tracker
+    tracker: BatchJobTracker
     allocations: dict[str, Allocation] = field(default_factory=dict)
     given: dict[str, str] = field(default_factory=dict)
     placed_at: dict[str, float] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
 
-    def of(self, job: Tracked) -> Allocation | None:
+    def of(self, job: TrackedBatchJob) -> Allocation | None:
         """The allocation that a job was given to."""
         return self.allocations.get(job.submission.name) if job.submission is not None else None
 
-    def jobs(self) -> Iterator[tuple[Allocation, Tracked]]:
+    def jobs(self) -> Iterator[tuple[Allocation, TrackedBatchJob]]:
         """The jobs in allocations whose end was not told."""
         for job in list(self.tracker.live()):
             if (allocation := self.of(job)) is not None:
@@ -118,7 +118,7 @@ class Fleet:
                 known.setdefault(job.submission.name, set()).add(token)
         return known
 
-    def place(self, job: Tracked, allocation: Allocation) -> None:
+    def place(self, job: TrackedBatchJob, allocation: Allocation) -> None:
         """A job is put into an inbox."""
         job.submission = allocation.submission
         self.placed_at[job.token] = time.monotonic()

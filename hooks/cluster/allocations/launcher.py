@@ -13,18 +13,18 @@ from dataclasses import replace
 from lading.hooks.batch.submit_limits import BackPressure
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.allocations import script as allocation_script
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
+from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.jobs import remote_steps as cluster_steps
-from lading.hooks.cluster.jobs.context import Context
+from lading.hooks.cluster.jobs.context import ClusterContext
 from lading.hooks.cluster.jobs.submitter import SUBMISSION_TIMEOUT, Submitter
-from lading.hooks.cluster.jobs.tracker import Tracked
+from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.site import Order
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Put, Step
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import Put, RemoteStep
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.reasons import Reason, because
@@ -42,7 +42,7 @@ class AllocationLauncher(Submitter):
     :param fleet: the allocations
     """
 
-    def __init__(self, context: Context, api: str, fleet: Fleet) -> None:
+    def __init__(self, context: ClusterContext, api: str, fleet: AllocationFleet) -> None:
         super().__init__(context, api)
         self.fleet = fleet
         self.most = allocation_script.market(self.config)
@@ -123,7 +123,7 @@ class AllocationLauncher(Submitter):
             self.take(renewed.values())
             raise
         launched = self._launched()
-        drained = [each for each in self.fleet.allocations.values() if each.release is Release.WANTED]
+        drained = [each for each in self.fleet.allocations.values() if each.release is ReleaseState.WANTED]
         if renewed or placed or launched or drained or self._holds:
             try:
                 self._exchange(transport, renewed, placed, launched, drained)
@@ -163,13 +163,13 @@ class AllocationLauncher(Submitter):
                 placed[job.token] = allocation.name
         return placed
 
-    def _allocation(self, job: Tracked) -> Allocation | None:
+    def _allocation(self, job: TrackedBatchJob) -> Allocation | None:
         """The allocation that a job was given to, if that takes jobs."""
         allocation = self.fleet.allocations.get(self.fleet.given.get(job.token, ""))
-        takes = allocation is not None and allocation.is_up and allocation.release is Release.NONE
+        takes = allocation is not None and allocation.is_up and allocation.release is ReleaseState.NONE
         return allocation if takes else None
 
-    def give_back_job(self, job: Tracked, reason: Reason) -> None:
+    def give_back_job(self, job: TrackedBatchJob, reason: Reason) -> None:
         """A job is in no inbox, and will not be: it waits again."""
         name = self.fleet.given.get(job.token) or (job.submission.name if job.submission is not None else "")
         self.fleet.forget([job.token])
@@ -222,20 +222,20 @@ class AllocationLauncher(Submitter):
                 order, allocation = self._orders.pop(name, None), self.fleet.allocations.get(name)
             if order is not None:
                 self.event_buffer.tell({"event": "released", "token": name, "at": time.time(), "message": words})
-            if allocation is not None and allocation.release is Release.NONE and not allocation.over:
+            if allocation is not None and allocation.release is ReleaseState.NONE and not allocation.over:
                 log.info("allocation %s is let go: %s", name, words)
                 self.let_go(allocation)
 
     def let_go(self, allocation: Allocation) -> None:
         """Let an allocation end when its running jobs have, at once when it waits in its queue."""
-        allocation.release = Release.WANTED if allocation.is_up else Release.TOLD
+        allocation.release = ReleaseState.WANTED if allocation.is_up else ReleaseState.TOLD
         if not allocation.is_up:
             self.tracker.cancel_natively(allocation.batch, self.system)
 
     def _unexplained(self) -> str | None:
         """The allocation that has ended before it began, as long as it is being looked into."""
         for each in list(self.fleet.allocations.values()):
-            is_explained = each.over or each.release is Release.TOLD
+            is_explained = each.over or each.release is ReleaseState.TOLD
             if each.batch.gone_since is not None and each.ends_at is None and not is_explained:
                 return f"allocation {each.name} has ended before it could run a job"
         return None
@@ -265,7 +265,7 @@ class AllocationLauncher(Submitter):
         for allocation, script in launched:
             files[f"{allocation.folder.relative}/terms.json"] = allocation.terms.to_json().encode()
             files[f"{allocation.folder.relative}/script"] = script.encode()
-        steps: list[Step] = [Put(self.folder.root, files), allocation_steps.place([given, again], self.folder)]
+        steps: list[RemoteStep] = [Put(self.folder.root, files), allocation_steps.place([given, again], self.folder)]
         for allocation, _ in launched:
             command = self.system.submit(f"{allocation.folder.root}/script")
             steps.append(cluster_steps.submit_in(allocation.folder.root, command))
@@ -275,7 +275,7 @@ class AllocationLauncher(Submitter):
         for (allocation, _), answer in zip(launched, answers, strict=True):
             self._read_launch(allocation, answer)
         for each in drained if put.status == 0 else ():
-            each.release = Release.TOLD
+            each.release = ReleaseState.TOLD
         self._read_placed(placed, put, moved)
 
     def _packed(self, envelope: Envelope, allocation: Allocation) -> bytes:
@@ -287,7 +287,7 @@ class AllocationLauncher(Submitter):
         sent = replace(envelope, resources=need(envelope.waiting(), node).resources)
         return sent.by_clock(allocation.clock_ahead).to_json().encode()
 
-    def _read_placed(self, placed: dict[str, str], put: Answer, moved: Answer) -> None:
+    def _read_placed(self, placed: dict[str, str], put: CommandResult, moved: CommandResult) -> None:
         refused = frozenset(placed) if put.status else allocation_steps.refused(moved)
         if put.status is None or refused is None:
             return  # they are looked for before anything else is done about them
@@ -299,7 +299,7 @@ class AllocationLauncher(Submitter):
         if put.status:
             raise TransportError(f"jobs could not be written to {self.folder.root}: {put.words}")
 
-    def _read_launch(self, allocation: Allocation, answer: Answer) -> None:
+    def _read_launch(self, allocation: Allocation, answer: CommandResult) -> None:
         submission = allocation.submission
         refusal = self._refusal(submission, answer, "allocation", allocation.terms.kind)
         queue = allocation_script.queue(allocation.terms)

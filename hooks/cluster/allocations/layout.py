@@ -26,7 +26,7 @@ SECONDS_BETWEEN_WORDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AllocationTerms:
     """What an allocation is for, in ``terms.json``: written before it is submitted, read by its agent.
 
     :param capacity: what its jobs can use together
@@ -53,7 +53,7 @@ class Terms:
         return json.dumps(asdict(self)) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Terms:
+    def from_json(cls, text: str) -> AllocationTerms:
         """:raises ValueError: the text is damaged"""
         # A node that only names its folder need not know how they look.
         from lading.hooks.files.written import checked, parsed

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lading.hooks.cluster.allocations import remote_steps
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
+from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.allocations.layout import AllocationFolder
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
@@ -24,12 +24,12 @@ from lading.hooks.cluster.allocations.seen import seen
 from lading.hooks.cluster.allocations.states import AllocationStates
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.layout import Task
-from lading.hooks.cluster.jobs.look import Look
-from lading.hooks.cluster.jobs.poller import Poller
-from lading.hooks.cluster.jobs.tracker import Tracked
+from lading.hooks.cluster.jobs.look import ClusterLook
+from lading.hooks.cluster.jobs.poller import ClusterPoller
+from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.site import Seen
 from lading.hooks.spool import events
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put
 from lading.hooks.ssh.tails import Parts
 from lading.scheduling.reasons import because
@@ -43,7 +43,7 @@ MOST_REMOVALS = 5
 
 
 @dataclass(slots=True, kw_only=True)
-class _Look(Look):
+class _Look(ClusterLook):
     """One look at the cluster.
 
     :param back: the jobs to be taken out of inboxes: the allocation of each, by token
@@ -52,16 +52,16 @@ class _Look(Look):
     """
 
     back: dict[str, str]
-    gone: dict[str, list[Tracked]]
+    gone: dict[str, list[TrackedBatchJob]]
     new: list[Allocation]
     remains: Parts | None = None
 
 
-class AllocationMode(Poller):
+class AllocationMode(ClusterPoller):
     """The state of a site of allocations."""
 
     def _set_up(self, api: str) -> None:
-        self.fleet = Fleet(self.tracker)
+        self.fleet = AllocationFleet(self.tracker)
         self.submitter: AllocationLauncher = AllocationLauncher(self.context, api, self.fleet)
         self.states = AllocationStates(self.context, self.fleet, self.submitter.drop)
         self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
@@ -89,7 +89,7 @@ class AllocationMode(Poller):
             {token: words for token, words in messages.items() if token not in self.recall.asked}
         )
 
-    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+    def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
         return [(each.batch, each.folder.output) for each in list(self.fleet.allocations.values())]
 
     def withdraw_waiting(self) -> None:
@@ -98,7 +98,7 @@ class AllocationMode(Poller):
         for job in list(self.tracker.waiting()):
             self.submitter.give_back_job(job, because("stopped"))
         for allocation in list(self.fleet.allocations.values()):
-            if not (allocation.over or allocation.release is Release.TOLD):
+            if not (allocation.over or allocation.release is ReleaseState.TOLD):
                 self.submitter.let_go(allocation)
         self.interval.at_once()
 
@@ -127,7 +127,7 @@ class AllocationMode(Poller):
             with self.tracker.lock:
                 for token in (*found.waiting, *found.begun):
                     task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
-                    job = Tracked(task, started=token in found.begun)
+                    job = TrackedBatchJob(task, started=token in found.begun)
                     self.tracker.jobs.setdefault(token, job)
                     self.fleet.given[token] = found.name
                     self.fleet.place(self.tracker.jobs[token], allocation)
@@ -202,7 +202,7 @@ class AllocationMode(Poller):
 
     # -- what the answers say
 
-    def _events(self, look: _Look, answers: Mapping[str, Answer]) -> dict[str, dict[str, bytes]]:
+    def _events(self, look: _Look, answers: Mapping[str, CommandResult]) -> dict[str, dict[str, bytes]]:
         """The files of events of each allocation, by their names in the cluster's folder."""
         found = {}
         for key, step in look.steps.items():
@@ -222,7 +222,7 @@ class AllocationMode(Poller):
             self._cancelled.pop(token, None)
             self._paths.pop(token, None)
 
-    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+    def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
         self.interval.changed()
         if job.ended:
             self.event_buffer.drop(file)
@@ -243,11 +243,11 @@ class AllocationMode(Poller):
             job.own, job.own_file = event, file
             job.gone_since = job.gone_since or time.monotonic()
 
-    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+    def _whereabouts(self, job: TrackedBatchJob) -> dict[str, str]:
         allocation = self.fleet.of(job)
         return allocation.batch.whereabouts(self.system) if allocation is not None else {}
 
-    def _let_wait(self, job: Tracked) -> None:
+    def _let_wait(self, job: TrackedBatchJob) -> None:
         """A job is in no inbox any more."""
         if job.token in self._cancelled:
             self._conclude(job, end_event.for_it(job.token, "cancelled", self._cancelled[job.token]), None)
@@ -284,7 +284,7 @@ class AllocationMode(Poller):
         try:
             (put,) = self.transport.exchange([Put(self.folder.root, files)])
         except OSError:
-            put = Answer(None)
+            put = CommandResult(None)
         self.interval.soon()
         for path in files:
             token = path.rpartition("/")[2]
@@ -297,7 +297,7 @@ class AllocationMode(Poller):
         if put.status != 0:
             raise TransportError(f"jobs could not be cancelled: {put.words}")
 
-    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+    def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None and not allocation.worked and file is not None:
             allocation.worked = True
             self.submitter.has_worked()

@@ -11,14 +11,14 @@ from typing import Any
 from lading.hooks.batch.outcome import Evidence, decide, is_unclear
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.cluster.allocations.allocation import Allocation, Release
+from lading.hooks.cluster.allocations.allocation import Allocation, ReleaseState
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.cluster.jobs import end_event
 from lading.hooks.cluster.jobs.context import ClusterPart
 from lading.hooks.cluster.jobs.post_mortem import TAIL_BYTES
-from lading.hooks.cluster.jobs.tracker import Tracked
+from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.spool import events
-from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.tails import FilePart, Parts
 
 log = logging.getLogger(__name__)
 
@@ -36,24 +36,24 @@ class AllocationPostMortem(ClusterPart):
     def __init__(
         self,
         submitter: AllocationLauncher,
-        conclude: Callable[[Tracked, dict[str, Any], str | None], None],
+        conclude: Callable[[TrackedBatchJob, dict[str, Any], str | None], None],
     ) -> None:
         super().__init__(submitter.context)
         self.submitter, self.fleet = submitter, submitter.fleet
         self.conclude = conclude
 
-    def gone(self) -> dict[str, list[Tracked]]:
+    def gone(self) -> dict[str, list[TrackedBatchJob]]:
         """The allocations that may have ended, each with the jobs that had begun in it and whose end was not told."""
         allocations = self.fleet.allocations.values()
         return {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
 
-    def question(self, gone: Mapping[str, Sequence[Tracked]]) -> Parts:
+    def question(self, gone: Mapping[str, Sequence[TrackedBatchJob]]) -> Parts:
         """What allocations that have gone have printed, and what their jobs have left."""
         return Parts(list(self._remains(gone)), 2**16)
 
     def judge(
         self,
-        gone: Mapping[str, Sequence[Tracked]],
+        gone: Mapping[str, Sequence[TrackedBatchJob]],
         contents: Sequence[bytes | None],
         accounts: Statuses,
         known: Statuses,
@@ -82,17 +82,17 @@ class AllocationPostMortem(ClusterPart):
             if (native is not None and native.succeeded) or decide(self._facts(native, None, seconds)) is not None:
                 self._end(allocation, native, output)
 
-    def _remains(self, gone: Mapping[str, Sequence[Tracked]]) -> Iterable[Part]:
+    def _remains(self, gone: Mapping[str, Sequence[TrackedBatchJob]]) -> Iterable[FilePart]:
         for name, jobs in gone.items():
             folder = self.fleet.allocations[name].folder
-            yield Part(folder.output, -TAIL_BYTES)
+            yield FilePart(folder.output, -TAIL_BYTES)
             for job in jobs:
-                yield Part(f"{folder.spool}/jobs/{job.token}/exit.json")
-                yield Part(f"{folder.spool}/jobs/{job.token}/cause.json")
+                yield FilePart(f"{folder.spool}/jobs/{job.token}/exit.json")
+                yield FilePart(f"{folder.spool}/jobs/{job.token}/cause.json")
 
     def _judge_job(
         self,
-        job: Tracked,
+        job: TrackedBatchJob,
         allocation: Allocation,
         native: NativeJob | None,
         gone: float,
@@ -127,7 +127,7 @@ class AllocationPostMortem(ClusterPart):
         if cause == "node_failure":
             self.nodes.failed(allocation.batch.node, end_event.WORDS[cause])
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
-        if failed and not (allocation.worked or allocation.release is Release.TOLD):
+        if failed and not (allocation.worked or allocation.release is ReleaseState.TOLD):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
             event = end_event.judged(allocation.name, Evidence(native=native), None, output, started=False)
@@ -147,19 +147,19 @@ class AllocationPostMortem(ClusterPart):
                 if now - job.gone_since > self.config.absence_deadline:
                     self._conclude_now(job, None)
 
-    def _conclude_now(self, job: Tracked, native: NativeJob | None) -> None:
+    def _conclude_now(self, job: TrackedBatchJob, native: NativeJob | None) -> None:
         """Tell the end of a job of which nothing more can be known."""
         facts = Evidence(native=native, cancelled=job.cancelled_at is not None)
         event = end_event.judged(job.token, facts, job.own, started=job.started)
         assert event is not None
         self.conclude(job, event, job.own_file)
 
-    def _begun(self, allocation: Allocation) -> list[Tracked]:
+    def _begun(self, allocation: Allocation) -> list[TrackedBatchJob]:
         jobs = [job for each, job in self.fleet.jobs() if each is allocation and job.started]
         return jobs[:MOST_VERDICTS]
 
 
-def _native(batch: Tracked, accounts: Statuses) -> NativeJob | None:
+def _native(batch: TrackedBatchJob, accounts: Statuses) -> NativeJob | None:
     """What is known of a batch job that has gone, from the batch system or from its accounting."""
     account = batch.found_in(accounts)
     return account if account is not None and is_unclear(batch.native) else batch.end_seen

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from lading.hooks.cluster.allocations import remote_steps
-from lading.hooks.cluster.allocations.allocation import Fleet
+from lading.hooks.cluster.allocations.allocation import AllocationFleet
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED
-from lading.hooks.cluster.jobs.tracker import Tracked
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
+from lading.hooks.ssh.answer import CommandResult
 
 # In one look so many jobs are taken out of inboxes.
 MOST_TAKEN_BACK = 1000
@@ -21,7 +21,7 @@ class Recall:
     :param let_wait: is told of each job that is in no inbox any more
     """
 
-    def __init__(self, fleet: Fleet, let_wait: Callable[[Tracked], None]) -> None:
+    def __init__(self, fleet: AllocationFleet, let_wait: Callable[[TrackedBatchJob], None]) -> None:
         self.fleet = fleet
         self.let_wait = let_wait
         self.asked: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Recall:
             back |= self.asked
         return dict(list(back.items())[:MOST_TAKEN_BACK])
 
-    def read(self, chosen: Mapping[str, str], gone: Mapping[str, object], answer: Answer | None) -> None:
+    def read(self, chosen: Mapping[str, str], gone: Mapping[str, object], answer: CommandResult | None) -> None:
         """See which of the chosen jobs are in no inbox any more.
 
         :param gone: the allocations that may have ended

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lading.hooks.cluster.allocations.layout import Claim, Terms
+from lading.hooks.cluster.allocations.layout import AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.remote_steps import own
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import events
 from lading.hooks.spool.remote import fates
 from lading.hooks.spool.tokens import TOKEN, checked
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import GetAll, Run
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import GetAll, RunCommand
 
 # Envelopes lie here on their way into the inboxes; what a controller has left there nobody has been given.
 GIVEN, RENEWED = "given-", "renewed-"
@@ -37,7 +37,7 @@ class Events(GetAll):
 
 
 @dataclass(slots=True)
-class Found:
+class ListedAllocation:
     """An allocation as it lies on the cluster.
 
     :param terms: None: they cannot be read
@@ -47,7 +47,7 @@ class Found:
     """
 
     name: str
-    terms: Terms | None = None
+    terms: AllocationTerms | None = None
     answer: str | None = None
     waiting: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
@@ -65,17 +65,17 @@ class Left:
     user: str
     log_paths: dict[str, str] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
-    allocations: dict[str, Found] = field(default_factory=dict)
+    allocations: dict[str, ListedAllocation] = field(default_factory=dict)
     claims: dict[str, Claim] = field(default_factory=dict)
 
 
-def load(folder: ClusterFolder, owner: Owner | None = None) -> Run:
+def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     """Make the folders where they are missing, and tell what is in them; agents that were to drain take jobs again.
 
     :param owner: whose the folder is to be; None: anybody's
     """
     root = shlex.quote(folder.root)
-    return Run(
+    return RunCommand(
         f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
         f"{own(owner)}mkdir -p allocations claims logs incoming || exit\n"
         f"rm -rf incoming/{GIVEN}* incoming/{RENEWED}*\n"
@@ -95,7 +95,7 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> Run:
     )
 
 
-def loaded(answer: Answer) -> Left:
+def loaded(answer: CommandResult) -> Left:
     """What that says.
 
     :raises TransportError: the folders could not be made, or the answer is cut
@@ -104,11 +104,11 @@ def loaded(answer: Answer) -> Left:
     if not lines or not lines[0].startswith("user\t"):
         raise TransportError(f"work_dir cannot be used: {answer.words}")
     left = Left(lines[0].partition("\t")[2].strip())
-    found = Found("")
+    found = ListedAllocation("")
     for line in lines[1:]:
         key, _, value = line.partition("\t")
         if key == "allocation":
-            found = Found(_last(value))
+            found = ListedAllocation(_last(value))
             if TOKEN.fullmatch(found.name):  # else it is nothing that a controller has made
                 left.allocations[found.name] = found
         elif key == "terms":
@@ -131,13 +131,13 @@ def loaded(answer: Answer) -> Left:
     return left
 
 
-def place(names: Sequence[str], folder: ClusterFolder) -> Run:
+def place(names: Sequence[str], folder: ClusterFolder) -> RunCommand:
     """Move envelopes into the inboxes of allocations; those that an allocation does not take any more are named.
 
     :param names: what holds them in ``incoming``, for each allocation in a folder of its name; with :data:`RENEWED` in
         front it holds those that only replace others
     """
-    return Run(
+    return RunCommand(
         f"cd -- {shlex.quote(folder.root)}/incoming || exit\n"
         f"for batch in {shlex.join(names)}; do for each in $batch/*/; do name=${{each%/}}; name=${{name##*/}}\n"
         "  inbox=../allocations/$name/spool/inbox\n"
@@ -150,13 +150,13 @@ def place(names: Sequence[str], folder: ClusterFolder) -> Run:
     )
 
 
-def refused(answer: Answer) -> frozenset[str] | None:
+def refused(answer: CommandResult) -> frozenset[str] | None:
     """The tokens that were not placed; None: that is not known."""
     lines = _whole(answer)
     return None if lines is None else frozenset(_last(line).removesuffix(".json") for line in lines)
 
 
-def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolder) -> Run:
+def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolder) -> RunCommand:
     """Take jobs out of inboxes again; tell of each whether it is out, or has begun, or is not there.
 
     The claim of an allocation that has not begun the job all the same goes with it: the next one could not begin it.
@@ -166,7 +166,7 @@ def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolde
     """
     words = " ".join(f"{checked(name)}/{checked(token)}" for token, name in jobs.items())
     ended = "|".join(checked(name) for name in over) or "-"
-    return Run(
+    return RunCommand(
         f"cd -- {shlex.quote(folder.root)}/allocations || exit\n"
         f"for each in {words}; do name=${{each%/*}} token=${{each#*/}} spool=${{each%/*}}/spool\n"
         f"case $name in {ended}) more=yes;; *) more=;; esac\n"
@@ -179,7 +179,7 @@ def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolde
     )
 
 
-def taken_back(answer: Answer) -> dict[str, str]:
+def taken_back(answer: CommandResult) -> dict[str, str]:
     """By token, ``removed``, ``begun`` or ``absent``; empty where that is not known."""
     return fates(_whole(answer) or [])
 
@@ -189,7 +189,7 @@ def read_up(content: bytes | None) -> dict[str, Any] | None:
     return events.remains(events.UpFile, content)
 
 
-def _whole(answer: Answer) -> list[str] | None:
+def _whole(answer: CommandResult) -> list[str] | None:
     """The lines of an answer before its last one; None: it is cut."""
     lines = [line for line in answer.lines if line]
     return lines[:-1] if answer.status == 0 and lines[-1:] == [END] else None
@@ -213,8 +213,8 @@ def _last(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def _terms(line: str) -> Terms | None:
+def _terms(line: str) -> AllocationTerms | None:
     try:
-        return Terms.from_json(line)
+        return AllocationTerms.from_json(line)
     except ValueError:
         return None

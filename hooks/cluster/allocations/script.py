@@ -7,9 +7,9 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from lading.hooks.cluster.allocations.layout import AllocationFolder, Terms
+from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.job_script import SHOWN_NAME, TIME_TO_REPORT, ScriptWriter, Shape
+from lading.hooks.cluster.jobs.job_script import SHOWN_NAME, TIME_TO_REPORT, ArrayShape, ScriptWriter
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.provisioning import Launch, decide
@@ -41,10 +41,10 @@ def reserve(config: ClusterConfig) -> int:
     return config.kill_grace + TIME_TO_REPORT
 
 
-def terms(launch: Launch, config: ClusterConfig) -> Terms:
+def terms(launch: Launch, config: ClusterConfig) -> AllocationTerms:
     """What the agent of an allocation is told."""
     unlimited = market(config).unlimited
-    return Terms(
+    return AllocationTerms(
         launch.capacity,
         launch.seconds,
         unlimited,
@@ -56,7 +56,7 @@ def terms(launch: Launch, config: ClusterConfig) -> Terms:
     )
 
 
-def queue(terms: Terms) -> str | None:
+def queue(terms: AllocationTerms) -> str | None:
     """The queue of an allocation; None: that of the site."""
     found: str | None = json.loads(terms.kind)[0]
     return found
@@ -65,14 +65,14 @@ def queue(terms: Terms) -> str | None:
 class AllocationWriter(ScriptWriter):
     """Writes the scripts of a site's allocations."""
 
-    def allocation(self, folder: AllocationFolder, terms: Terms, excluded: Sequence[str] = ()) -> str:
+    def allocation(self, folder: AllocationFolder, terms: AllocationTerms, excluded: Sequence[str] = ()) -> str:
         """The script of an allocation.
 
         :param excluded: the nodes on which it shall not run
         """
         _, native = json.loads(terms.kind)
         capacity = terms.capacity
-        shape = Shape(
+        shape = ArrayShape(
             Layout(threads=max(1, math.ceil(capacity.cpus))),
             capacity.memory + self.config.memory_overhead,
             math.ceil(capacity.gpus),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
+from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.site import LocationState, Order, Seen
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 
-def seen(fleet: Fleet, launcher: AllocationLauncher) -> list[Seen]:
+def seen(fleet: AllocationFleet, launcher: AllocationLauncher) -> list[Seen]:
     """The allocations that were asked for and are not forgotten, and those that are about to be."""
     with fleet.tracker.lock:  # an order becomes an allocation under the same
         known, allocations, orders = fleet.known(), list(fleet.allocations.values()), launcher.ordered()
@@ -42,7 +42,7 @@ def ordered(order: Order, held: str | None) -> Seen:
 
 def state(allocation: Allocation) -> LocationState:
     """What an allocation can do now."""
-    if allocation.release is not Release.NONE:
+    if allocation.release is not ReleaseState.NONE:
         return LocationState.DRAINING
     if allocation.is_pending:
         return LocationState.BOOTING

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
-from lading.hooks.cluster.allocations.allocation import Allocation, Fleet, Release
+from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
 from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_WORDS
-from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.answer import CommandResult
+from lading.hooks.ssh.tails import FilePart, Parts
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,9 @@ class AllocationStates(ClusterPart):
     :param drop: forgets an allocation that was never there, with the cause and the words of that
     """
 
-    def __init__(self, context: Context, fleet: Fleet, drop: Callable[[Allocation, str | None, str], None]) -> None:
+    def __init__(
+        self, context: ClusterContext, fleet: AllocationFleet, drop: Callable[[Allocation, str | None, str], None]
+    ) -> None:
         super().__init__(context)
         self.fleet = fleet
         self.drop = drop
@@ -50,9 +52,9 @@ class AllocationStates(ClusterPart):
 
     def ups(self, allocations: Sequence[Allocation]) -> Parts:
         """The question whether agents have begun."""
-        return Parts([Part(each.folder.up) for each in allocations])
+        return Parts([FilePart(each.folder.up) for each in allocations])
 
-    def read_ups(self, allocations: Sequence[Allocation], answer: Answer) -> None:
+    def read_ups(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
         """Take in which agents have begun, and how long they say that they go on.
 
         :param answer: to :meth:`ups`
@@ -80,6 +82,6 @@ class AllocationStates(ClusterPart):
         native = batch.given_up(native, asked_at, self.config.never_deadline)
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
-        unwanted = allocation.release is Release.TOLD and allocation.ends_at is None and batch.gone_since is None
+        unwanted = allocation.release is ReleaseState.TOLD and allocation.ends_at is None and batch.gone_since is None
         if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled in vain
             self.fleet.tracker.press(batch, self.system)

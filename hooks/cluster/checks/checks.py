@@ -19,8 +19,8 @@ from lading.hooks.cluster.jobs.remote_steps import look_at_owner
 from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, format_bytes
 from lading.hooks.files.owner import Owner
 from lading.hooks.site import Check
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import Transport
 
 # A large Airflow on a slow file server is imported within this, seconds.
@@ -43,10 +43,12 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
     """
     user, folder, owned, python = transport.exchange(
         [
-            Run("id -un"),
-            Run(f"umask 077; mkdir -p -- {shlex.quote(config.work_dir)} && [ -w {shlex.quote(config.work_dir)} ]"),
+            RunCommand("id -un"),
+            RunCommand(
+                f"umask 077; mkdir -p -- {shlex.quote(config.work_dir)} && [ -w {shlex.quote(config.work_dir)} ]"
+            ),
             look_at_owner(ClusterFolder(config.work_dir), owner),
-            Run([config.python, "-c", VERSIONS], limit=IMPORT_SECONDS),
+            RunCommand([config.python, "-c", VERSIONS], limit=IMPORT_SECONDS),
         ],
         timeout=IMPORT_SECONDS,
     )
@@ -59,7 +61,7 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
     survey, memory = system.survey, system.memory_unit
     steps = {"status": query.command} | ({"nodes": survey.command} if survey is not None else {})
     steps |= {"memory": memory.command} if memory is not None else {}
-    answers = dict(zip(steps, transport.exchange([Run(each) for each in steps.values()]), strict=True))
+    answers = dict(zip(steps, transport.exchange([RunCommand(each) for each in steps.values()]), strict=True))
     yield _tools(query, answers["status"])
     if survey is not None:
         yield from nodes.checks(config, system, answers["nodes"])
@@ -80,7 +82,7 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
         yield from _bundles(config)
 
 
-def _tools(query: StatusQuery, answer: Answer) -> Check:
+def _tools(query: StatusQuery, answer: CommandResult) -> Check:
     system = query.system
     try:
         jobs = query.read(answer).jobs
@@ -91,7 +93,7 @@ def _tools(query: StatusQuery, answer: Answer) -> Check:
     return Check("batch system", True, f"{system.name} answers; {living} jobs of this user wait or run")
 
 
-def _python(config: ClusterConfig, answer: Answer) -> Check:
+def _python(config: ClusterConfig, answer: CommandResult) -> Check:
     if answer.status != 0:
         words = f"{config.python} has no Lading or no Task SDK: {answer.words}; install them there (docs/clusters.md)"
         return Check("python", False, f'{words}, or name another one: python = "/apps/airflow/bin/python"')
@@ -133,7 +135,7 @@ def _api_answer(config: ClusterConfig, transport: Transport, api: str, folder: C
     option = f"export {address.OPTION}=api_url"
     script = "\n".join(["cd /", *api_environment(config, folder, api), option, f"exec {command}"])
     # On standard input, for `setup` may hold what others must not see among the processes.
-    run = Run([SHELL, "-c", 'eval "$(cat)"'], stdin=script.encode(), limit=IMPORT_SECONDS)
+    run = RunCommand([SHELL, "-c", 'eval "$(cat)"'], stdin=script.encode(), limit=IMPORT_SECONDS)
     (answer,) = transport.exchange([run], timeout=IMPORT_SECONDS)
     if answer.status == 0 and way and answer.stdout.split()[-1:] == ["all"]:
         return Check("api", True, f"Airflow's API at {api} answers the login node{way}; {_EXPOSED}", warns=True)

@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 from lading.hooks.cluster.checks.early_request import MARK
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.tracker import Tracked
+from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.scheduling.text.units import format_time
 
 MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class TrialSighting:
     """A batch job of a trial as this side sees it.
 
     :param id: its native id; None: the batch system has not taken it
     :param output: what it has printed into ``work_dir``; None: no file of it is there
     """
 
-    job: Tracked
+    job: TrackedBatchJob
     id: str | None
     output: str | None
 
 
-def explain(config: ClusterConfig, seen: Sequence[Sighting], words: str | None, timeout: float) -> str:
+def explain(config: ClusterConfig, seen: Sequence[TrialSighting], words: str | None, timeout: float) -> str:
     """Why the trial jobs have failed, or have not ended.
 
     :param words: how one has failed; None: the time is over
@@ -53,16 +53,16 @@ def _shared(config: ClusterConfig) -> str:
     )
 
 
-def _name(each: Sighting) -> str:
+def _name(each: TrialSighting) -> str:
     where = f" on {each.job.node}" if each.job.node else ""
     return f"batch job {each.id}{where}" if each.id else "a batch job without an id"
 
 
-def _has_ended(each: Sighting) -> bool:
+def _has_ended(each: TrialSighting) -> bool:
     return each.job.native is not None and each.job.native.state == "ended"
 
 
-def _ran_silently(each: Sighting) -> bool:
+def _ran_silently(each: TrialSighting) -> bool:
     """Whether it has run, nothing that it wrote is here, and the batch system names no other cause."""
     job, native = each.job, each.job.native
     if native is None or native.state == "pending" or each.output is not None:
@@ -71,7 +71,7 @@ def _ran_silently(each: Sighting) -> bool:
     return bool(ran) and native.cause in (None, "error")
 
 
-def _state(each: Sighting, known: str = "") -> str:
+def _state(each: TrialSighting, known: str = "") -> str:
     """How it is, with its last words unless they are in what is known already."""
     native = each.job.native
     if native is None:

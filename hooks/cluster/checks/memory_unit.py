@@ -9,13 +9,13 @@ from lading.hooks.batch.memory_unit import MemoryUnit
 from lading.hooks.batch.system import BatchSystem, MemoryDialect
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import Check
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.text.units import format_memory
 
 _WORDS = {"B": "bytes", "K": "KiB", "M": "MiB", "G": "GiB", "T": "TiB"}
 
 
-def checks(config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, answer: Answer) -> Iterator[Check]:
+def checks(config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, answer: CommandResult) -> Iterator[Check]:
     """What the batch system says of it; nothing where it does not: then the trial job shows it.
 
     :param answer: to the command of the unit
@@ -31,7 +31,7 @@ def checks(config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, answer:
 
 
 def misunderstanding(
-    name: str, config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, script: str, answer: Answer
+    name: str, config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, script: str, answer: CommandResult
 ) -> str | None:
     """What the batch system has taken the memory of a trial job for, if that is something else than was meant.
 

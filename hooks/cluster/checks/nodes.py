@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from lading.hooks.batch.directives import settings
 from lading.hooks.batch.inventory import Inventory, Nodes
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile, Request
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem, CouldNotAsk, Profile
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import Check
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.text.units import format_memory
 
 
-def checks(config: ClusterConfig, system: BatchSystem, answer: Answer) -> Iterator[Check]:
+def checks(config: ClusterConfig, system: BatchSystem, answer: CommandResult) -> Iterator[Check]:
     """The queue and the size of the nodes.
 
     :param answer: to the command of the batch system's survey
@@ -41,7 +41,7 @@ def checks(config: ClusterConfig, system: BatchSystem, answer: Answer) -> Iterat
 
 def queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
     """The queues that a site's table names, in its own key or among the native directives."""
-    (own,) = system.resource_directives(Request(queue="x"), Profile())
+    (own,) = system.resource_directives(BatchJobRequest(queue="x"), Profile())
     setting = _setting(own, system)
     native = [
         str(value)

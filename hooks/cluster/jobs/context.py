@@ -8,13 +8,13 @@ from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.tracker import Tracker
+from lading.hooks.cluster.jobs.tracker import BatchJobTracker
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.poll_interval import PollInterval
 
 
 @dataclass
-class Context:
+class ClusterContext:
     """What is known of a cluster.
 
     :param nodes: those that fail, to which nothing is submitted
@@ -23,7 +23,7 @@ class Context:
     config: ClusterConfig
     system: BatchSystem
     nodes: ExcludedNodes
-    tracker: Tracker = field(default_factory=Tracker)
+    tracker: BatchJobTracker = field(default_factory=BatchJobTracker)
     event_buffer: EventBuffer = field(default_factory=EventBuffer)
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Context:
 class ClusterPart:
     """A part of a cluster's site."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ClusterContext) -> None:
         self.context = context
         self.config, self.system, self.folder = context.config, context.system, context.folder
         self.tracker, self.nodes = context.tracker, context.nodes

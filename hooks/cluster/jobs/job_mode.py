@@ -15,11 +15,11 @@ from lading.hooks.batch import outcome
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
-from lading.hooks.cluster.jobs.look import Look
-from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, Poller
+from lading.hooks.cluster.jobs.look import ClusterLook
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, ClusterPoller
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.jobs.submitter import Submitter
-from lading.hooks.cluster.jobs.tracker import Submission, Tracked
+from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.spool import events, remote
 from lading.hooks.ssh.steps import GetAll, Put
 
@@ -32,7 +32,7 @@ SECONDS_UNTIL_FORCED = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Look(Look):
+class _Look(ClusterLook):
     """One look at the cluster.
 
     :param reading: what reads the events
@@ -40,20 +40,20 @@ class _Look(Look):
     """
 
     reading: GetAll
-    live: list[Tracked]
-    doubtful: list[Tracked]
+    live: list[TrackedBatchJob]
+    doubtful: list[TrackedBatchJob]
 
 
-class JobMode(Poller):
+class JobMode(ClusterPoller):
     """The state of a site of batch jobs."""
 
     def _set_up(self, api: str) -> None:
         self.submitter: Submitter = Submitter(self.context, api)
         self.post_mortem = PostMortem(self.context, self._conclude)
         self._letting_go = False
-        self._said: list[Tracked] = []
+        self._said: list[TrackedBatchJob] = []
 
-    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+    def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
         with self.tracker.lock:
             jobs = [job for job in self.tracker.jobs.values() if job.submission is not None]
         return [(job, self.folder.output(job.submission.name, job.index)) for job in jobs if job.submission]
@@ -67,7 +67,7 @@ class JobMode(Poller):
             if not job.started and (job.native is None or job.native.state == "pending"):
                 self._take_back(job)
 
-    def _take_back(self, job: Tracked) -> None:
+    def _take_back(self, job: TrackedBatchJob) -> None:
         """Let the store give a job again that was submitted and has not begun."""
         self.tracker.cancel_natively(job, self.system)
         job.envelope = None
@@ -123,7 +123,7 @@ class JobMode(Poller):
         super()._forget(tokens, files)
         self.post_mortem.forget(tokens)
 
-    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+    def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
         self.interval.changed()
         if job.ended:
             self.event_buffer.drop(file)
@@ -150,7 +150,7 @@ class JobMode(Poller):
                 assert event is not None
                 self._conclude(job, event, job.own_file)
 
-    def _read_status(self, found: Statuses, live: Sequence[Tracked], asked_at: float) -> None:
+    def _read_status(self, found: Statuses, live: Sequence[TrackedBatchJob], asked_at: float) -> None:
         """Take in what the batch system says now."""
         for submission in {id(job.submission): job.submission for job in live if job.submission}.values():
             if not submission.is_found(found):
@@ -169,7 +169,7 @@ class JobMode(Poller):
             log.warning("submission %s has not arrived, its %d jobs are submitted again", submission.name, len(jobs))
             self.tracker.take_back(submission)
 
-    def _compare(self, job: Tracked, native: NativeJob | None, asked_at: float) -> None:
+    def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
         node, native = job.node, job.given_up(native, asked_at, self.config.never_deadline)
         if job.see(native, asked_at):
             self.interval.changed(asked_at)
@@ -224,7 +224,7 @@ class JobMode(Poller):
                 self.tracker.cancel_natively(job, self.system)
                 self._conclude(job, end_event.for_it(token, "cancelled", words), None)
 
-    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+    def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         if event["cause"] == "node_failure":
             self.nodes.failed(job.node, str(event["message"]))
         elif job.started:

@@ -11,7 +11,7 @@ from lading.hooks.api_tunnel import address
 from lading.hooks.batch import environment
 from lading.hooks.batch.native import SHELL, over, own, refuse
 from lading.hooks.batch.site_config import SiteRules
-from lading.hooks.batch.system import ArrayRange, BatchSystem, Request
+from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
 from lading.hooks.cluster.jobs import trial
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
@@ -25,7 +25,7 @@ TIME_TO_REPORT = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ArrayShape:
     """What tasks have in common that share a job array.
 
     :param layout: its nodes, processes and cpus
@@ -44,12 +44,12 @@ class Shape:
     native: tuple[tuple[str, str | bool], ...] = ()
 
 
-def shape(envelope: Envelope, config: ClusterConfig) -> Shape:
+def shape(envelope: Envelope, config: ClusterConfig) -> ArrayShape:
     """What the batch job of a task asks for."""
     asked = envelope.resources
     seconds = envelope.time_limit or config.time_limit
     memory = max(asked.memory, envelope.memory_limit or 0) + config.memory_overhead
-    return Shape(
+    return ArrayShape(
         envelope.layout or Layout(threads=max(1, math.ceil(asked.cpus))),
         min(memory, max(config.node_memory, asked.memory)),
         math.ceil(asked.gpus),
@@ -84,7 +84,7 @@ class ScriptWriter:
     def folder(self) -> ClusterFolder:
         return ClusterFolder(self.config.work_dir)
 
-    def submission(self, name: str, count: int, shape: Shape, excluded: Sequence[str] = ()) -> str:
+    def submission(self, name: str, count: int, shape: ArrayShape, excluded: Sequence[str] = ()) -> str:
         """The script of a submission.
 
         :param name: of the submission and its batch job
@@ -116,7 +116,7 @@ class ScriptWriter:
         self,
         name: str,
         count: int,
-        shape: Shape,
+        shape: ArrayShape,
         folder: str,
         output: str,
         last: Iterable[str],
@@ -131,7 +131,7 @@ class ScriptWriter:
         system, config = self.system, self.config
         defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
         refuse(dict(shape.native), system, config.profile, SiteRules.of(config))
-        request = Request(
+        request = BatchJobRequest(
             jobname=name,
             queue=shape.queue or config.queue,
             time=shape.time,

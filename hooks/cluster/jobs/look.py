@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.status_query import StatusQuery
-from lading.hooks.cluster.jobs.tracker import Errands, Tracked
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.steps import Step
+from lading.hooks.cluster.jobs.tracker import Errands, TrackedBatchJob
+from lading.hooks.ssh.answer import CommandResult
+from lading.hooks.ssh.steps import RemoteStep
 from lading.hooks.ssh.tails import Parts
 
 
 @dataclass(slots=True, kw_only=True)
-class Look:
+class ClusterLook:
     """What both modes of a site ask and do.
 
     :param errands: what is done there
@@ -32,10 +32,10 @@ class Look:
     errands: Errands
     done: list[str]
     files: list[str]
-    copied: list[Tracked]
+    copied: list[TrackedBatchJob]
     logs: Parts | None = None
     status: StatusQuery | None = None
     cancelled: Mapping[str, Cancellation] = field(default_factory=dict)
-    steps: dict[str, Step] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
+    steps: dict[str, RemoteStep] = field(default_factory=dict)
+    answers: dict[str, CommandResult] = field(default_factory=dict)
     asked_at: float = 0.0

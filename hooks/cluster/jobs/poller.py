@@ -21,21 +21,21 @@ from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, SubmitError
 from lading.hooks.cluster.jobs import remote_steps
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.context import ClusterPart, Context
+from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.jobs.look import Look
+from lading.hooks.cluster.jobs.look import ClusterLook
 from lading.hooks.cluster.jobs.submitter import Submitter
-from lading.hooks.cluster.jobs.tracker import Tracked
+from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
 from lading.hooks.polling.task_logs import TaskLogs
 from lading.hooks.spool import hold
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Remove, Run
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ SECONDS_BETWEEN_SURVEYS = 60.0
 QUESTIONS = frozenset({"cancel", "status", "nodes", "accounting"})
 
 
-class Poller(ClusterPart, ABC):
+class ClusterPoller(ClusterPart, ABC):
     """The state of a site of a cluster. ``round`` belongs to one thread, the rest may be called by another.
 
     :param api: URL at which the nodes reach Airflow's execution API
@@ -68,9 +68,9 @@ class Poller(ClusterPart, ABC):
         api: str,
         logs: LogCopies,
         nodes: ExcludedNodes | None = None,
-        rejected: Rejected | None = None,
+        rejected: RejectedFiles | None = None,
     ) -> None:
-        super().__init__(Context(config, system, nodes or ExcludedNodes(0)))
+        super().__init__(ClusterContext(config, system, nodes or ExcludedNodes(0)))
         self.transport = transport
         self.user: str | None = None
         self.owner: Owner | None = None
@@ -83,7 +83,7 @@ class Poller(ClusterPart, ABC):
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
         self._cancelled_scripts: dict[str, Cancellation] = {}
         self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
-        self.rejected = rejected or Rejected(None)
+        self.rejected = rejected or RejectedFiles(None)
         self.logs = TaskLogs(self.folder.logs, logs)
         self._cancels: dict[str, str] = {}
         self._troubles = Trouble(log)
@@ -93,7 +93,7 @@ class Poller(ClusterPart, ABC):
         """The native id in the answer to a submission of an earlier controller; None: there is none."""
         if answer is not None:
             try:
-                return self.system.submitted(Answer(0, answer))
+                return self.system.submitted(CommandResult(0, answer))
             except SubmitError:
                 log.warning("submission %s: %r has no id in it", name, answer)
         return None
@@ -162,7 +162,7 @@ class Poller(ClusterPart, ABC):
         return self.interval.pause(has_jobs=bool(self.tracker.jobs))
 
     @abstractmethod
-    def batch_jobs(self) -> list[tuple[Tracked, str]]:
+    def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
         """The batch jobs that were asked for and not forgotten, each with the file in which it prints."""
 
     @abstractmethod
@@ -187,7 +187,7 @@ class Poller(ClusterPart, ABC):
         """End the jobs that are to be ended."""
 
     @abstractmethod
-    def _read_event(self, event: dict[str, Any], job: Tracked, file: str | None) -> None:
+    def _read_event(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None) -> None:
         """Take in an event of a job.
 
         :param file: the file of which it is the last one
@@ -200,11 +200,11 @@ class Poller(ClusterPart, ABC):
             job.acknowledged for job in list(self.tracker.jobs.values())
         )
 
-    def _tell(self, event: dict[str, Any], job: Tracked, file: str | None = None) -> None:
+    def _tell(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None = None) -> None:
         """Tell an event of a job, with its batch job and node as far as they are known."""
         self.event_buffer.tell({**event, **self._whereabouts(job)}, file)
 
-    def _conclude(self, job: Tracked, event: dict[str, Any], file: str | None) -> None:
+    def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         """Tell the end of a job; there is room for another.
 
         :param file: in which the event came
@@ -216,7 +216,7 @@ class Poller(ClusterPart, ABC):
         self.interval.at_once()
         self._tell(event, job, file)
 
-    def _whereabouts(self, job: Tracked) -> dict[str, str]:
+    def _whereabouts(self, job: TrackedBatchJob) -> dict[str, str]:
         """The ``native_id`` and the ``node`` of a job, as far as they are known."""
         return job.whereabouts(self.system)
 
@@ -231,7 +231,13 @@ class Poller(ClusterPart, ABC):
             "copied": self._logs_to_copy(),
         }
 
-    def _ask(self, look: Look, removals: Sequence[str], batches: Sequence[Tracked], gone: Sequence[Tracked]) -> None:
+    def _ask(
+        self,
+        look: ClusterLook,
+        removals: Sequence[str],
+        batches: Sequence[TrackedBatchJob],
+        gone: Sequence[TrackedBatchJob],
+    ) -> None:
         """Add what is asked and done in every look, before what jobs have said is read: who ends has said so before.
 
         :param removals: the files that nobody needs any more, relative to the cluster's folder
@@ -244,7 +250,7 @@ class Poller(ClusterPart, ABC):
         if errands.withdrawals:
             steps["withdraw"] = remote_steps.withdraw(self.folder, errands.withdrawals)
         if errands.cancels:
-            steps["cancel"] = Run(self.system.cancel(errands.cancels), limit=QUESTION_LIMIT)
+            steps["cancel"] = RunCommand(self.system.cancel(errands.cancels), limit=QUESTION_LIMIT)
         if self.submitter.bundles is not None:
             with self.tracker.lock:
                 sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
@@ -257,15 +263,15 @@ class Poller(ClusterPart, ABC):
             known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
             look.status = StatusQuery(self.system, self.user, ids, by_name=unsure)
-            steps["status"] = Run(look.status.command, limit=QUESTION_LIMIT)
+            steps["status"] = RunCommand(look.status.command, limit=QUESTION_LIMIT)
         if time.monotonic() - self._notes_read_at >= SECONDS_BETWEEN_SURVEYS:
             steps["cancelled"] = canceller.read_notes(self.folder.root)
         if self.system.survey is not None and time.monotonic() - self._surveyed_at >= SECONDS_BETWEEN_SURVEYS:
-            steps["nodes"] = Run(self.system.survey.command, limit=QUESTION_LIMIT)
+            steps["nodes"] = RunCommand(self.system.survey.command, limit=QUESTION_LIMIT)
         if (accounting := self._accounting(gone)) is not None:
-            steps["accounting"] = Run(accounting, limit=QUESTION_LIMIT)
+            steps["accounting"] = RunCommand(accounting, limit=QUESTION_LIMIT)
 
-    def _accounting(self, gone: Sequence[Tracked]) -> list[str] | None:
+    def _accounting(self, gone: Sequence[TrackedBatchJob]) -> list[str] | None:
         """The question to the accounting, if there is one and it may tell more than the batch system has."""
         unclear = [job.submission for job in gone if is_unclear(job.native) and job.submission is not None]
         ids = sorted({each.id for each in unclear if each.id})
@@ -273,7 +279,7 @@ class Poller(ClusterPart, ABC):
             return None
         return self.system.accounting(ids, self.user, min(each.since for each in unclear))
 
-    def _send(self, look: Look) -> dict[str, Answer]:
+    def _send(self, look: ClusterLook) -> dict[str, CommandResult]:
         """Send a look, with the question for logs at its end, which then hold all that jobs had written before theirs.
 
         :returns: the answers; those to what was to be done are taken in
@@ -303,7 +309,7 @@ class Poller(ClusterPart, ABC):
             self._take_notes(answers["cancelled"])
         return answers
 
-    def _take_notes(self, answer: Answer) -> None:
+    def _take_notes(self, answer: CommandResult) -> None:
         """Know which batch jobs of job scripts were asked to end; where that cannot be read, what was known stands."""
         self._notes_read_at = time.monotonic()
         trouble = None
@@ -327,7 +333,7 @@ class Poller(ClusterPart, ABC):
                 self.tracker.canceller.ask([id])
                 self.tracker.errands.cancels.append(id)
 
-    def _take_inventory(self, answer: Answer) -> None:
+    def _take_inventory(self, answer: CommandResult) -> None:
         """Know the nodes; where that could not be asked, what was told before stands."""
         assert self.system.survey is not None
         self._surveyed_at = time.monotonic()
@@ -344,10 +350,10 @@ class Poller(ClusterPart, ABC):
         self.tracker.forget(tokens)
         self.logs.forget(tokens)
 
-    def _accounts(self, look: Look) -> Statuses:
+    def _accounts(self, look: ClusterLook) -> Statuses:
         return accounts(self.system, look.answers.get("accounting"), self._troubles)
 
-    def _read_logs(self, look: Look) -> None:
+    def _read_logs(self, look: ClusterLook) -> None:
         """Copy what is new in logs; and know what has become of the Dag bundles that no job reads any more."""
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, look.answers["logs"])
@@ -368,7 +374,7 @@ class Poller(ClusterPart, ABC):
             # Another one that is not known began while it was being withdrawn.
             self._read_event(event, self.tracker.job(token), last)
 
-    def _statuses(self, look: Look) -> Statuses | None:
+    def _statuses(self, look: ClusterLook) -> Statuses | None:
         """What the batch system says now; None: it was not asked, or could not be."""
         if look.status is None:
             return None
@@ -382,7 +388,7 @@ class Poller(ClusterPart, ABC):
         self._press_scripts(look.cancelled, found)
         return found
 
-    def _logs_to_copy(self) -> list[Tracked]:
+    def _logs_to_copy(self) -> list[TrackedBatchJob]:
         """The jobs whose logs are looked at now; the others come before them in the next look."""
         chosen = self.logs.choose(self.tracker.jobs.values())
         self.tracker.move_to_end(chosen)

@@ -11,11 +11,11 @@ from lading.hooks.batch.outcome import Evidence
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event
-from lading.hooks.cluster.jobs.context import ClusterPart, Context
-from lading.hooks.cluster.jobs.tracker import Tracked
+from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
+from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.spool import events
-from lading.hooks.ssh.answer import Answer
-from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.answer import CommandResult
+from lading.hooks.ssh.tails import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import because
 
@@ -34,19 +34,21 @@ class PostMortem(ClusterPart):
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
     """
 
-    def __init__(self, context: Context, conclude: Callable[[Tracked, dict[str, Any], str | None], None]) -> None:
+    def __init__(
+        self, context: ClusterContext, conclude: Callable[[TrackedBatchJob, dict[str, Any], str | None], None]
+    ) -> None:
         super().__init__(context)
         self.conclude = conclude
         self._attempts: dict[str, int] = {}
 
-    def question(self, doubtful: Sequence[Tracked]) -> Parts:
+    def question(self, doubtful: Sequence[TrackedBatchJob]) -> Parts:
         """What these jobs may have left."""
         return Parts([part for job in doubtful for part in self._remains(job)], 2**16)
 
     def judge(
         self,
-        doubtful: Sequence[Tracked],
-        answer: Answer,
+        doubtful: Sequence[TrackedBatchJob],
+        answer: CommandResult,
         accounts: Statuses,
         known: Statuses,
     ) -> None:
@@ -68,12 +70,12 @@ class PostMortem(ClusterPart):
         for token in tokens:
             self._attempts.pop(token, None)
 
-    def _remains(self, job: Tracked) -> list[Part]:
+    def _remains(self, job: TrackedBatchJob) -> list[FilePart]:
         assert job.submission is not None
         folder, output = self.folder.job(job.token), self.folder.output(job.submission.name, job.index)
-        return [*(Part(f"{folder}/{name}") for name in REMAINS), Part(output, -TAIL_BYTES)]
+        return [*(FilePart(f"{folder}/{name}") for name in REMAINS), FilePart(output, -TAIL_BYTES)]
 
-    def _judge(self, job: Tracked, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
+    def _judge(self, job: TrackedBatchJob, remains: Sequence[bytes | None], account: NativeJob | None) -> None:
         sentinel, cause, supervisor, output = remains
         left, why = events.remains(events.SentinelFile, sentinel), events.remains(events.CauseFile, cause)
         own = job.own or (job.dated(events.of_sentinel(left, why)) if left is not None else None)
@@ -96,7 +98,7 @@ class PostMortem(ClusterPart):
         self.conclude(job, event, job.own_file)
 
     def _facts(
-        self, job: Tracked, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool
+        self, job: TrackedBatchJob, account: NativeJob | None, own: Mapping[str, Any] | None, *, begun: bool
     ) -> Evidence:
         assert job.gone_since is not None
         native = job.end_seen
@@ -112,7 +114,7 @@ class PostMortem(ClusterPart):
             deadline=self.config.absence_deadline,
         )
 
-    def _submit_again(self, job: Tracked, cause: str) -> None:
+    def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:
         """Submit a job again whose task has not begun: nothing that it can help has ended it."""
         if cause == "node_failure":
             self.nodes.failed(job.node, end_event.WORDS[cause])

@@ -11,8 +11,8 @@ from lading.hooks.cluster.jobs.layout import SPOOL_FOLDERS, ClusterFolder, Task,
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool.server import FOREIGN, OWNER
 from lading.hooks.spool.tokens import checked
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import RunCommand
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedSubmission:
     """A submission as it lies on the cluster.
 
     :param answer: what the batch system said; None: it was not accepted, or nobody knows
@@ -54,10 +54,10 @@ def own(owner: Owner | None) -> str:
     )
 
 
-def look_at_owner(folder: ClusterFolder, owner: Owner) -> Run:
+def look_at_owner(folder: ClusterFolder, owner: Owner) -> RunCommand:
     """Find out whether a folder is another deployment's, and mark nothing: it fails and says so."""
     root = shlex.quote(folder.root)
-    return Run(f"cd {root} 2>/dev/null && [ -e {OWNER} ] || exit 0\nmine={_mine(owner)}\n{_compared(owner)}")
+    return RunCommand(f"cd {root} 2>/dev/null && [ -e {OWNER} ] || exit 0\nmine={_mine(owner)}\n{_compared(owner)}")
 
 
 def _mine(owner: Owner) -> str:
@@ -71,14 +71,14 @@ def _compared(owner: Owner) -> str:
     return f'IFS= read -r owner <{OWNER} || exit\ncase $owner in {known}) ;; *) echo "{words}" >&2; exit 1;; esac\n'
 
 
-def load(folder: ClusterFolder, owner: Owner | None = None) -> Run:
+def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     """Make the folders where they are missing, and tell the user's name and the submissions that are there.
 
     :param owner: whose the folder is to be; None: anybody's
     """
     names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
     root = shlex.quote(folder.root)
-    return Run(
+    return RunCommand(
         f"umask 077; mkdir -p -- {root} && chmod 700 {root} && cd {root} || exit\n"
         f"{own(owner)}mkdir -p {names} || exit\n"
         'for each in allocations/*/terms.json; do [ -f "$each" ] && echo "it holds allocations: let them end with '
@@ -97,7 +97,7 @@ def _told(key: str, path: str) -> str:
     return f'if [ -f "{path}" ]; then sed "s/^/{key}\t/" "{path}"; echo; fi'
 
 
-def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
+def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozenset[str]]:
     """The user's name, the submissions, and the tokens of the jobs that have begun.
 
     :raises TransportError: the folders could not be made, or the answer is cut
@@ -123,11 +123,11 @@ def loaded(answer: Answer) -> tuple[str, list[Found], frozenset[str]]:
             log.error("which jobs submission %s has cannot be read, it is left alone: %s", name, error)
             continue
         answered = "\n".join(section[_ANSWER]) if _ANSWER in section else None
-        found.append(Found(name, tasks, answered, frozenset(section.get(_WITHDRAWN, ()))))
+        found.append(ListedSubmission(name, tasks, answered, frozenset(section.get(_WITHDRAWN, ()))))
     return lines[0].strip(), found, frozenset(begun)
 
 
-def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> Run:
+def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> RunCommand:
     """Submit a script, and keep the answer beside it: whoever comes after a crash finds it there.
 
     :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
@@ -136,7 +136,7 @@ def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: It
     return submit_in(folder.submission(name), command, needed, f"{folder.root}/incoming/{name}")
 
 
-def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unplaced: str | None = None) -> Run:
+def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unplaced: str | None = None) -> RunCommand:
     """Submit the script in a folder, and keep the answer beside it.
 
     :param needed: folders without which nothing is submitted; they are used from now on
@@ -146,17 +146,17 @@ def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unp
     present = "".join(f" && touch -- {shlex.quote(each)}/." for each in needed)
     if unplaced is not None:
         present = f" && [ ! -e {shlex.quote(unplaced)} ]{present}"
-    return Run(
+    return RunCommand(
         f"cd -- {shlex.quote(path)} && [ -f script ]{present} || exit {NOT_TRIED}\n"
         f"{shlex.join(command)} > answer.part; status=$?; cat answer.part\n"
         "if [ $status -eq 0 ]; then mv answer.part answer; fi; exit $status"
     )
 
 
-def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> Run:
+def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> RunCommand:
     """Note that tasks do not belong to their submission any more.
 
     :param tokens: submission and token of each
     """
     lines = [f"echo {checked(token)} >> {shlex.quote(folder.submission(name))}/withdrawn" for name, token in tokens]
-    return Run("\n".join(["umask 077", *lines]))
+    return RunCommand("\n".join(["umask 077", *lines]))

@@ -15,17 +15,17 @@ from lading.hooks.batch.request import new_name
 from lading.hooks.batch.submit_limits import BackPressure, Barred
 from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster.jobs import end_event, job_script, remote_steps
-from lading.hooks.cluster.jobs.context import ClusterPart, Context
-from lading.hooks.cluster.jobs.job_script import ScriptWriter, Shape
+from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
+from lading.hooks.cluster.jobs.job_script import ArrayShape, ScriptWriter
 from lading.hooks.cluster.jobs.layout import Task, write_tokens
-from lading.hooks.cluster.jobs.tracker import Submission, Tracked
+from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
 from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import Answer, TransportError
-from lading.hooks.ssh.steps import Put, Step
+from lading.hooks.ssh.answer import CommandResult, TransportError
+from lading.hooks.ssh.steps import Put, RemoteStep
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.reasons import Reason, because
 
@@ -44,7 +44,7 @@ class Submitter(ClusterPart):
     :ivar site: the name of the site, which is its only location where each job is a batch job of its own
     """
 
-    def __init__(self, context: Context, api: str) -> None:
+    def __init__(self, context: ClusterContext, api: str) -> None:
         super().__init__(context)
         self.api = api
         self.is_trial = False
@@ -108,7 +108,7 @@ class Submitter(ClusterPart):
                 envelope = upload.bind(each, self.folder.bundles, job.task.bundle if job is not None else "")
                 shape = job_script.shape(envelope, self.config)
                 if job is None:
-                    self.tracker.jobs[token] = Tracked(Task(token, envelope.log_path), envelope, shape)
+                    self.tracker.jobs[token] = TrackedBatchJob(Task(token, envelope.log_path), envelope, shape)
                 elif not (job.started or job.ended):
                     job.envelope, job.shape = envelope, shape
                     if job.submission is not None:
@@ -117,7 +117,7 @@ class Submitter(ClusterPart):
 
     def _placing(
         self, submissions: Sequence[Submission], scripts: dict[str, str], renewed: dict[str, Envelope]
-    ) -> list[Step]:
+    ) -> list[RemoteStep]:
         """The files of submissions, and how the envelopes among them come into the inbox."""
         files: dict[str, bytes] = {}
         folders = []
@@ -159,7 +159,7 @@ class Submitter(ClusterPart):
                 submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
         return submissions, scripts
 
-    def _admitted(self) -> list[Tracked]:
+    def _admitted(self) -> list[TrackedBatchJob]:
         """The jobs that wait; those that the account may not submit go back, to be placed elsewhere."""
         barred, waiting = self.barred.words(), list(self.tracker.waiting())
         for job in waiting if barred else ():
@@ -167,7 +167,7 @@ class Submitter(ClusterPart):
                 self.give_back_job(job, because("not_admitted", text=words))
         return [job for job in waiting if job.token in self.tracker.jobs]
 
-    def give_back_job(self, job: Tracked, reason: Reason) -> None:
+    def give_back_job(self, job: TrackedBatchJob, reason: Reason) -> None:
         """A job was not submitted, and will not be: it waits again."""
         self.tracker.errands.leftovers.add(f"spool/inbox/{job.token}.json")
         with self.tracker.lock:
@@ -175,7 +175,7 @@ class Submitter(ClusterPart):
         event = {"event": "returned", "token": job.token, "location": self.site, "reason": reason.to_data()}
         self.event_buffer.tell(event)
 
-    def _with_dags(self, transport: Transport, waiting: Sequence[Tracked]) -> list[Tracked]:
+    def _with_dags(self, transport: Transport, waiting: Sequence[TrackedBatchJob]) -> list[TrackedBatchJob]:
         """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
         if self.bundles is None:
             return list(waiting)
@@ -195,7 +195,7 @@ class Submitter(ClusterPart):
                 ready.append(job)
         return ready
 
-    def _by_shape(self, waiting: Sequence[Tracked]) -> dict[Any, list[str]]:
+    def _by_shape(self, waiting: Sequence[TrackedBatchJob]) -> dict[Any, list[str]]:
         """The jobs for which the site has room, in groups that can share an array."""
         room, most = self.config.room(sum(1 for _ in self.tracker.live())), self.config.max_submitted
         self._tell_all(waiting[room:], because("max_submitted", most=most))
@@ -213,7 +213,7 @@ class Submitter(ClusterPart):
 
     # -- what the batch system answers
 
-    def _read(self, submission: Submission, answer: Answer) -> None:
+    def _read(self, submission: Submission, answer: CommandResult) -> None:
         jobs = [self.tracker.jobs[token] for token in submission.tokens]
         refusal = self._refusal(submission, answer, "job", jobs[0].shape)
         if refusal is None and jobs[0].shape is not None:
@@ -231,7 +231,7 @@ class Submitter(ClusterPart):
         else:
             self._tell_all(jobs, because("site_limit", text=self._hold(refusal)))
 
-    def _refusal(self, submission: Submission, answer: Answer, what: str, shape: object) -> SubmitError | None:
+    def _refusal(self, submission: Submission, answer: CommandResult, what: str, shape: object) -> SubmitError | None:
         """Note the native id in the answer to a submission, or why there is none, which is returned.
 
         :param what: is submitted, in words
@@ -259,7 +259,7 @@ class Submitter(ClusterPart):
             self._anywhere.add((shape, submission.excluded))
         return refusal
 
-    def _is_barred(self, refusal: SubmitError, shape: Shape | None) -> bool:
+    def _is_barred(self, refusal: SubmitError, shape: ArrayShape | None) -> bool:
         """Whether it is the account that was refused, and no job has named that; noted for a while.
 
         A trial is to show what was said to it.
@@ -286,7 +286,7 @@ class Submitter(ClusterPart):
             self.event_buffer.tell(end_event.for_it(token, "submit_rejected", words))
         self.interval.at_once()
 
-    def _tell_all(self, jobs: Iterable[Tracked], reason: Reason) -> None:
+    def _tell_all(self, jobs: Iterable[TrackedBatchJob], reason: Reason) -> None:
         for job in jobs:
             self.event_buffer.tell_reason(job, reason)
 
@@ -296,5 +296,5 @@ def _bytes(envelope: Envelope | None) -> bytes:
     return envelope.to_json().encode()
 
 
-def _fault(*answers: Answer) -> str:
+def _fault(*answers: CommandResult) -> str:
     return "; ".join(answer.words for answer in answers if answer.status != 0)

@@ -15,11 +15,11 @@ from lading.hooks.batch.canceller import Canceller
 from lading.hooks.batch.outcome import has_ended
 from lading.hooks.batch.status_query import Key, Statuses, plain_name
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
-from lading.hooks.cluster.jobs.job_script import Shape
+from lading.hooks.cluster.jobs.job_script import ArrayShape
 from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.polling.outside_clock import between
 from lading.hooks.spool.spool import Envelope
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Submission:
 
 
 @dataclass(slots=True)
-class Tracked:
+class TrackedBatchJob:
     """One job.
 
     :param envelope: as long as it may have to be submitted (again)
@@ -88,7 +88,7 @@ class Tracked:
 
     task: Task
     envelope: Envelope | None = None
-    shape: Shape | None = None
+    shape: ArrayShape | None = None
     submission: Submission | None = None
     index: int = 1
     native: NativeJob | None = None
@@ -219,7 +219,7 @@ class Errands:
         self.withdrawals += taken.withdrawals
         self.leftovers |= taken.leftovers
 
-    def check_cancelled(self, system: BatchSystem, ids: Sequence[str], answer: Answer, now: float) -> None:
+    def check_cancelled(self, system: BatchSystem, ids: Sequence[str], answer: CommandResult, now: float) -> None:
         """Let jobs be cancelled again where the command has failed. Those that are gone are no failure.
 
         :param answer: to the command that was to cancel them
@@ -240,21 +240,21 @@ class Errands:
                 self.failing.pop(id, None)
 
 
-class Tracker:
+class BatchJobTracker:
     """The jobs and the submissions. One thread changes them; others may read while they hold ``lock``."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.jobs: dict[str, Tracked] = {}
+        self.jobs: dict[str, TrackedBatchJob] = {}
         self.submissions: dict[str, Submission] = {}
         self.errands = Errands()
         self.canceller = Canceller()
 
-    def waiting(self) -> Iterator[Tracked]:
+    def waiting(self) -> Iterator[TrackedBatchJob]:
         """Those that have not been submitted."""
         return (job for job in self.jobs.values() if job.submission is None and not (job.ended or job.started))
 
-    def live(self) -> Iterator[Tracked]:
+    def live(self) -> Iterator[TrackedBatchJob]:
         """Those that were submitted and whose end was not told."""
         return (job for job in self.jobs.values() if job.submission is not None and not job.ended)
 
@@ -264,12 +264,12 @@ class Tracker:
             jobs = self.jobs.items()
             return [token for token, job in jobs if (job.submission is not None or job.started) and not job.ended]
 
-    def job(self, token: str) -> Tracked:
+    def job(self, token: str) -> TrackedBatchJob:
         """The job of this token; one that nobody knew here is known from now on."""
         with self.lock:
-            return self.jobs.setdefault(token, Tracked(Task(token)))
+            return self.jobs.setdefault(token, TrackedBatchJob(Task(token)))
 
-    def move_to_end(self, jobs: Iterable[Tracked]) -> None:
+    def move_to_end(self, jobs: Iterable[TrackedBatchJob]) -> None:
         """Let these jobs be the last ones, for what is done in turn."""
         with self.lock:
             for job in jobs:
@@ -291,7 +291,7 @@ class Tracker:
         """
         with self.lock:
             for task in tasks:
-                self.jobs.setdefault(task.token, Tracked(task, started=task.token in begun))
+                self.jobs.setdefault(task.token, TrackedBatchJob(task, started=task.token in begun))
             self.submissions[submission.name] = submission
             for index, token in enumerate(submission.tokens, 1):
                 job = self.jobs.get(token)
@@ -311,7 +311,7 @@ class Tracker:
                 if job.envelope is None:
                     del self.jobs[token]
 
-    def withdraw(self, job: Tracked) -> None:
+    def withdraw(self, job: TrackedBatchJob) -> None:
         """Let a job that has not begun wait again; without its envelope it is forgotten: the store gives it again."""
         assert job.submission is not None
         self.errands.withdrawals.append((job.submission.name, job.token))
@@ -320,13 +320,13 @@ class Tracker:
             if job.envelope is None:
                 del self.jobs[job.token]
 
-    def cancel_natively(self, job: Tracked, system: BatchSystem) -> None:
+    def cancel_natively(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Let the batch system end a job, where it has it."""
         if (id := job.native_id(system)) is not None:
             self.errands.cancels.append(id)
             self.canceller.ask([id])
 
-    def press(self, job: Tracked, system: BatchSystem) -> None:
+    def press(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Let the batch system end a job that is still shown although it was to end, now and then."""
         if (id := job.native_id(system)) is None:
             return

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Job, usage
+from lading.executors.store import JobRow, usage
 from lading.executors.store.tables import UsageRow
 from lading.plugin.ui.queries.models import Advice, InputSizes, TaskAdvice
 from lading.scheduling.insight.right_size import FEWEST_TRIES, right_size
@@ -33,11 +33,11 @@ def tasks(session: Session, dag_id: str) -> dict[str, tuple[float | None, int | 
     jobs are still there.
     """
     kept = select(UsageRow.task_id).where(UsageRow.dag_id == dag_id).distinct().limit(MOST_TASKS)
-    there = select(Job.task_id, func.max(Job.cpus), func.max(Job.memory)).where(
-        Job.dag_id == dag_id, Job.task_id.is_not(None), Job.ended_at.is_not(None)
+    there = select(JobRow.task_id, func.max(JobRow.cpus), func.max(JobRow.memory)).where(
+        JobRow.dag_id == dag_id, JobRow.task_id.is_not(None), JobRow.ended_at.is_not(None)
     )
     found: dict[str, tuple[float | None, int | None]] = dict.fromkeys(session.scalars(kept), (None, None))
-    for task_id, cpus, memory in session.execute(there.group_by(Job.task_id).limit(MOST_TASKS)):
+    for task_id, cpus, memory in session.execute(there.group_by(JobRow.task_id).limit(MOST_TASKS)):
         found[str(task_id)] = cpus, memory
     return found
 

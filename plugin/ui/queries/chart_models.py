@@ -15,7 +15,7 @@ class Span(NamedTuple):
     cpus: float
 
 
-class Machine(BaseModel):
+class ChartMachine(BaseModel):
     """A machine, an allocation, or a node on which jobs of a batch system were."""
 
     key: str
@@ -75,7 +75,7 @@ class Name(NamedTuple):
     task_id: str
 
 
-class Packing(BaseModel):
+class PackingChart(BaseModel):
     """What ran where within a window: all of it, or what is new since a cursor."""
 
     now: float
@@ -87,6 +87,6 @@ class Packing(BaseModel):
     places: list[str]
     names: list[Name]
     jobs: list[Rectangle]
-    machines: list[Machine]
+    machines: list[ChartMachine]
     queues: dict[str, float | None]
     """What an hour of a cpu costs in the queue of a batch system, USD by site; None: it has no price."""

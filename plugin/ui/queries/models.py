@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from lading.executors.store.requests import Kind
+from lading.executors.store.requests import RequestKind
 from lading.scheduling.insight.right_size import Size
 
 # PostgreSQL has no text with the character 0.
 NAME = r"^[^\x00]*$"
 
 
-class Refusal(BaseModel):
+class ErrorDetail(BaseModel):
     """Why something is not answered."""
 
     detail: str
@@ -64,19 +64,19 @@ class Summary(BaseModel):
     """Whether who asks may ask something of sites."""
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """What somebody asks."""
 
-    kind: Kind
+    kind: RequestKind
     target: str = Field(min_length=1, max_length=320, pattern=NAME)
     """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken."""
 
 
-class Request(BaseModel):
+class OperatorRequest(BaseModel):
     """What somebody has asked, and what came of it."""
 
     id: int
-    kind: Kind
+    kind: RequestKind
     target: str
     by: str
     at: float
@@ -113,7 +113,7 @@ class WaitingDag(BaseModel):
     jobs: int
 
 
-class Held(BaseModel):
+class HeldRoom(BaseModel):
     """Room that is held at a place for jobs that wait until all of their gang have some."""
 
     dag_id: str | None
@@ -150,11 +150,11 @@ class WaitGroup(BaseModel):
     dags: list[WaitingDag]
     hidden: bool
     """Whether jobs of other Dags are among them."""
-    held: list[Held]
+    held: list[HeldRoom]
     """Who of them holds what meanwhile, most cpus first."""
 
 
-class Waits(BaseModel):
+class WaitGroups(BaseModel):
     """Why jobs wait, largest group first."""
 
     now: float
@@ -162,7 +162,7 @@ class Waits(BaseModel):
     groups: list[WaitGroup]
 
 
-class Phase(BaseModel):
+class TryPhase(BaseModel):
     """A part of a try's life."""
 
     key: str
@@ -171,7 +171,7 @@ class Phase(BaseModel):
     until: float | None
 
 
-class Try(BaseModel):
+class TrySummary(BaseModel):
     """One try of a task, or another job."""
 
     id: str
@@ -212,14 +212,14 @@ class Try(BaseModel):
     queued_at: float
     started_at: float | None
     ended_at: float | None
-    phases: list[Phase]
+    phases: list[TryPhase]
 
 
-class Tries(BaseModel):
+class TryPage(BaseModel):
     """Jobs, youngest first, in pages."""
 
     now: float
-    jobs: list[Try]
+    jobs: list[TrySummary]
     after: str | None
     """What asks for the next page; None: this is the last."""
 
@@ -255,14 +255,14 @@ class RunTotals(Totals):
     run_id: str
 
 
-class Runs(BaseModel):
+class RunPage(BaseModel):
     """The runs of a Dag, youngest first."""
 
     now: float
     runs: list[RunTotals]
 
 
-class Run(BaseModel):
+class RunSummary(BaseModel):
     """A run: what it took, how it was packed, and the longest waits."""
 
     now: float
@@ -276,7 +276,7 @@ class Run(BaseModel):
     """Its part of what machines cost that were bought, while no job used them, known when these have ended; it is not
     in ``totals``. None: the run has no price.
     """
-    waits: list[Try]
+    waits: list[TrySummary]
 
 
 class InputSizes(BaseModel):

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.executors.store.figures import queues
 from lading.executors.store.lanes import machine
-from lading.plugin.ui.queries.chart_models import Name, Packing, Rectangle
+from lading.plugin.ui.queries.chart_models import Name, PackingChart, Rectangle
 from lading.plugin.ui.queries.places import key, machines
 from lading.plugin.ui.queries.sight import Sight
 
@@ -19,14 +19,15 @@ MOST_JOBS = 20_000
 # What was changed is seen when its transaction has ended, which may be so much later, seconds.
 OVERLAP = 10.0
 COLUMNS = (
-    Job.token, Job.kind, Job.dag_id, Job.run_id, Job.task_id, Job.map_index, Job.try_number, Job.site, Job.location,
-    Job.node, Job.cpus, Job.nodes, Job.lane, Job.state, Job.started_at, Job.ended_at,
+    JobRow.token, JobRow.kind, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.map_index, JobRow.try_number,
+    JobRow.site, JobRow.location, JobRow.node, JobRow.cpus, JobRow.nodes, JobRow.lane, JobRow.state, JobRow.started_at,
+    JobRow.ended_at,
 )  # fmt: skip
 
 
 def packing(
     session: Session, sight: Sight, since: float, until: float, now: float, cursor: float | None = None
-) -> Packing:
+) -> PackingChart:
     """What ran where.
 
     :param cursor: of an earlier answer: only what has changed since then; None: everything
@@ -56,7 +57,7 @@ def packing(
             )
         )
     # Not checked: its thousands of rectangles were made above, of what typed columns have.
-    return Packing.model_construct(
+    return PackingChart.model_construct(
         now=now,
         cursor=now,
         since=since,
@@ -74,12 +75,12 @@ def jobs(session: Session, since: float, until: float, changed: float | None) ->
     """The jobs that ran within a window, youngest first, or what of them is new, latest first; one more than are
     shown, at most.
     """
-    query = select(*COLUMNS).where(Job.site.is_not(None)).limit(MOST_JOBS + 1)
+    query = select(*COLUMNS).where(JobRow.site.is_not(None)).limit(MOST_JOBS + 1)
     if changed is None:
-        query = query.where(Job.started_at < until, or_(Job.state == State.RUNNING, Job.ended_at > since))
-        return session.execute(query.order_by(Job.started_at.desc(), Job.token)).all()
+        query = query.where(JobRow.started_at < until, or_(JobRow.state == State.RUNNING, JobRow.ended_at > since))
+        return session.execute(query.order_by(JobRow.started_at.desc(), JobRow.token)).all()
     # Few have changed. Another order, or conditions on other columns, might make the database look at all jobs instead.
-    rows = session.execute(query.where(Job.changed_at > changed).order_by(Job.changed_at.desc()))
+    rows = session.execute(query.where(JobRow.changed_at > changed).order_by(JobRow.changed_at.desc()))
     return [row for row in rows if row.started_at is not None and row.started_at < until and is_within(row, since)]
 
 

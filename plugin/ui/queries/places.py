@@ -5,17 +5,17 @@ from __future__ import annotations
 from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Capacity, Location, capacity
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import Capacity, LocationRow, capacity
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.site import LocationState, join
-from lading.plugin.ui.queries.chart_models import Machine, Span
+from lading.plugin.ui.queries.chart_models import ChartMachine, Span
 from lading.scheduling.matching.market import kind_in_words
 
 # What the page shows of an instance as the store has it.
-AS_STORED = (Machine.model_fields.keys() & Instance.__table__.columns.keys()) - {"usd", "usd_since"}
+AS_STORED = (ChartMachine.model_fields.keys() & InstanceRow.__table__.columns.keys()) - {"usd", "usd_since"}
 
 
-def machines(session: Session, since: float, until: float, changed: float | None = None) -> list[Machine]:
+def machines(session: Session, since: float, until: float, changed: float | None = None) -> list[ChartMachine]:
     """Those of which a part lies in a window, oldest first within each site.
 
     :param changed: only those that have changed after this
@@ -23,7 +23,7 @@ def machines(session: Session, since: float, until: float, changed: float | None
     found = [*fixed(session, since, until, changed), *launched(session, since, until, changed)]
     silent = {
         key(row.site, row.name): row
-        for row in session.scalars(select(Location).where(Location.state == LocationState.UNREACHABLE))
+        for row in session.scalars(select(LocationRow).where(LocationRow.state == LocationState.UNREACHABLE))
     }
     for each in found:
         if (row := silent.get(each.key)) is not None and each.state != "gone":
@@ -31,7 +31,7 @@ def machines(session: Session, since: float, until: float, changed: float | None
     return sorted(found, key=lambda each: (each.site, each.spans[0].since, each.name))
 
 
-def fixed(session: Session, since: float, until: float, changed: float | None) -> list[Machine]:
+def fixed(session: Session, since: float, until: float, changed: float | None) -> list[ChartMachine]:
     """Machines that nobody launched: of each all that it was within the window."""
     by_name: dict[tuple[str, str], list[Capacity]] = {}
     query = select(Capacity).where(*capacity.between(since, until)).order_by(Capacity.since)
@@ -45,7 +45,7 @@ def fixed(session: Session, since: float, until: float, changed: float | None) -
         last = rows[-1]
         if changed is None or max(last.since, last.until or 0.0) > changed or (site, name) in others:
             found.append(
-                Machine(
+                ChartMachine(
                     key=key(site, name),
                     site=site,
                     name=name,
@@ -61,17 +61,21 @@ def fixed(session: Session, since: float, until: float, changed: float | None) -
     return found
 
 
-def launched(session: Session, since: float, until: float, changed: float | None) -> list[Machine]:
+def launched(session: Session, since: float, until: float, changed: float | None) -> list[ChartMachine]:
     """Instances; one that never came up has no room, and is not shown when it has ended."""
-    query = select(Instance).where(
-        Instance.ordered_at < until,
-        or_(Instance.state != InstanceState.ENDED, (Instance.ended_at > since) & Instance.ready_at.is_not(None)),
+    query = select(InstanceRow).where(
+        InstanceRow.ordered_at < until,
+        or_(
+            InstanceRow.state != InstanceState.ENDED, (InstanceRow.ended_at > since) & InstanceRow.ready_at.is_not(None)
+        ),
     )
     if changed is not None:
-        here = changed_contact(changed).where(Location.site == Instance.site, Location.name == Instance.token)
-        query = query.where(or_(Instance.changed_at > changed, here.exists()))
+        here = changed_contact(changed).where(
+            LocationRow.site == InstanceRow.site, LocationRow.name == InstanceRow.token
+        )
+        query = query.where(or_(InstanceRow.changed_at > changed, here.exists()))
     return [
-        Machine(
+        ChartMachine(
             key=key(row.site, row.token),
             name=row.token,
             sort="instance",
@@ -88,8 +92,8 @@ def launched(session: Session, since: float, until: float, changed: float | None
 
 def changed_contact(since: float) -> Select[str, str]:
     """The locations that do not answer, the words for which may be others each time, or have changed their state."""
-    return select(Location.site, Location.name).where(
-        or_(Location.state == LocationState.UNREACHABLE, Location.seen_at > since)
+    return select(LocationRow.site, LocationRow.name).where(
+        or_(LocationRow.state == LocationState.UNREACHABLE, LocationRow.seen_at > since)
     )
 
 

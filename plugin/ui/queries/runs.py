@@ -9,43 +9,43 @@ from typing import Any
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import LIVE, Job, State, instances, usd_until
+from lading.executors.store import LIVE, JobRow, State, instances, usd_until
 from lading.executors.store.figures import CPUS
-from lading.plugin.ui.queries.models import Run, Runs, RunTotals, Totals
+from lading.plugin.ui.queries.models import RunPage, RunSummary, RunTotals, Totals
 from lading.plugin.ui.queries.places import machines
 from lading.plugin.ui.queries.sight import Sight
 from lading.plugin.ui.queries.tries import as_try, boots_of
 
 MOST_RUNS = 100
 MOST_WAITS = 10
-RAN = Job.ended_at - Job.started_at
-KNOWN_PEAK = case((Job.peak_memory.is_not(None), Job.memory))
-LIMITED = Job.time_limit.is_not(None) & RAN.is_not(None)
+RAN = JobRow.ended_at - JobRow.started_at
+KNOWN_PEAK = case((JobRow.peak_memory.is_not(None), JobRow.memory))
+LIMITED = JobRow.time_limit.is_not(None) & RAN.is_not(None)
 
 
 def waited(now: float) -> Any:
     """For how long a job waited, or has waited until now, seconds."""
-    return func.coalesce(Job.started_at, Job.ended_at, now) - Job.queued_at
+    return func.coalesce(JobRow.started_at, JobRow.ended_at, now) - JobRow.queued_at
 
 
 def columns(now: float) -> tuple[Any, ...]:
     """The sums of jobs of which :func:`totals` makes words; those that run count until now."""
-    asked = CPUS * (func.coalesce(Job.ended_at, now) - Job.started_at)
+    asked = CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
     return (
         func.count(),
-        func.sum(case((Job.state.in_(LIVE), 1), else_=0)),
-        func.sum(case((Job.state == State.FAILED, 1), else_=0)),
-        func.min(Job.queued_at),
-        func.max(Job.ended_at),
+        func.sum(case((JobRow.state.in_(LIVE), 1), else_=0)),
+        func.sum(case((JobRow.state == State.FAILED, 1), else_=0)),
+        func.min(JobRow.queued_at),
+        func.max(JobRow.ended_at),
         func.sum(waited(now)),
         func.sum(asked),
         # What a job used is known when it has ended: the others must not make the share of what was used smaller.
-        func.sum(case((Job.cpu_seconds.is_not(None), asked))),
-        func.sum(Job.cpu_seconds),
-        func.sum(Job.peak_memory),
+        func.sum(case((JobRow.cpu_seconds.is_not(None), asked))),
+        func.sum(JobRow.cpu_seconds),
+        func.sum(JobRow.peak_memory),
         func.sum(KNOWN_PEAK),
         func.sum(case((LIMITED, RAN))),
-        func.sum(case((LIMITED, Job.time_limit))),
+        func.sum(case((LIMITED, JobRow.time_limit))),
         func.sum(usd_until(now)),
     )
 
@@ -71,9 +71,9 @@ def totals(row: Sequence[Any]) -> dict[str, Any]:
 
 def of_runs(session: Session, dag_id: str, limit: int, now: float) -> list[tuple[str, dict[str, Any]]]:
     """The runs of a Dag that the store knows, youngest first, each with its totals."""
-    mine = (Job.dag_id == dag_id, Job.run_id.is_not(None))
-    query = select(Job.run_id, *columns(now)).where(*mine).group_by(Job.run_id)
-    rows = session.execute(query.order_by(func.min(Job.queued_at).desc()).limit(limit))
+    mine = (JobRow.dag_id == dag_id, JobRow.run_id.is_not(None))
+    query = select(JobRow.run_id, *columns(now)).where(*mine).group_by(JobRow.run_id)
+    rows = session.execute(query.order_by(func.min(JobRow.queued_at).desc()).limit(limit))
     return [(run_id, totals(row)) for run_id, *row in rows]
 
 
@@ -81,9 +81,9 @@ def of_tasks(
     session: Session, dag_id: str, run_id: str, now: float
 ) -> list[tuple[str | None, str | None, dict[str, Any]]]:
     """The tasks of a run with the site that they were at and their totals there, in the order in which they began."""
-    mine = (Job.dag_id == dag_id, Job.run_id == run_id)
-    query = select(Job.task_id, Job.site, *columns(now)).where(*mine).group_by(Job.task_id, Job.site)
-    rows = session.execute(query.order_by(func.min(Job.queued_at), Job.task_id))
+    mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id)
+    query = select(JobRow.task_id, JobRow.site, *columns(now)).where(*mine).group_by(JobRow.task_id, JobRow.site)
+    rows = session.execute(query.order_by(func.min(JobRow.queued_at), JobRow.task_id))
     return [(task_id, site, totals(row)) for task_id, site, *row in rows]
 
 
@@ -92,28 +92,34 @@ def beside(session: Session, dag_id: str, run_id: str, *more: Any) -> tuple[floa
 
     :param more: conditions for the jobs
     """
-    mine = (Job.dag_id == dag_id, Job.run_id == run_id, Job.usd.is_not(None), Job.location.is_not(None), *more)
-    query = select(Job.location, func.sum(Job.usd)).where(*mine).group_by(Job.location)
+    mine = (
+        JobRow.dag_id == dag_id,
+        JobRow.run_id == run_id,
+        JobRow.usd.is_not(None),
+        JobRow.location.is_not(None),
+        *more,
+    )
+    query = select(JobRow.location, func.sum(JobRow.usd)).where(*mine).group_by(JobRow.location)
     return instances.shares(session, {str(place): float(usd or 0.0) for place, usd in session.execute(query)})
 
 
-def runs(session: Session, dag_id: str, now: float, limit: int) -> Runs:
+def runs(session: Session, dag_id: str, now: float, limit: int) -> RunPage:
     """The runs of a Dag that the store knows, youngest first."""
     found = of_runs(session, dag_id, limit, now)
-    return Runs(now=now, runs=[RunTotals(run_id=run_id, **sums) for run_id, sums in found])
+    return RunPage(now=now, runs=[RunTotals(run_id=run_id, **sums) for run_id, sums in found])
 
 
-def run(session: Session, dag_id: str, run_id: str, now: float) -> Run:
+def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
     """One run."""
-    mine = (Job.dag_id == dag_id, Job.run_id == run_id)
+    mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id)
     found = Totals(**totals(session.execute(select(*columns(now)).where(*mine)).one()))
     rows = session.execute(
-        select(Job.token, Job.state, Job.started_at, Job.ended_at, Job.cpus, Job.nodes).where(*mine)
+        select(JobRow.token, JobRow.state, JobRow.started_at, JobRow.ended_at, JobRow.cpus, JobRow.nodes).where(*mine)
     ).all()
     states = Counter(State(row.state).value for row in rows)
     began, ended = found.began_at, found.ended_at
     seconds = None if began is None else (now if found.live or ended is None else ended) - began
-    return Run(
+    return RunSummary(
         now=now,
         totals=found,
         states=dict(states),
@@ -165,7 +171,7 @@ def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
 
 def longest_waits(session: Session, mine: Sequence[Any], now: float) -> list[Any]:
     """The tries that have waited longest before they started, those that still wait among them."""
-    longest = select(Job, usd_until(now)).where(*mine).order_by(waited(now).desc(), Job.token).limit(MOST_WAITS)
+    longest = select(JobRow, usd_until(now)).where(*mine).order_by(waited(now).desc(), JobRow.token).limit(MOST_WAITS)
     rows = session.execute(longest).all()
     boots = boots_of(session, [job for job, _ in rows])
     return [as_try(job, Sight(), usd, boots.get(job.location or "")) for job, usd in rows]

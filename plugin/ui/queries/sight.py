@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, false, not_, or_, true
 
-from lading.executors.store import Job
+from lading.executors.store import JobRow
 from lading.executors.store.jobs import CHUNK
 
 
@@ -31,9 +31,9 @@ class Sight:
             return true()
         named = sorted(self.hidden if self.dags is None else self.dags)
         # Databases limit how many values one list may have.
-        lists: list[Any] = [Job.dag_id.in_(named[start : start + CHUNK]) for start in range(0, len(named), CHUNK)]
+        lists: list[Any] = [JobRow.dag_id.in_(named[start : start + CHUNK]) for start in range(0, len(named), CHUNK)]
         those = not_(or_(*lists)) if self.dags is None else or_(false(), *lists)
-        return or_(Job.dag_id.is_(None), Job.dag_id == "", those)
+        return or_(JobRow.dag_id.is_(None), JobRow.dag_id == "", those)
 
 
 EVERYTHING = Sight()

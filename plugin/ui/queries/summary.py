@@ -10,7 +10,7 @@ from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import Job, Location, SiteRow, State
+from lading.executors.store import JobRow, LocationRow, SiteRow, State
 from lading.executors.store.figures import (
     CPUS,
     Busy,
@@ -65,7 +65,7 @@ def site_state(
 
     :param rate: of a cpu in its queue, USD per hour; None: it has none, or no price
     """
-    locations = session.scalars(select(Location).where(Location.site == row.name)).all()
+    locations = session.scalars(select(LocationRow).where(LocationRow.site == row.name)).all()
     itself = next((each for each in locations if each.name == row.name), None)
     notes = [itself.note] if itself is not None else [each.note for each in locations]
     here = [(cpus, usd) for site, cpus, usd in up if site == row.name]
@@ -95,13 +95,13 @@ def costs(session: Session, sight: Sight, since: float, now: float) -> Costs:
 
     Of those that have been forgotten it is known on which day they ended, in UTC.
     """
-    asked = CPUS * (func.coalesce(Job.ended_at, now) - Job.started_at)
+    asked = CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
     # What a job used is known when it has ended: the others must not make the share of what was used smaller.
-    measured = case((Job.cpu_seconds.is_not(None), asked))
+    measured = case((JobRow.cpu_seconds.is_not(None), asked))
     rows = session.execute(
-        select(Job.dag_id, func.count(), *map(func.sum, (asked, measured, Job.cpu_seconds, store.usd_until(now))))
-        .where(Job.started_at.is_not(None), or_(Job.ended_at >= since, Job.state == State.RUNNING))
-        .group_by(Job.dag_id)
+        select(JobRow.dag_id, func.count(), *map(func.sum, (asked, measured, JobRow.cpu_seconds, store.usd_until(now))))
+        .where(JobRow.started_at.is_not(None), or_(JobRow.ended_at >= since, JobRow.state == State.RUNNING))
+        .group_by(JobRow.dag_id)
     ).all()
     sums = [UsageRow.jobs, UsageRow.cpu_seconds, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd]
     forgotten = session.execute(

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.store.figures import waiting
 from lading.executors.store.gangs.rows import held_by
-from lading.plugin.ui.queries.models import Held, WaitGroup, WaitingDag, Waits
+from lading.plugin.ui.queries.models import HeldRoom, WaitGroup, WaitGroups, WaitingDag
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.reasons import NEW, Code, Reason
 
@@ -22,7 +22,7 @@ Key = tuple[str, str | None, str | None]
 
 
 @dataclass(slots=True)
-class Group:
+class WaitingGroup:
     """What is known of the jobs that wait for the same."""
 
     code: Code
@@ -34,7 +34,7 @@ class Group:
     words: Counter[str] = field(default_factory=Counter)
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
-    held: list[Held] = field(default_factory=list)
+    held: list[HeldRoom] = field(default_factory=list)
 
     def add(self, reason: Reason | None, dag_id: str | None, count: int, seen: bool) -> None:
         """Add jobs of one Dag and reason; the sentence of a reason may name tasks of its Dag."""
@@ -76,13 +76,13 @@ def key_of(reason: Reason | None, site: str | None, seen: bool) -> Key:
     return found.code, found.site or site, found.limit if seen else None
 
 
-def waits(session: Session, sight: Sight, now: float) -> Waits:
+def waits(session: Session, sight: Sight, now: float) -> WaitGroups:
     """Why jobs wait now."""
-    groups: dict[Key, Group] = {}
+    groups: dict[Key, WaitingGroup] = {}
     for reason, dag_id, site, count, cpus, oldest in waiting(session):
         seen = sight.sees(dag_id)
         key = key_of(reason, site, seen)
-        group = groups.setdefault(key, Group((reason or NEW).meaning, *key[1:]))
+        group = groups.setdefault(key, WaitingGroup((reason or NEW).meaning, *key[1:]))
         group.jobs += count
         group.cpus += float(cpus)
         group.oldest = min(group.oldest, oldest)
@@ -93,7 +93,7 @@ def waits(session: Session, sight: Sight, now: float) -> Waits:
         if held_in is not None:  # else its jobs have begun since they were counted
             names = (dag_id, gang) if seen else (None, None)
             held_in.held.append(
-                Held(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
+                HeldRoom(dag_id=names[0], gang=names[1], place=f"{site}/{location}", jobs=count, cpus=float(cpus))
             )
     ordered = sorted(groups.values(), key=lambda each: (-each.jobs, each.code.key, each.site or "", each.limit or ""))
-    return Waits(now=now, jobs=sum(each.jobs for each in ordered), groups=[each.model() for each in ordered])
+    return WaitGroups(now=now, jobs=sum(each.jobs for each in ordered), groups=[each.model() for each in ordered])

@@ -24,8 +24,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors.agent.tasks import probe
 from lading.executors.gangs import ahead
-from lading.executors.store import Job, State
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import JobRow, State
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.local import LocalConfig, LocalSite
@@ -58,7 +58,7 @@ class Run:
     house: House
     engine: Engine
     api: ExecutionApi
-    first: Job | None = None
+    first: JobRow | None = None
 
     def begin(self) -> None:
         """Queue the first task, and wait until it runs."""
@@ -73,7 +73,7 @@ class Run:
         self.first = self.house.by_token()["a"]
         self._airflow("a", "running", start_date=datetime.now(timezone.utc))
 
-    def asked(self) -> Instance:
+    def asked(self) -> InstanceRow:
         """What is launched before the second task is there."""
         assert wait_until(lambda: bool(self._launched()), SECONDS, 0.1), "nothing was asked for"
         assert self._is("a", State.RUNNING)
@@ -102,7 +102,7 @@ class Run:
                 session.execute(update(DagRun).values(state="failed"))
                 session.commit()
 
-    def second_runs_in(self, launched: Instance) -> None:
+    def second_runs_in(self, launched: InstanceRow) -> None:
         """The second task runs in what was launched for it, and nothing else is launched."""
         assert wait_until(lambda: self._is("b", State.SUCCEEDED), PATIENCE, 0.1), self.house.by_token()
         assert self.house.by_token()["b"].location == launched.token
@@ -120,10 +120,10 @@ class Run:
         self.house.tick()
         return bool(self.house.by_token()[task_id].state == state)
 
-    def _launched(self) -> list[Instance]:
+    def _launched(self) -> list[InstanceRow]:
         self.house.tick()
         with Session(self.engine) as session:
-            return list(session.scalars(select(Instance).where(Instance.ordered_at > 0)))
+            return list(session.scalars(select(InstanceRow).where(InstanceRow.ordered_at > 0)))
 
     def _queue(self, task_id: str, **columns: Any) -> None:
         with Session(self.engine) as session:
@@ -172,7 +172,7 @@ def hpc(
     with Session(airflow_database) as session:
         for number in range(20):
             session.add(
-                Instance(
+                InstanceRow(
                     token=f"old{number}", site="there", kind=ANY, cpus=4, memory=8000, disk=0, gpus=0.0, seconds=3600.0,
                     state=InstanceState.ENDED, ordered_at=0.0, ready_at=WAIT,
                 )

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.steps import RunCommand
 from tests.services import processes
 from tests.services.account import Account
 from tests.services.gridengine import GridEngine
@@ -30,8 +30,8 @@ class Shell:
         assert answer.status == 0, answer
         return answer.stdout.strip()
 
-    def ask(self, command: str, stdin: bytes | None = None) -> Answer:
-        return self.transport.run([Run(command, stdin=stdin)])[0]
+    def ask(self, command: str, stdin: bytes | None = None) -> CommandResult:
+        return self.transport.run([RunCommand(command, stdin=stdin)])[0]
 
 
 def eventually(reached: Callable[[], object], seconds: float = 40) -> bool:

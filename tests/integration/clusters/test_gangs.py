@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from lading.executors import controller_process as process
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import controller, housekeeping
-from lading.executors.store import ENDED, Job, State
+from lading.executors.store import ENDED, JobRow, State
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.fixed import FixedSite
@@ -29,7 +29,7 @@ from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
 from lading.hooks.site_conformance import close
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House
 from tests.clusters.sites import make_settings, make_store
@@ -128,7 +128,7 @@ def test_a_gang_in_a_reservation_that_an_operator_has_made(
         house = make_house([hpc])
         house.queue("head", "worker", cpus=1, memory=300, workload=WORKLOAD, sites=("hpc", "hpc"))
         with Session(house.engine) as session:
-            session.execute(update(Job).values(native_hint=json.dumps({"reservation": "ray"})))
+            session.execute(update(JobRow).values(native_hint=json.dumps({"reservation": "ray"})))
             session.commit()
         assert wait_until(lambda: run_together(house), 180, 0.2), house.jobs()
         assert set(slurm.command("squeue", "--noheader", "--format=%v %N").splitlines()) == {"ray n2"}
@@ -167,7 +167,7 @@ def test_one_of_two_hosts_dies_while_room_is_held(
         house = make_house([site])
         assert wait_until(lambda: are_up(house, site), 120, 0.2)
         options: dict[str, Any] = {"cpus": 2, "memory": 300, "workload": WORKLOAD}
-        house.queue("head", "worker", attempts=Attempts((3600,), 2), **options)
+        house.queue("head", "worker", attempts=AttemptSchedule((3600,), 2), **options)
         assert wait_until(lambda: states(house) == {State.QUEUED.value} and bool(house.holds()), 120, 0.05)
         dead = second if house.holds()[0].location == "lab1" else first
         dead.halt()
@@ -195,7 +195,7 @@ def test_fifty_gangs_that_compete_for_room_for_three(make_house: MakeHouse, api:
     for run in gangs:
         house.to_come = {}
         options: dict[str, Any] = {"cpus": 1, "memory": 300, "workload": WORKLOAD}
-        house.queue("head", "worker", run=run, attempts=Attempts((1,), 1000), **options)
+        house.queue("head", "worker", run=run, attempts=AttemptSchedule((1,), 1000), **options)
     house.to_come = {}
 
     def all_are_over() -> bool:

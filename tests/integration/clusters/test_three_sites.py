@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import Job, Location, State
-from lading.executors.store.instances import Instance
+from lading.executors.store import JobRow, LocationRow, State
+from lading.executors.store.instances import InstanceRow
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.airflow import Airflow
@@ -110,12 +110,12 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
         def jobs(task: str, *states: State) -> Counter[str | None]:
             """The sites of the jobs of a task, of those in some states."""
             with Session(engine) as session:
-                query = select(Job.site).where(Job.task_id == f"chain.{task}", Job.state.in_(states))
+                query = select(JobRow.site).where(JobRow.task_id == f"chain.{task}", JobRow.state.in_(states))
                 return Counter(session.scalars(query))
 
         def is_away() -> bool:
             with Session(engine) as session:
-                return session.scalar(select(Location.state).where(Location.site == "hpc")) == "unreachable"
+                return session.scalar(select(LocationRow.state).where(LocationRow.site == "hpc")) == "unreachable"
 
         airflow.wait_for_dag("everywhere")
         run = airflow.trigger("everywhere")
@@ -136,7 +136,7 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
 
         def bought() -> set[str | None]:
             with Session(engine) as session:
-                rows = list(session.scalars(select(Instance)))
+                rows = list(session.scalars(select(InstanceRow)))
             return {row.native_id for row in rows} if all(row.ended_at for row in rows) else set()
 
         assert wait_until(lambda: service.living() == [] and bool(bought()), 60, 0.5), airflow.log_tails()

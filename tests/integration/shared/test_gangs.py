@@ -11,9 +11,9 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 import lading.example_dags
-from lading.executors.store import Job
+from lading.executors.store import JobRow
 from lading.executors.store.gangs import runs
-from lading.executors.store.gangs.runs import Run
+from lading.executors.store.gangs.runs import DagRunKey
 from lading.scheduling.hints.hints import Hints
 from tests.services.airflow import Airflow
 from tests.services.processes import wait_until
@@ -210,12 +210,12 @@ def test_a_limit_below_a_length_that_is_known_late_is_the_reason_of_the_wait(air
 
 def test_what_a_task_will_need_is_known_before_airflow_has_queued_it(airflow: Airflow) -> None:
     airflow.add_dag("asks_ahead", FAILS)
-    run = Run("asks_ahead", airflow.trigger("asks_ahead"))
+    run = DagRunKey("asks_ahead", airflow.trigger("asks_ahead"))
     assert airflow.wait_for_run(*run) == "failed"
     engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
     with Session(engine) as session:
         found = {name: Hints.of(config) for name, config in runs.configs(session, run).items()}
-        [first] = session.scalars(select(Job).where(Job.dag_id == run.dag_id))
+        [first] = session.scalars(select(JobRow).where(JobRow.dag_id == run.dag_id))
     engine.dispose()
     assert {name: each.ahead_after for name, each in found.items()} == {"first": (), "second": ("first",)}
     assert (found["second"].ahead, found["second"].cpus, found["second"].time) == (True, 2, 3600)

@@ -20,7 +20,7 @@ from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.ssh.answer import TransportError
 from lading.operators import job_script_trigger
 from lading.operators.job_output import Lines
-from lading.operators.job_script_trigger import JobScriptTrigger, Watch
+from lading.operators.job_script_trigger import JobScriptTrigger, SiteWatch
 from tests.clusters.toy_batch import Toy, ToyCluster
 
 
@@ -57,7 +57,7 @@ def trigger(record: RunRecord) -> tuple[JobScriptTrigger, Log]:
 
 async def idle() -> None:
     """Wait until nothing is watched any more."""
-    while Watch.shared.get(asyncio.get_running_loop()):
+    while SiteWatch.shared.get(asyncio.get_running_loop()):
         await asyncio.sleep(0.05)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.launched import Launched
 from lading.executors.store import Change, State
-from lading.executors.store.tables import Instance, Job
+from lading.executors.store.tables import InstanceRow, JobRow
 from lading.hooks.site import LocationState, Order, Seen
 from lading.scheduling.location import Location
 from lading.scheduling.provisioning import Launch, Provision
@@ -53,19 +53,19 @@ def ran(session: Session, token: str, cpus: float, since: float, until: float | 
     store.add_job(session, token=token, site="cloud", location="L1", cpus=cpus, memory=memory, **times, **COMMON)
 
 
-def end(session: Session, launched: Launched, at: float) -> Instance:
+def end(session: Session, launched: Launched, at: float) -> InstanceRow:
     launched.ended(session, [{"event": "released", "token": "L1", "at": at, "message": "it was idle"}])
     session.expire_all()
-    return session.scalars(select(Instance)).one()
+    return session.scalars(select(InstanceRow)).one()
 
 
 def usd(session: Session, token: str) -> float | None:
     session.expire_all()
-    return session.scalars(select(Job.usd).where(Job.token == token)).one()
+    return session.scalars(select(JobRow.usd).where(JobRow.token == token)).one()
 
 
 def test_a_row_says_where_it_was_bought_and_at_which_price(session: Session, launched: Launched) -> None:
-    row = session.scalars(select(Instance)).one()
+    row = session.scalars(select(InstanceRow)).one()
     assert (row.kind, row.zone, row.capacity_type, row.usd_per_hour) == ("m5.xlarge", "us-east-1b", "spot", 3.6)
     assert (row.launched_at, row.seconds, row.usd) == (BEGUN, 0.0, None)
 
@@ -89,7 +89,7 @@ def test_each_second_costs_what_it_cost_then(
 ) -> None:
     monkeypatch.setattr("lading.executors.controller.launched.time.time", lambda: BEGUN + 100)
     launched.refresh(session, [seen(usd=7.2)], is_new=True)
-    assert session.scalars(select(Instance.usd)).one() == pytest.approx(0.1)
+    assert session.scalars(select(InstanceRow.usd)).one() == pytest.approx(0.1)
     assert end(session, launched, BEGUN + 200).usd == pytest.approx(0.3)
 
 
@@ -113,7 +113,7 @@ def test_what_was_never_seen_alive_is_billed_by_what_its_end_says(session: Sessi
     known = {"native_id": "i-1", "launched_at": BEGUN, "cause": "lost"}
     found.ended(session, [{"event": "released", "token": "L1", "at": BEGUN + 100, **known}])
     session.expire_all()
-    row = session.scalars(select(Instance)).one()
+    row = session.scalars(select(InstanceRow)).one()
     assert (row.native_id, row.launched_at, row.usd) == ("i-1", BEGUN, pytest.approx(0.1))
 
 
@@ -122,7 +122,7 @@ def test_a_minute_is_the_least_and_what_was_never_there_costs_nothing(session: S
     again = Launched("cloud")
     again.record(session, [Order("L2", Launch("m5.xlarge", CAPACITY, math.inf, (), None, "spot", 1.0))], Provision(), 0)
     again.ended(session, [{"event": "released", "token": "L2", "at": 100.0}])
-    assert session.scalars(select(Instance.usd).where(Instance.token == "L2")).one() is None
+    assert session.scalars(select(InstanceRow.usd).where(InstanceRow.token == "L2")).one() is None
 
 
 def test_an_end_that_was_taken_back_is_not_billed_twice(session: Session, launched: Launched) -> None:
@@ -134,5 +134,5 @@ def test_an_end_that_was_taken_back_is_not_billed_twice(session: Session, launch
 def test_allocations_are_not_bought(session: Session) -> None:
     found = Launched("hpc", lambda capacity: 0.1)
     found.record(session, [Order("L3", Launch("[]", CAPACITY, 3600.0, ()))], Provision(), BEGUN)
-    row = session.scalars(select(Instance)).one()
+    row = session.scalars(select(InstanceRow)).one()
     assert (row.capacity_type, row.usd_per_hour, row.seconds) == (None, 0.4, 3600.0)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.store import State, queue
 from lading.executors.store.durations import MOST, SECONDS_UNTIL_STALE, Durations
-from lading.scheduling.location import Location, Running
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import Market, need
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
@@ -47,7 +47,7 @@ def test_what_waits_and_what_runs_is_predicted_from_what_has_ended_well(tmp_path
         assert queue.waiting(session)[0].expected is None
         [given] = queue.given(session, "hpc", durations)
         location = queue.loaded(Location("m", Resources(8, 8_000)), [given], 0)
-        assert location.running_jobs == (Running(40.0, found["a"], Resources(1, 100)),)
+        assert location.running_jobs == (AssignedJob(40.0, found["a"], Resources(1, 100)),)
         assert need(given.job, Market(Resources(8, 8_000), 0, 9e3, 9e3, most=1)).expected == found["a"], (
             "provisioning hears of it"
         )

@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import LadingExecutor, executor, store
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from tests.clusters.sites import make_settings
 
 OWNER, OTHER = 7, 3
@@ -108,9 +108,9 @@ def change(engine: Engine, token: str, **columns: Any) -> None:
         session.commit()
 
 
-def job(engine: Engine, token: str) -> Job:
+def job(engine: Engine, token: str) -> JobRow:
     with Session(engine) as session:
-        return session.scalars(select(Job).where(Job.token == token)).one()
+        return session.scalars(select(JobRow).where(JobRow.token == token)).one()
 
 
 def sync(scheduler: LadingExecutor) -> dict[Any, Any]:
@@ -158,7 +158,7 @@ def test_a_job_is_as_little_there_as_its_task_when_the_scheduler_rolls_back(
     sync(scheduler)
     assert scheduler.live == {}
     with Session(engine) as session:
-        assert session.scalars(select(Job.token)).all() == []
+        assert session.scalars(select(JobRow.token)).all() == []
 
 
 @pytest.mark.parametrize("old", ["a", None])
@@ -205,7 +205,7 @@ def test_airflow_is_told_of_each_end_once(engine: Engine, scheduler: LadingExecu
     assert scheduler.live == {"e": State.RUNNING}
     assert sync(scheduler) == {}
     with Session(engine) as session:
-        assert session.scalars(select(Job.token).where(Job.unreported.is_(True))).all() == []
+        assert session.scalars(select(JobRow.token).where(JobRow.unreported.is_(True))).all() == []
 
 
 def test_a_task_that_airflow_ended_while_it_ran_is_no_failure_to_airflow(
@@ -274,7 +274,7 @@ def test_a_database_that_is_away_costs_a_loop_and_no_news(
     with monkeypatch.context() as patch:
         away = OperationalError("SELECT", {}, Exception("it is away"))
 
-        def fail(*_: Any) -> Sequence[Job]:
+        def fail(*_: Any) -> Sequence[JobRow]:
             raise away
 
         patch.setattr(store, "unreported", fail)
@@ -371,7 +371,7 @@ def test_what_the_store_knows_is_adopted_and_the_rest_is_airflow_s(
     change(engine, "runs", state=State.RUNNING, started_at=5.0)
     change(engine, "ended", **ENDED)
     with Session(engine) as session:
-        session.execute(update(Job).values(unreported=False))
+        session.execute(update(JobRow).values(unreported=False))
         add_task(session, "unknown", "unknown")
         add_task(session, "nameless", None)
         session.commit()

@@ -14,12 +14,12 @@ from lading.executors import rule_log, store
 from lading.executors.columns import hint_columns
 from lading.executors.controller import dispatch, events
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State, queue, shapes
+from lading.executors.store import JobRow, State, queue, shapes
 from lading.operators import resources
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.location import Location
-from lading.scheduling.matching.groups import Machines
+from lading.scheduling.matching.groups import GroupMachines
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Layout, Resources
@@ -48,7 +48,7 @@ def test_a_rule_is_stored_with_the_job_and_in_its_event_log_and_forgotten_when_i
         decision = dispatch.decided(wished, found, 1.0)
         session.add_all(rule_log.entries(session, store.apply(session, decision.changes)))
         session.flush()
-        job = session.get_one(Job, "a")
+        job = session.get_one(JobRow, "a")
         assert (job.cpus, job.memory, job.memory_limit, job.features) == (8.0, 4096, 4096, None)
         assert job.rule == "less, and without what is preferred"
         words = "by rule 'less, and without what is preferred': 8 of 16 cpus, 4 GiB of 8 GiB memory, without nvme"
@@ -61,25 +61,25 @@ def test_a_rule_is_stored_with_the_job_and_in_its_event_log_and_forgotten_when_i
         store.apply(session, back, "lab")
         session.expire_all()
         assert queue.waiting(session) == wished
-        assert (job.rule, job.asked, session.get_one(Job, "a").memory_limit) == (None, None, 8192)
+        assert (job.rule, job.asked, session.get_one(JobRow, "a").memory_limit) == (None, None, 8192)
 
 
 def test_what_can_be_done_without_is_kept_as_json(airflow_database: Engine) -> None:
     with Session(airflow_database) as session:
         add(session, "a", features=["nvme", "avx512"])
-        job = session.get_one(Job, "a")
+        job = session.get_one(JobRow, "a")
         assert json.loads(str(job.soft)) == [{"cpus": 4, "memory": 2048}, []], "it must have nvme"
         assert job.features == "avx512,nvme"
 
 
-def of_nodes(session: Session, **others: Any) -> Job:
+def of_nodes(session: Session, **others: Any) -> JobRow:
     hints = Hints.of(resources(nodes=(2, 8), ppn=2, memory="2 GiB", **others))
     store.add_job(
         session, owner=1, token="a", kind="ExecuteTask", workload="{}", subject="", queued_at=0.0,
         dag_id="d", task_id="t", run_id="r", state=State.QUEUED, priority=1, unreported=False, news=0, map_index=-1,
         try_number=1, **hint_columns(hints, Settings.load()),
     )  # fmt: skip
-    return session.get_one(Job, "a")
+    return session.get_one(JobRow, "a")
 
 
 def hpc(most: int) -> SiteView:
@@ -115,7 +115,7 @@ def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_
         store.apply(session, events.changes([{"event": "started", "token": "a", "at": 2.0, "nodes": 3}]), "hpc")
         session.expire_all()
         [given] = queue.given(session, "hpc")
-        machines = Machines.of([given.job])
+        machines = GroupMachines.of([given.job])
         machines.put(given.job, "hpc", "hpc", is_queue=True)
         assert (job.nodes, given.job.nodes, [sum(each.values()) for each in machines.used.values()]) == (3, 3, [3])
 
@@ -136,11 +136,11 @@ def test_no_event_gives_a_job_more_nodes_than_it_was_to_have(airflow_database: E
         job = of_nodes(session)
         place(session, 4)
         add(session, "one")
-        session.execute(update(Job).where(Job.token == "one").values(state=State.PLACED, site="hpc"))
+        session.execute(update(JobRow).where(JobRow.token == "one").values(state=State.PLACED, site="hpc"))
         store.apply(session, events.changes([{**began, "token": "a"}, {**began, "token": "one"}]), "hpc")
         session.expire_all()
         assert (job.state, job.nodes) == (State.RUNNING, 4)
-        other = session.get_one(Job, "one")
+        other = session.get_one(JobRow, "one")
         assert (other.state, other.nodes) == (State.RUNNING, None)
 
 
@@ -149,7 +149,7 @@ def test_what_a_job_with_a_range_of_nodes_has_cost_is_by_what_was_granted(airflo
         job = of_nodes(session)
         place(session, 20)
         session.add(
-            store.Location(
+            store.LocationRow(
                 site="hpc", name="hpc", kind="slurm", cpus=16, memory=16384, disk=0, gpus=0, state="up",
                 usd_per_cpu_hour=1.0, seen_at=0.0,
             )

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import Location, State, queue
+from lading.executors.store import LocationRow, State, queue
 
 AMOUNTS = {"cpus": 2.0, "memory": 1, "disk": 0, "gpus": 0.0}
 COMMON = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "priority": 0, "dag_id": "d", **AMOUNTS}
@@ -22,7 +22,7 @@ def session() -> Iterator[Session]:
     store.metadata.create_all(engine)
     with Session(engine) as found:
         machine = {"kind": "ec2", "cpus": 4.0, "memory": 1, "disk": 0, "gpus": 0.0, "seen_at": 0.0}
-        found.add(Location(site="cloud", name="L", usd_per_cpu_hour=0.25, **machine))
+        found.add(LocationRow(site="cloud", name="L", usd_per_cpu_hour=0.25, **machine))
         yield found
 
 

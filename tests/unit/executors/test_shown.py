@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import Capacity, Change, Job, Location, SiteRow, State, capacity, lanes, site_rows
+from lading.executors.store import Capacity, Change, JobRow, LocationRow, SiteRow, State, capacity, lanes, site_rows
 
 
 def add(session: Session, token: str, **columns: Any) -> None:
@@ -22,9 +22,9 @@ def add(session: Session, token: str, **columns: Any) -> None:
     store.add_job(session, token=token, **{**defaults, **columns})
 
 
-def jobs(session: Session) -> dict[str, Job]:
+def jobs(session: Session) -> dict[str, JobRow]:
     session.expire_all()
-    return {job.token: job for job in session.scalars(select(Job))}
+    return {job.token: job for job in session.scalars(select(JobRow))}
 
 
 def memory() -> Engine:
@@ -53,7 +53,7 @@ def test_no_two_jobs_of_a_machine_are_drawn_over_each_other(
 ) -> None:
     with Session(emptied) as session:
         assert not jobs(session)
-        session.merge(Location(site="s", name="n", kind="local", cpus=4.0, memory=1, disk=0, gpus=0.0, seen_at=1.0))
+        session.merge(LocationRow(site="s", name="n", kind="local", cpus=4.0, memory=1, disk=0, gpus=0.0, seen_at=1.0))
         order = sorted(spans)
         for number, (start, length, cpus, place) in enumerate(order):
             ends = {"state": State.SUCCEEDED, "ended_at": float(start + length)} if number % 3 else {}
@@ -74,7 +74,7 @@ def test_no_two_jobs_of_a_machine_are_drawn_over_each_other(
 
 def test_what_fits_a_machine_is_drawn_within_it() -> None:
     with Session(memory()) as session:
-        session.add(Location(site="s", name="m", kind="local", cpus=2.0, memory=1, disk=0, gpus=0.0, seen_at=1.0))
+        session.add(LocationRow(site="s", name="m", kind="local", cpus=2.0, memory=1, disk=0, gpus=0.0, seen_at=1.0))
         for number in range(3):
             add(session, f"small{number}", cpus=0.25, started_at=1.0)
         add(session, "large", cpus=1.0, started_at=1.5)
@@ -122,9 +122,9 @@ def test_a_job_whose_task_airflow_refused_in_the_end_is_in_nobodys_way() -> None
 
 
 def test_what_a_job_has_cost_is_what_its_location_costs() -> None:
-    def location(name: str, rate: float | None) -> Location:
+    def location(name: str, rate: float | None) -> LocationRow:
         amounts = {"cpus": 4.0, "memory": 1, "disk": 1, "gpus": 0.0}
-        return Location(site="s", name=name, kind="local", seen_at=1.0, usd_per_cpu_hour=rate, **amounts)
+        return LocationRow(site="s", name=name, kind="local", seen_at=1.0, usd_per_cpu_hour=rate, **amounts)
 
     with Session(memory()) as session:
         store.save_locations(session, "s", [location("s", 2.0), location("m", 1.0)])

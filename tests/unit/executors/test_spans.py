@@ -13,8 +13,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import spans, store
-from lading.executors.store import Job, State
-from lading.executors.store.instances import Instance
+from lading.executors.store import JobRow, State
+from lading.executors.store.instances import InstanceRow
 
 TRACE, TASK = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -28,19 +28,19 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-def job(token: str = "t", *, flags: str = "01", **columns: Any) -> Job:
+def job(token: str = "t", *, flags: str = "01", **columns: Any) -> JobRow:
     workload = json.dumps({"ti": {"context_carrier": {"traceparent": f"00-{TRACE}-{TASK}-{flags}"}}})
     times = {"queued_at": 10.0, "placed_at": 20.0, "started_at": 50.0, "ended_at": 60.5}
     defaults = {"state": State.SUCCEEDED, "site": "hpc", "location": "L1", "try_number": 2, "workload": workload}
-    return Job(token=token, **{**defaults, **times, **columns})
+    return JobRow(token=token, **{**defaults, **times, **columns})
 
 
-def tell(*jobs: Job) -> None:
+def tell(*jobs: JobRow) -> None:
     engine = create_engine("sqlite://")
     store.metadata.create_all(engine)
     with Session(engine) as session:
         session.add(
-            Instance(
+            InstanceRow(
                 token="L1", site="hpc", kind="", cpus=1.0, memory=1, disk=0, gpus=0.0, seconds=1.0, state="up",
                 ordered_at=1.0, ready_at=45.0,
             )

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lading.executors.agent import container
-from lading.executors.agent.supervisor import Job, JobFailed
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
@@ -26,10 +26,10 @@ from lading.hooks.files import tar_files
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.machines import facts
-from lading.hooks.machines.facts import Facts
+from lading.hooks.machines.facts import MachineFacts
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.spool import Spool
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.scheduling.resources import Resources
 
 NEST = "[" * 100_000
@@ -70,7 +70,7 @@ def test_what_was_known_of_a_machine(folder: Path, text: str) -> None:
 
 
 def test_what_was_known_of_a_machine_is_read_as_it_was_kept(tmp_path: Path) -> None:
-    known = Facts("h", "b", "x86_64", "linux", Resources(2.5, 10, 3, 1))
+    known = MachineFacts("h", "b", "x86_64", "linux", Resources(2.5, 10, 3, 1))
     facts.save(tmp_path / "facts", known)
     assert facts.load(tmp_path / "facts") == known
 
@@ -125,8 +125,8 @@ WELL = {
 }
 
 
-def concluded(folder: Path, text: str) -> Job:
-    job = Job("a", Spool(folder))
+def concluded(folder: Path, text: str) -> AgentJob:
+    job = AgentJob("a", Spool(folder))
     job.folder.root.mkdir(parents=True, exist_ok=True)
     container.path_of(job.folder.root).write_text(text, errors="replace")
     container.conclude(job, 0, "docker", is_killed=False)
@@ -136,7 +136,7 @@ def concluded(folder: Path, text: str) -> Job:
 @patient
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES))
 def test_what_a_job_has_left_in_its_container(folder: Path, odd: dict[str, Any]) -> None:
-    with contextlib.suppress(JobFailed):
+    with contextlib.suppress(AgentJobFailed):
         job = concluded(folder, json.dumps({**WELL, **odd}))
         assert job.used is not None
         assert job.used[0] < float("inf")
@@ -144,7 +144,7 @@ def test_what_a_job_has_left_in_its_container(folder: Path, odd: dict[str, Any])
 
 @pytest.mark.parametrize("text", [NEST, "", "[]", "{}", json.dumps({**WELL, "cpu_seconds": float("inf")})])
 def test_what_makes_no_sense_in_a_container_fails_its_job_in_words(tmp_path: Path, text: str) -> None:
-    with pytest.raises(JobFailed, match="what the job has left in its container cannot be read"):
+    with pytest.raises(AgentJobFailed, match="what the job has left in its container cannot be read"):
         concluded(tmp_path, text)
     assert concluded(tmp_path, json.dumps(WELL)).outputs == {"/a": 1}
 
@@ -152,7 +152,7 @@ def test_what_makes_no_sense_in_a_container_fails_its_job_in_words(tmp_path: Pat
 @given(st.lists(st.text(max_size=6) | st.sampled_from(["9" * 5000, "²", "-", "a\t1\t2\t3\t4"]), max_size=4))
 def test_what_was_cleaned(parts: list[str]) -> None:
     with contextlib.suppress(TransportError):
-        leftovers.swept(Answer(0, "\t".join(parts) + "\n.\n", ""))
+        leftovers.swept(CommandResult(0, "\t".join(parts) + "\n.\n", ""))
 
 
 @pytest.mark.parametrize("read", [layout.sentinel, layout.in_job, layout.times])

@@ -15,8 +15,8 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from lading.operators import ScatterError, resources, scatter
 from lading.operators.scattering.jobs import label
-from lading.operators.scattering.outputs import NOTHING, Pages, Reference, restored, stored
-from lading.operators.scattering.shape import Shape
+from lading.operators.scattering.outputs import NOTHING, OutputsReference, Pages, restored, stored
+from lading.operators.scattering.shape import ScatterShape
 
 
 @task
@@ -147,10 +147,10 @@ def test_a_plain_expand_over_the_outputs_is_refused() -> None:
      (10, 4, 4, 3), (10_000, 3, 10, 1000), (10_000, 500, 500, 20)],
 )  # fmt: skip
 def test_chunks(count: int, wanted: int | None, size: int, instances: int) -> None:
-    shape = Shape.plan(None, {"x": count}, wanted, 1024)
+    shape = ScatterShape.plan(None, {"x": count}, wanted, 1024)
     assert (shape.chunk_size, shape.instances) == (size, instances)
     assert [job for instance in range(instances) for job in shape.jobs_of(instance)] == list(range(count))
-    assert Shape.from_json(shape.to_json()) == shape
+    assert ScatterShape.from_json(shape.to_json()) == shape
 
 
 class Stored(Sequence[Any]):
@@ -172,7 +172,7 @@ class Stored(Sequence[Any]):
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("missing", [(), (0,), (1,), (0, 2)])
 def test_outputs_are_where_they_belong(size: int, missing: tuple[int, ...]) -> None:
-    shape = Shape("nested_crossproduct", {"a": 3, "b": 4}, size)
+    shape = ScatterShape("nested_crossproduct", {"a": 3, "b": 4}, size)
     missing = tuple(each for each in missing if each < shape.instances)
     expected: list[Any] = [None if job % 5 == 0 else job for job in range(12)]
     for instance in missing:
@@ -183,7 +183,7 @@ def test_outputs_are_where_they_belong(size: int, missing: tuple[int, ...]) -> N
         for instance in range(shape.instances)
         if instance not in missing
     ]
-    reference = Reference.from_json(Reference("align", shape, missing).to_json())
+    reference = OutputsReference.from_json(OutputsReference("align", shape, missing).to_json())
     outputs = reference.open(Stored(pushed))
     assert [list(row) for row in outputs] == [expected[0:4], expected[4:8], expected[8:12]]
     assert outputs[1] == expected[4:8]
@@ -193,7 +193,7 @@ def test_outputs_are_where_they_belong(size: int, missing: tuple[int, ...]) -> N
 
 def test_outputs_are_read_when_they_are_asked_for() -> None:
     source = Stored(list(range(1000)))
-    outputs = Reference("align", Shape(None, {"x": 1000}, 1)).open(source)
+    outputs = OutputsReference("align", ScatterShape(None, {"x": 1000}, 1)).open(source)
     assert (len(outputs), source.reads) == (1000, 0)
     assert (outputs[500], source.reads) == (500, 1)
     assert list(outputs) == list(range(1000))

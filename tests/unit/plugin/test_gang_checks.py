@@ -11,7 +11,7 @@ from airflow.sdk import DAG, task
 
 from lading.operators import resources
 from lading.plugin import hint_checks, policies
-from lading.plugin.published import Known
+from lading.plugin.published import PublishedSite
 from lading.scheduling.hints.hints import HINT_KEY, Hints
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
@@ -184,9 +184,9 @@ def machine(cpus: float, memory: int = 64 * 1024, **more: Any) -> Location:
     return Location("", Resources(cpus, memory), **more)
 
 
-LOCAL = Known((machine(16),), holds=True)
-QUEUE = Known((machine(64),), holds=False)
-CLOUD = Known((machine(8, instance_type="m"),), holds=True, launches=True, takes_unnamed=False)
+LOCAL = PublishedSite((machine(16),), holds=True)
+QUEUE = PublishedSite((machine(64),), holds=False)
+CLOUD = PublishedSite((machine(8, instance_type="m"),), holds=True, launches=True, takes_unnamed=False)
 UNNAMED = Resources(0.25, 512)
 
 
@@ -211,29 +211,29 @@ def ray(workers: int = 7, **more: Any) -> Callable[[], None]:
             "cpus, 64 GiB memory; ask for less, or name a site that has more",
         ),
         (
-            {"local": Known((machine(16), machine(12)), holds=True)},
+            {"local": PublishedSite((machine(16), machine(12)), holds=True)},
             {},
             "its 8 jobs ask for 30 cpus together, and site 'local' can never give more than 28 cpus",
         ),
-        ({"local": Known((machine(16), machine(14)), holds=True)}, {}, None),
+        ({"local": PublishedSite((machine(16), machine(14)), holds=True)}, {}, None),
         ({"local": LOCAL, "queue": QUEUE}, {}, "site 'local' can never hold more than 4 of them"),
-        ({"local": LOCAL, "other": Known((machine(14),), holds=True)}, {}, None),
+        ({"local": LOCAL, "other": PublishedSite((machine(14),), holds=True)}, {}, None),
         ({"local": LOCAL, "cloud": CLOUD}, {"site": "cloud"}, None),
         ({"local": LOCAL, "cloud": CLOUD}, {"targets": ["local", "cloud"]}, None),
-        ({"local": LOCAL, "new": Known((), holds=True)}, {}, None),
-        ({"local": Known((machine(16),))}, {}, None),  # published by an older version
-        ({"local": Known((machine(32),), holds=True)}, {"spread": True}, "can never hold more than 1 of them"),
+        ({"local": LOCAL, "new": PublishedSite((), holds=True)}, {}, None),
+        ({"local": PublishedSite((machine(16),))}, {}, None),  # published by an older version
+        ({"local": PublishedSite((machine(32),), holds=True)}, {"spread": True}, "can never hold more than 1 of them"),
         (
-            {"local": Known((machine(32),) * 7, holds=True)},
+            {"local": PublishedSite((machine(32),) * 7, holds=True)},
             {"spread": True},
             "its 8 jobs need a location each (spread)",
         ),
-        ({"local": Known((machine(32),) * 8, holds=True)}, {"spread": True}, None),
-        ({"local": Known((machine(28),), holds=True)}, {"partial": True}, None),
+        ({"local": PublishedSite((machine(32),) * 8, holds=True)}, {"spread": True}, None),
+        ({"local": PublishedSite((machine(28),), holds=True)}, {"partial": True}, None),
     ],
 )
 def test_a_gang_that_asks_for_more_than_its_sites_can_ever_give_is_an_import_error(
-    monkeypatch: pytest.MonkeyPatch, sites: dict[str, Known], more: dict[str, Any], words: str | None
+    monkeypatch: pytest.MonkeyPatch, sites: dict[str, PublishedSite], more: dict[str, Any], words: str | None
 ) -> None:
     monkeypatch.setattr(hint_checks, "known_sites", lambda: (sites, UNNAMED))
     monkeypatch.setattr(policies, "known_sites", lambda: (sites, UNNAMED))

@@ -13,16 +13,16 @@ from lading.executors.controller.sites_file import described
 from lading.executors.settings import Settings
 from lading.plugin import hint_checks
 from lading.plugin.hint_checks import check_stage
-from lading.plugin.published import Known, known, most_nodes
+from lading.plugin.published import PublishedSite, known, most_nodes
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
 SITES = {
-    "lab": Known(stage_schemes=("s3",)),
-    "hpc": Known(stage_schemes=("http",), takes_unnamed=False),
-    "old": Known(takes_unnamed=False),
+    "lab": PublishedSite(stage_schemes=("s3",)),
+    "hpc": PublishedSite(stage_schemes=("http",), takes_unnamed=False),
+    "old": PublishedSite(takes_unnamed=False),
 }
 
 
@@ -65,7 +65,7 @@ def test_one_that_a_site_takes_is_none(value: Any, hints: dict[str, Any]) -> Non
     check_stage(*staged(value, **hints))
 
 
-def batch(most: dict[str, int] | None, **options: Any) -> Known:
+def batch(most: dict[str, int] | None, **options: Any) -> PublishedSite:
     """A batch site as its controller has published it."""
     location = Location(
         "hpc",
@@ -99,7 +99,7 @@ def batch(most: dict[str, int] | None, **options: Any) -> Known:
 def test_more_nodes_than_any_place_can_ever_give_are_an_import_error(
     hints: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machines = Known((Location("", Resources(16, 65536)),), takes_unnamed=False)
+    machines = PublishedSite((Location("", Resources(16, 65536)),), takes_unnamed=False)
     sites = {"hpc": batch({"": 4, "short": 2, "long": 9}), "small": batch({"": 2}), "ec2": machines}
     monkeypatch.setattr(hint_checks, "known_sites", lambda: (sites, Resources()))
     with pytest.raises(HintError) as error:

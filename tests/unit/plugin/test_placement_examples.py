@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from lading.plugin import manager
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
@@ -46,13 +46,13 @@ def site(name: str, *locations: str, **options: object) -> SiteView:
 
 def test_a_binding_filter() -> None:
     targets = as_text(["a", "b"], ["even_here_odd_there"])
-    jobs = [Waiting(name=name, resources=Resources(1, 100), targets=targets) for name in ("1e", "1f")]
+    jobs = [WaitingJob(name=name, resources=Resources(1, 100), targets=targets) for name in ("1e", "1f")]
     found = assign(jobs, [site("a", "m"), site("b", "m")], now=1.0, filters=manager.binding_filters())
     assert found.placed == {"1e": ("a", "m"), "1f": ("b", "m")}
 
 
 def test_a_policy() -> None:
-    jobs = [Waiting(name=f"j{number}", resources=Resources(1, 100)) for number in range(6)]
+    jobs = [WaitingJob(name=f"j{number}", resources=Resources(1, 100)) for number in range(6)]
     lab = site("lab", "x", "y", "z", policy="emptiest_first")
     lab = replace(
         lab, locations=[replace(each, used=Resources(number, 0)) for number, each in enumerate(lab.locations)]
@@ -65,7 +65,7 @@ def test_an_order_of_sites() -> None:
     rank = manager.implemented("rank_matches")
     assert rank is not None
     matches = [Match("small", 1, 1), Match("big_memory", 1, 1)]
-    wheat = Job("1", Resources(1, 100), task_id="align", input_values='[{"genome": "wheat"}]')
+    wheat = PlannedJob("1", Resources(1, 100), task_id="align", input_values='[{"genome": "wheat"}]')
     assert rank(job=wheat, matches=matches) == matches[::-1]
     assert rank(job=replace(wheat, input_values='[{"genome": "rice"}]'), matches=matches) is None
 

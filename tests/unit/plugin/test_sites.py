@@ -26,7 +26,7 @@ from lading.scheduling.gangs.supply import demand, shortage
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.resources import Resources
 from tests.clusters.published import site
 from tests.clusters.sites import make_settings
@@ -211,7 +211,7 @@ def test_allocations_are_machines_and_queues_are_none(make: Make, mode: str) -> 
     [node] = site.potential()
     assert (site.holds, node.max_jobs is None) == ((True, True) if mode == "allocation" else (False, False))
     there = SiteView(name="hpc", possible=[node], holds=site.holds, launches=site.launches)
-    members = [Waiting(name, Resources(1, 300), site="hpc") for name in "ab"]
+    members = [WaitingJob(name, Resources(1, 300), site="hpc") for name in "ab"]
     asked = demand("workers", members, options(members, [there]), {"hpc": there})
     assert asked is None if mode == "job" else asked is not None and shortage([asked]) == ""
 

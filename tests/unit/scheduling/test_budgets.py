@@ -7,11 +7,11 @@ import math
 import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import Budget, Job
+from lading.scheduling.job import Budget, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.provisioning import Launch, decide
 from lading.scheduling.provisioning.budgets import within
@@ -27,8 +27,8 @@ def budget(most: float, spent: float = 0.0, per_hour: float = 0.0, run: str = "d
     return Budget(run, most, spent, per_hour)
 
 
-def jobs(count: int, its: Budget | None, start: str = "a") -> list[Job]:
-    return [Job(f"{start}{number}", Resources(4, 1000), queued_at=0.0, budget=its) for number in range(count)]
+def jobs(count: int, its: Budget | None, start: str = "a") -> list[PlannedJob]:
+    return [PlannedJob(f"{start}{number}", Resources(4, 1000), queued_at=0.0, budget=its) for number in range(count)]
 
 
 def launch(*names: str, usd: float | None = 1.0) -> Launch:
@@ -85,7 +85,7 @@ def test_each_run_at_its_end_is_told_its_own_figures() -> None:
     """Their jobs are alike, and take the same way."""
     spent = {"d poor": budget(1, spent=1, run="d poor"), "d spent": budget(5, spent=6, run="d spent"), "d none": None}
     waiting = [
-        Waiting(name=run, resources=Resources(4, 1000), queued_at=number, budget=its)
+        WaitingJob(name=run, resources=Resources(4, 1000), queued_at=number, budget=its)
         for number, (run, its) in enumerate(spent.items())
     ]
     found = assign(waiting, [SiteView(name="cloud", market=MARKET)], now=NOW)

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering, bundled
-from lading.scheduling.gangs.room import Room
-from lading.scheduling.job import Job
-from lading.scheduling.location import Location, Running
+from lading.scheduling.gangs.room import GangRoom
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import Apart
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning import LONGEST_ARRIVAL, SECONDS_UNTIL_SETTLED, Provision, decide, decide_apart
 from lading.scheduling.quotas import family, quota
@@ -39,14 +39,14 @@ CATALOGUE = Catalogue({name: kind(name) for name in TYPES})
 MARKET = MachineMarket(CATALOGUE)
 
 
-def jobs(count: int, cpus: float = 1, memory: int = 1000, at: float = NOW - 100, **more: object) -> list[Job]:
+def jobs(count: int, cpus: float = 1, memory: int = 1000, at: float = NOW - 100, **more: object) -> list[PlannedJob]:
     asked = Resources(cpus, memory)
-    return [Job(f"{cpus}-{at}-{i}", asked, queued_at=at, **more) for i in range(count)]  # type: ignore[arg-type]
+    return [PlannedJob(f"{cpus}-{at}-{i}", asked, queued_at=at, **more) for i in range(count)]  # type: ignore[arg-type]
 
 
 def machine(name: str, type: str = "m5.large", used: float = 0.0, seconds: float = 100.0, **more: object) -> Location:
     cpus, memory, usd = TYPES[type]
-    running = (Running(NOW - 10, Prediction(seconds), Resources(used, 1000)),) if used else ()
+    running = (AssignedJob(NOW - 10, Prediction(seconds), Resources(used, 1000)),) if used else ()
     return Location(
         name,
         Resources(cpus, memory, 100_000),
@@ -59,10 +59,12 @@ def machine(name: str, type: str = "m5.large", used: float = 0.0, seconds: float
 
 
 def limited(policy: str = "hours", **limits: object) -> MachineMarket:
-    return replace(MARKET, limits=Limits(**limits), policy=policy)  # type: ignore[arg-type]
+    return replace(MARKET, limits=InstanceLimits(**limits), policy=policy)  # type: ignore[arg-type]
 
 
-def provide(waiting: list[Job], there: list[Location] | None = None, market: MachineMarket = MARKET) -> Provision:
+def provide(
+    waiting: list[PlannedJob], there: list[Location] | None = None, market: MachineMarket = MARKET
+) -> Provision:
     return decide(waiting, there or [], market, now=NOW)
 
 
@@ -91,7 +93,7 @@ def test_the_cheapest_set_that_fits_is_bought(policy: str) -> None:
 def test_what_is_held_for_a_gang_keeps_its_machine() -> None:
     there = [machine("held", idle_since=NOW - 9999), machine("empty", idle_since=NOW - 9999)]
     site = SiteView(name="cloud", locations=there, launched=there, market=MARKET)
-    [kept] = Room([site], {("cloud", "held"): Resources(1, 100)}).with_held()
+    [kept] = GangRoom([site], {("cloud", "held"): Resources(1, 100)}).with_held()
     assert provide([], list(kept.launched)).releases.keys() == {"empty"}
     assert provide([], there).releases.keys() == {"held", "empty"}, "what is not held any more goes"
     # Nor does it go for something dearer that the limits leave no room for beside it.
@@ -151,17 +153,17 @@ def test_nothing_is_bought_while_jobs_arrive() -> None:
 @pytest.mark.parametrize(
     ("limits", "most", "words"),
     [
-        (Limits(instances=2), 2, "2 of 2 instances of the site"),
-        (Limits(types={"m5.xlarge": 1, "m5.2xlarge": 0, "g5.xlarge": 0}), 1, "instances of"),
-        (Limits(usd_per_hour=0.5), 2, "0.5 that may be spent 0.4 are (max_usd_per_hour)"),
+        (InstanceLimits(instances=2), 2, "2 of 2 instances of the site"),
+        (InstanceLimits(types={"m5.xlarge": 1, "m5.2xlarge": 0, "g5.xlarge": 0}), 1, "instances of"),
+        (InstanceLimits(usd_per_hour=0.5), 2, "0.5 that may be spent 0.4 are (max_usd_per_hour)"),
         (
-            Limits(vcpus={"standard on-demand": 9, "g on-demand": 0}),
+            InstanceLimits(vcpus={"standard on-demand": 9, "g on-demand": 0}),
             2,
             "of 9 vCPUs of the quota standard on-demand are in use",
         ),
     ],
 )
-def test_limits_stop_launches_and_say_so(policy: str, limits: Limits, most: int, words: str) -> None:
+def test_limits_stop_launches_and_say_so(policy: str, limits: InstanceLimits, most: int, words: str) -> None:
     waiting = jobs(4, cpus=3)
     found = provide(waiting, market=replace(MARKET, limits=limits, policy=policy))
     assert len(found.launches) == most
@@ -286,7 +288,7 @@ def test_five_thousand_jobs_of_fifty_shapes_on_three_hundred_instances(policy: s
     """benchmarks/provisioning.py says how long it takes; here only that it is no matter of seconds."""
     catalogue = bundled().select(["c7i.*", "m7i.*", "r7i.*"]).with_ebs(10**6)
     shapes = [Resources(1 + i % 5, 1000 * (1 + i % 10), 10) for i in range(50)]
-    waiting = [Job(f"j{i}", shapes[i % 50], queued_at=NOW - 100) for i in range(5000)]
+    waiting = [PlannedJob(f"j{i}", shapes[i % 50], queued_at=NOW - 100) for i in range(5000)]
     there = [
         replace(machine(f"i{i}"), capacity=Resources(16, 64_000, 10**6), used=Resources(12, 48_000), jobs=6)
         for i in range(300)
@@ -300,11 +302,11 @@ def test_five_thousand_jobs_of_fifty_shapes_on_three_hundred_instances(policy: s
 def test_members_that_are_spread_are_bought_machines_one_by_one() -> None:
     waiting = [(job, Apart("g")) for job in jobs(3)]
     assert len(provide(jobs(3)).launches) < 3
-    found, _, _ = decide_apart(waiting, [], MARKET, {}, Limits(), now=NOW)
+    found, _, _ = decide_apart(waiting, [], MARKET, {}, InstanceLimits(), now=NOW)
     assert len(found.launches) == 3
-    assert len(decide_apart(waiting, [machine("m")], MARKET, {}, Limits(), now=NOW)[0].launches) == 2
+    assert len(decide_apart(waiting, [machine("m")], MARKET, {}, InstanceLimits(), now=NOW)[0].launches) == 2
     two = limited(instances=2)
-    assert len(decide_apart(waiting, [], two, {}, Limits(), now=NOW)[0].launches) == 2
+    assert len(decide_apart(waiting, [], two, {}, InstanceLimits(), now=NOW)[0].launches) == 2
 
 
 GPU_TYPES = {f"g{i}.xlarge": replace(kind("g5.xlarge"), name=f"g{i}.xlarge") for i in range(3, 7)}
@@ -317,8 +319,8 @@ WITH_GPUS = replace(
 )
 
 
-def wants_gpus(count: int) -> list[Job]:
-    return [Job(f"gpu-{i}", Resources(1, 1000, gpus=1), queued_at=NOW - 100) for i in range(count)]
+def wants_gpus(count: int) -> list[PlannedJob]:
+    return [PlannedJob(f"gpu-{i}", Resources(1, 1000, gpus=1), queued_at=NOW - 100) for i in range(count)]
 
 
 def test_at_most_two_machines_are_bought_to_learn_whether_an_image_has_a_driver() -> None:

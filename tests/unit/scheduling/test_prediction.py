@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.prediction import ASSUMED, History, Prediction, predicted
 from lading.scheduling.resources import Resources
 
@@ -56,7 +56,7 @@ def test_estimates_that_err_have_the_spread_of_their_errors() -> None:
 
 
 def test_a_job_by_itself() -> None:
-    job = Job("a", Resources(1, 1))
+    job = PlannedJob("a", Resources(1, 1))
     assert predicted(job).spread > 1
-    assert predicted(Job("a", Resources(1, 1), time=60.0)) == Prediction(60.0, source="its limit")
-    assert predicted(Job("a", Resources(1, 1), time=60.0, expected=Prediction(5.0))).seconds == 5
+    assert predicted(PlannedJob("a", Resources(1, 1), time=60.0)) == Prediction(60.0, source="its limit")
+    assert predicted(PlannedJob("a", Resources(1, 1), time=60.0, expected=Prediction(5.0))).seconds == 5

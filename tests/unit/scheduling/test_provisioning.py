@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.job import LAYOUT, NATIVE, NOTHING, Job
+from lading.scheduling.job import LAYOUT, NATIVE, NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, kind_in_words, need
-from lading.scheduling.matching.waiting import Apart, Waiting
+from lading.scheduling.matching.waiting import Apart, WaitingJob
 from lading.scheduling.packing.problem import fits, vector
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import (
     LONGEST_ARRIVAL,
     SECONDS_TO_BEGIN,
@@ -46,21 +46,23 @@ UNUSED = "nothing waits that needs it"
 
 def jobs(
     count: int, cpus: float = 1, memory: int = 1000, time: float = 7000, kind: str = KIND, at: float = 0
-) -> list[Job]:
+) -> list[PlannedJob]:
     return [
-        Job(f"{kind}{at + number}", Resources(cpus, memory), queued_at=at + number, time=time, instance_type=kind)
+        PlannedJob(
+            f"{kind}{at + number}", Resources(cpus, memory), queued_at=at + number, time=time, instance_type=kind
+        )
         for number in range(count)
     ]
 
 
 def live(
-    name: str = "a", cpus: float = 8, left: float = 14000.0, stored: tuple[Job, ...] = (), **options: object
+    name: str = "a", cpus: float = 8, left: float = 14000.0, stored: tuple[PlannedJob, ...] = (), **options: object
 ) -> Location:
     empty = Location(name, Resources(cpus, 15616), instance_type=KIND, ends_at=NOW + left, **options)  # type: ignore[arg-type]
     return empty.given(stored)
 
 
-def provide(waiting: Sequence[Job], there: Sequence[Location] = (), market: Market = MARKET) -> Provision:
+def provide(waiting: Sequence[PlannedJob], there: Sequence[Location] = (), market: Market = MARKET) -> Provision:
     return decide(waiting, there, market, now=NOW)
 
 
@@ -68,7 +70,7 @@ def cpus_of(found: Provision) -> list[float]:
     return [each.capacity.cpus for each in found.launches]
 
 
-def makes_way(waiting: Sequence[Job], there: Sequence[Location], market: Market = ONE) -> str | None:
+def makes_way(waiting: Sequence[PlannedJob], there: Sequence[Location], market: Market = ONE) -> str | None:
     """The only allocation that is let go, if there is one."""
     found = provide(waiting, there, market).releases
     assert len(found) < 2
@@ -175,7 +177,7 @@ def test_kinds_share_no_allocation() -> None:
 
 def test_a_job_in_the_words_of_a_batch_system_is_launched_for() -> None:
     """What these are is its kind, so that it needs no hint of what it uses."""
-    asked = Waiting(
+    asked = WaitingJob(
         name="a", resources=Resources(1, 1000), queue="long", native="{}", hints=frozenset([NATIVE, LAYOUT])
     )
     native = replace(need(asked, MARKET), hints=need(asked, MARKET).hints - {LAYOUT})
@@ -249,7 +251,7 @@ def test_what_only_one_that_is_there_could_hold_waits_for_that() -> None:
 # -- arrivals
 
 
-def arriving(count: int, age: float, kind: str = KIND) -> list[Job]:
+def arriving(count: int, age: float, kind: str = KIND) -> list[PlannedJob]:
     """Jobs of which the last one came so many seconds ago, and the others at the same time."""
     return [replace(job, queued_at=NOW - age) for job in jobs(count, kind=kind)]
 
@@ -332,7 +334,7 @@ def test_none_makes_way_before_it_has_begun_its_work() -> None:
 
 
 @pytest.mark.parametrize("odd", [jobs(1, kind="other", at=9), jobs(1, time=20000, at=9), jobs(1, memory=9000, at=9)])
-def test_allocations_are_launched_and_make_way_in_turn(odd: list[Job]) -> None:
+def test_allocations_are_launched_and_make_way_in_turn(odd: list[PlannedJob]) -> None:
     half = replace(live(cpus=4, used=Resources(4, 4000)), capacity=Resources(4, 7616))
     later = jobs(100, cpus=2, at=10)
     [launch] = provide([*later, *odd], (), ONE).launches
@@ -391,9 +393,9 @@ KINDS = st.sampled_from([KIND, "other"])
 
 
 @st.composite
-def some_jobs(draw: st.DrawFn, prefix: str, most: int = 12) -> list[Job]:
+def some_jobs(draw: st.DrawFn, prefix: str, most: int = 12) -> list[PlannedJob]:
     return [
-        Job(
+        PlannedJob(
             f"{prefix}{number}",
             resources,
             draw(st.sampled_from([1, 1, 1, 30])),
@@ -446,7 +448,7 @@ MARKETS = st.builds(
 @part(0.5)
 @given(some_jobs("j"), some_live(), MARKETS)
 def test_a_job_is_launched_for_or_waits_or_is_refused_or_has_a_place(
-    waiting: list[Job], there: list[Location], market: Market
+    waiting: list[PlannedJob], there: list[Location], market: Market
 ) -> None:
     later = NOW + LONGEST_ARRIVAL + 1
     found = decide(waiting, there, market, now=later)
@@ -462,7 +464,9 @@ def test_a_job_is_launched_for_or_waits_or_is_refused_or_has_a_place(
 
 @part(0.5)
 @given(some_jobs("j"), some_live(), MARKETS)
-def test_a_launch_holds_its_jobs_and_is_for_them(waiting: list[Job], there: list[Location], market: Market) -> None:
+def test_a_launch_holds_its_jobs_and_is_for_them(
+    waiting: list[PlannedJob], there: list[Location], market: Market
+) -> None:
     by_name = {job.name: job for job in [*waiting, *(job for each in there for job in each.stored)]}
     found = provide(waiting, there, market)
     assert len(found.launches) <= max(0, market.most - len(there))
@@ -480,7 +484,7 @@ def test_a_launch_holds_its_jobs_and_is_for_them(waiting: list[Job], there: list
 @part(0.5)
 @given(some_jobs("j"), some_live(), MARKETS)
 def test_where_jobs_run_only_one_is_let_go_at_a_time_and_makes_way(
-    waiting: list[Job], there: list[Location], market: Market
+    waiting: list[PlannedJob], there: list[Location], market: Market
 ) -> None:
     found = provide(waiting, there, market)
     assert found.spare <= {each.name for each in there}
@@ -500,13 +504,13 @@ def test_where_jobs_run_only_one_is_let_go_at_a_time_and_makes_way(
 
 @part(0.5)
 @given(some_jobs("j"), some_live(), MARKETS)
-def test_the_same_is_decided_of_the_same(waiting: list[Job], there: list[Location], market: Market) -> None:
+def test_the_same_is_decided_of_the_same(waiting: list[PlannedJob], there: list[Location], market: Market) -> None:
     assert provide(waiting, there, market) == provide(list(waiting), list(there), replace(market))
 
 
 def test_the_order_of_words_in_memory_decides_nothing() -> None:
     code = (
-        "from lading.scheduling.job import Job\n"
+        "from lading.scheduling.job import PlannedJob\n"
         "from lading.scheduling.matching.market import Market\n"
         "from lading.scheduling.provisioning import decide\n"
         "from lading.scheduling.resources import Resources\n"
@@ -524,7 +528,7 @@ def test_the_order_of_words_in_memory_decides_nothing() -> None:
 def test_when_equal_jobs_have_got_what_they_need_no_more_is_launched(
     resources: Resources, count: int, market: Market
 ) -> None:
-    wanted = [Job("j", resources, count, time=7000.0, instance_type=KIND)]
+    wanted = [PlannedJob("j", resources, count, time=7000.0, instance_type=KIND)]
     market = replace(market, held=None)
     found = provide(wanted, (), market)
     there = [
@@ -557,7 +561,7 @@ def apart(
     count: int, there: Sequence[Location] = (), market: Market = MARKET, *taken: str, gang: str = "g"
 ) -> Provision:
     waiting = [(job, Apart(gang, frozenset(taken))) for job in jobs(count)]
-    return decide_apart(waiting, there, market, {}, Limits(), now=NOW)[0]
+    return decide_apart(waiting, there, market, {}, InstanceLimits(), now=NOW)[0]
 
 
 def test_members_that_are_spread_are_launched_for_one_by_one() -> None:
@@ -573,12 +577,12 @@ def test_members_that_are_spread_are_launched_for_one_by_one() -> None:
 def test_members_of_two_gangs_may_share_what_is_launched() -> None:
     waiting = [(job, Apart(gang)) for gang in "gh" for job in jobs(2, at=0 if gang == "g" else 10)]
     whole = replace(MARKET, whole=True)
-    assert len(decide_apart(waiting, [], whole, {}, Limits(), now=NOW)[0].launches) == 2
+    assert len(decide_apart(waiting, [], whole, {}, InstanceLimits(), now=NOW)[0].launches) == 2
 
 
 def test_what_is_launched_for_them_counts_against_limits_and_takes_no_others() -> None:
     waiting = [(job, Apart("g")) for job in jobs(3)]
-    first, there, kept = decide_apart(waiting, [live("a")], MARKET, {}, Limits(), now=NOW)
+    first, there, kept = decide_apart(waiting, [live("a")], MARKET, {}, InstanceLimits(), now=NOW)
     assert (len(first.launches), len(there), len(kept)) == (2, 3, 3)
     found = decide(jobs(3, cpus=7.5, at=10), there, MARKET, now=NOW)
     assert len(found.launches) == MARKET.most - 3
@@ -587,7 +591,7 @@ def test_what_is_launched_for_them_counts_against_limits_and_takes_no_others() -
 
 def test_where_they_are_counts_as_used() -> None:
     waiting = [(job, Apart("g")) for job in jobs(1, cpus=8)]
-    _, there, kept = decide_apart(waiting, [live("a"), live("b")], MARKET, {}, Limits(), now=NOW)
+    _, there, kept = decide_apart(waiting, [live("a"), live("b")], MARKET, {}, InstanceLimits(), now=NOW)
     assert kept == {"a"}
     assert [each.used.cpus for each in there] == [8, 0]
 

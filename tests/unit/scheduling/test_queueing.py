@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling import gpus
-from lading.scheduling.queueing import KEPT_FREE, MORE_URGENT, Room, Waiting, next_starts, reasons
+from lading.scheduling.queueing import KEPT_FREE, MORE_URGENT, QueuedJob, QueueRoom, next_starts, reasons
 from lading.scheduling.resources import Resources
 from tests.reasons import told
 from tests.services.examples import part
@@ -17,16 +17,18 @@ from tests.services.examples import part
 MACHINE = Resources(cpus=4, memory=8192, disk=0, gpus=0)
 
 
-def job(token: str, cpus: float = 1, memory: int = 512, *, priority: int = 1, at: float = 0, **more: float) -> Waiting:
+def job(
+    token: str, cpus: float = 1, memory: int = 512, *, priority: int = 1, at: float = 0, **more: float
+) -> QueuedJob:
     overtaken = more.pop("overtaken_since", None)
-    return Waiting(token, Resources(cpus, memory, **more), priority, at, overtaken)  # type: ignore[arg-type]
+    return QueuedJob(token, Resources(cpus, memory, **more), priority, at, overtaken)  # type: ignore[arg-type]
 
 
-def in_order(*jobs: Waiting) -> list[Waiting]:
+def in_order(*jobs: QueuedJob) -> list[QueuedJob]:
     return sorted(jobs, key=lambda job: job.rank)
 
 
-def starts(*jobs: Waiting, free: Resources = MACHINE, now: float = 0.0, **devices: float) -> tuple[str, ...]:
+def starts(*jobs: QueuedJob, free: Resources = MACHINE, now: float = 0.0, **devices: float) -> tuple[str, ...]:
     return next_starts(in_order(*jobs), free, replace(MACHINE, gpus=8), now=now, patience=60, devices=devices).starts
 
 
@@ -146,8 +148,8 @@ def test_reasons_tell_that_no_whole_gpu_is_free() -> None:
 
 def test_a_full_machine_is_not_looked_through_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    takes = Room.takes
-    monkeypatch.setattr(Room, "takes", lambda room, need: tried.append(need) or takes(room, need))
+    takes = QueueRoom.takes
+    monkeypatch.setattr(QueueRoom, "takes", lambda room, need: tried.append(need) or takes(room, need))
     waiting = in_order(*(job(f"{n}", 0.25 * (n % 9 + 1), 512 * (n % 5 + 1), at=n) for n in range(1_000)))
     decision = next_starts(waiting, MACHINE, MACHINE, now=0, patience=60)
     assert decision.starts
@@ -163,7 +165,7 @@ needs = st.builds(
 )
 jobs = st.lists(
     st.builds(
-        Waiting,
+        QueuedJob,
         st.uuids().map(str),
         needs,
         st.integers(1, 3),
@@ -177,7 +179,7 @@ rooms = st.builds(Resources, st.floats(0, 8), st.integers(0, 20_000), st.integer
 
 
 @given(jobs, rooms, rooms, st.floats(0, 300))
-def test_what_starts_fits_together(waiting: list[Waiting], free: Resources, more: Resources, now: float) -> None:
+def test_what_starts_fits_together(waiting: list[QueuedJob], free: Resources, more: Resources, now: float) -> None:
     decision = next_starts(waiting, free, free + more, now=now, patience=60)
     by_token = {job.token: job for job in waiting}
     total = sum((by_token[token].resources for token in decision.starts), Resources())
@@ -187,7 +189,7 @@ def test_what_starts_fits_together(waiting: list[Waiting], free: Resources, more
 
 @given(jobs, rooms, rooms, st.floats(0, 300))
 def test_nothing_is_left_waiting_that_fits_unless_room_is_kept_free(
-    waiting: list[Waiting], free: Resources, more: Resources, now: float
+    waiting: list[QueuedJob], free: Resources, more: Resources, now: float
 ) -> None:
     decision = next_starts(waiting, free, free + more, now=now, patience=60)
     started = {job.token: job.resources for job in waiting if job.token in decision.starts}
@@ -201,7 +203,7 @@ def test_nothing_is_left_waiting_that_fits_unless_room_is_kept_free(
 
 
 @given(jobs, rooms, st.floats(0, 300))
-def test_overtaken_are_those_before_a_start(waiting: list[Waiting], free: Resources, now: float) -> None:
+def test_overtaken_are_those_before_a_start(waiting: list[QueuedJob], free: Resources, now: float) -> None:
     decision = next_starts(waiting, free, Resources(8, 20_000, 20), now=now, patience=60)
     order, by_token = [job.token for job in waiting], {job.token: job for job in waiting}
     for token in decision.overtaken:
@@ -212,7 +214,7 @@ def test_overtaken_are_those_before_a_start(waiting: list[Waiting], free: Resour
 
 @part(0.3)
 @given(jobs, st.integers(0, 1000), st.integers(1, 9))
-def test_no_job_starves(waiting: list[Waiting], salt: int, priority: int) -> None:
+def test_no_job_starves(waiting: list[QueuedJob], salt: int, priority: int) -> None:
     """However many small jobs keep coming, however urgent, each job starts once those that were running have ended."""
     capacity = Resources(8, 20_000, 20)
     now, running, started = 100.0, [Resources(0.25, 100)] * 8, set[str]()

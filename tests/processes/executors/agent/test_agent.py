@@ -20,7 +20,7 @@ import pytest
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.agent import Agent
-from lading.executors.agent.job_folder import Cause, Supervisor
+from lading.executors.agent.job_folder import EndCause, Supervisor
 from lading.hooks.files import host
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.spool.agent_config import AgentConfig
@@ -576,7 +576,7 @@ def test_jobs_that_were_about_to_start_wait_again(tmp_path: Path) -> None:
     cancelled.root.mkdir()
     node.put("cancelled", "note", path=str(runs))
     os.rename(node.spool.envelope("cancelled"), cancelled.workload)
-    Cause("cancelled", "never mind").write(cancelled)
+    EndCause("cancelled", "never mind").write(cancelled)
     node.spool.job("empty").root.mkdir()
     (node.spool.jobs / ".removed").mkdir()
     node.start()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lading.executors.agent.allocation_agent import AllocationAgent
-from lading.hooks.cluster.allocations.layout import AllocationFolder, Claim, Terms
+from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
@@ -27,13 +27,13 @@ from tests.services.processes import living, wait_until
 
 ROOT = Path(__file__).parents[4]
 RUNNER: Any = None  # nothing is run
-TERMS = Terms(Resources(2, 1000), seconds=600, unlimited=300, idle=60, kill_grace=1)
+TERMS = AllocationTerms(Resources(2, 1000), seconds=600, unlimited=300, idle=60, kill_grace=1)
 
 
 class Cluster:
     """The folder of a cluster with an allocation."""
 
-    def __init__(self, root: Path, terms: Terms = TERMS) -> None:
+    def __init__(self, root: Path, terms: AllocationTerms = TERMS) -> None:
         self.cluster = ClusterFolder(str(root))
         self.folder = AllocationFolder(self.cluster, "L1")
         self.spool = Spool(Path(self.folder.spool))
@@ -43,7 +43,7 @@ class Cluster:
         self.started: list[Forked] = []
         self.set(terms)
 
-    def set(self, terms: Terms) -> None:
+    def set(self, terms: AllocationTerms) -> None:
         Path(self.folder.terms).write_text(terms.to_json())
 
     def put(self, token: str, function: str = "succeed", time_limit: int | None = None, **more: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.process_tree import MARK, MIB, Memory, MemoryMeter, Process
+from lading.executors.agent.process_tree import MARK, MIB, MemoryMeter, Process, ProcessMemory
 from lading.hooks.files import host
 
 PYTHON = sys.executable
@@ -236,4 +236,4 @@ def test_shared_memory_counts_once(run: Callable[..., subprocess.Popen[bytes]], 
 
 
 def test_memory_of_nobody() -> None:
-    assert Memory.read(2**22 + 1) == Memory(0, 0)
+    assert ProcessMemory.read(2**22 + 1) == ProcessMemory(0, 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lading.executors.agent import watchdog
-from lading.executors.agent.job_folder import Cause, Supervisor
+from lading.executors.agent.job_folder import EndCause, Supervisor
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
 from lading.scheduling.resources import Resources
@@ -38,7 +38,7 @@ def run_by(folder: JobFolder, pid: int, later: int = 0, boot_id: str | None = No
 def test_a_process_of_another_machine_is_not_ended(folder: JobFolder, process: subprocess.Popen[bytes]) -> None:
     run_by(folder, process.pid, boot_id="another")
     watchdog.fulfil(folder, "a", 0.1)
-    assert (process.poll(), Cause.read(folder)) == (None, None)
+    assert (process.poll(), EndCause.read(folder)) == (None, None)
 
 
 def test_a_process_that_has_the_pid_by_now_is_not_ended(folder: JobFolder, process: subprocess.Popen[bytes]) -> None:

@@ -28,11 +28,11 @@ from lading.executors import store
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import comparison
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.views import Answer
+from lading.executors.controller.views import SiteAnswer
 from lading.executors.decisions import Decision
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
-from lading.executors.store.gangs.terms import Terms
+from lading.executors.store.gangs.terms import GangTerms
 from lading.hooks.files.atomic import visible
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site_conformance import close
@@ -85,7 +85,7 @@ class Mortal(Controller):
     point: str | None = None
     engine: Engine
 
-    def observe(self) -> list[Answer]:
+    def observe(self) -> list[SiteAnswer]:
         seen = super().observe()
         with Session(self.engine) as session:
             held = [row.state for row in session.scalars(select(HoldRow))].count("held")
@@ -142,13 +142,13 @@ class House:
                     session, token=str(uuid.uuid4()), kind="Probe", subject="s", workload=json.dumps(probe.workload()),
                     cpus=1.0, memory=300, disk=0, gpus=0.0, priority=0, state=State.QUEUED, queued_at=time.time(),
                     dag_id="d", run_id="r", task_id="t", map_index=number, gang="gang",
-                    gang_terms=Terms("pair", tasks={"t": ()}).to_json(),
+                    gang_terms=GangTerms("pair", tasks={"t": ()}).to_json(),
                 )  # fmt: skip
             session.commit()
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[JobRow]:
         with Session(self.engine) as session:
-            return list(session.scalars(select(Job)))
+            return list(session.scalars(select(JobRow)))
 
     def held(self) -> list[HoldRow | GangRow]:
         with Session(self.engine) as session:

@@ -10,7 +10,7 @@ import pytest
 
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.system import CouldNotAsk, NativeJob
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import recorded
 
 
@@ -25,13 +25,13 @@ def asked(folder: Path, *ids: str, status: int, stdout: str) -> list[NativeJob]:
     done = subprocess.run(command, env=path, capture_output=True, text=True, timeout=60, check=False)
     assert (folder / "arguments").read_text() == "-o hpc -b 202611191229 -j\n"
     assert (done.returncode, done.stderr) == (status, "")
-    return SGE().accounted(Answer(done.returncode, done.stdout))
+    return SGE().accounted(CommandResult(done.returncode, done.stdout))
 
 
 def test_the_records_of_those_that_were_asked_for(tmp_path: Path) -> None:
     all_jobs = recorded("sge/accounts").stdout
     found = asked(tmp_path, "6", "10", "999", status=0, stdout=f"a banner\n{all_jobs}{'=' * 20}\nTotal System Usage\n")
-    assert found == [job for job in SGE().accounted(Answer(0, all_jobs)) if job.id in ("6", "10")]
+    assert found == [job for job in SGE().accounted(CommandResult(0, all_jobs)) if job.id in ("6", "10")]
     assert {job.id for job in found} == {"6", "10"}
 
 

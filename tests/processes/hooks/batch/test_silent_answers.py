@@ -16,7 +16,7 @@ from lading.hooks.batch.system import BatchSystem, NativeJob
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, looked_up
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.provisioning import launch
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only
@@ -36,10 +36,10 @@ class ById(SLURM):
 class Faulty(SLURM):
     """Its translators fail."""
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         raise KeyError("state")
 
-    def accounted(self, answer: Answer) -> list[NativeJob]:
+    def accounted(self, answer: CommandResult) -> list[NativeJob]:
         raise ValueError("zip() argument 2 is longer than argument 1")
 
 
@@ -131,7 +131,7 @@ class Named(Toy):
 
     said: tuple[NativeJob, ...] = ()
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         return list(self.said)
 
 

@@ -15,13 +15,13 @@ from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.cleanup.leftovers import RUNS, YOUNGEST, sweep, words
+from lading.hooks.cleanup.leftovers import RUNS, YOUNGEST, job_identifiers, sweep
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.job_scripts.hook import BatchHook
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.ssh.answer import TransportError
 from tests.clusters.paper import Paper
 from tests.clusters.toy_batch import Toy, ToyCluster
@@ -280,14 +280,14 @@ def test_the_words_of_live_jobs() -> None:
         system.statuses(system_answer(row))[0]
         for row in ("12|RUNNING||None|lading-1", "13_4|PENDING||Priority|La", "14|COMPLETED||None|Lb")
     ]
-    assert words(jobs) >= {"12", "lading-1", "13", "La"}
-    assert not words(jobs) & {"14", "Lb"}
+    assert job_identifiers(jobs) >= {"12", "lading-1", "13", "La"}
+    assert not job_identifiers(jobs) & {"14", "Lb"}
 
 
 def system_answer(row: str) -> Any:
-    from lading.hooks.ssh.answer import Answer
+    from lading.hooks.ssh.answer import CommandResult
 
-    return Answer(0, f"{row}\n")
+    return CommandResult(0, f"{row}\n")
 
 
 def test_positions_in_logs_that_nobody_needs(site: ClusterSite, tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_files_of_this_machine(tmp_path: Path) -> None:
     bad = site.spool.events / "1.jsonl"
     for _ in range(2):
         bad.write_text("{")
-        Rejected(site.spool.rejected).move(bad, "it is damaged")
+        RejectedFiles(site.spool.rejected).move(bad, "it is damaged")
     age(site.spool.rejected / "1.jsonl")
     torn = site.spool.inbox / ".a.json.12"
     torn.write_text("{")

@@ -18,7 +18,7 @@ from lading.hooks.cluster.site import cluster_kind
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, envelope, only
@@ -99,9 +99,9 @@ def test_no_job_comes_to_a_site_that_does_not_admit_its_account(tmp_path: Path, 
         site.close("leave", 10.0)
     notes = [observation.note, *(each.note for each in observation.locations)]
     assert any(note and note.startswith(WORDS) for note in notes), "it is shown by `airflow lading sites`"
-    seen = views.view(site, views.Answer(site, observation), "", site.potential())
+    seen = views.view(site, views.SiteAnswer(site, observation), "", site.potential())
     other = SiteView(name="other", locations=(there := [Location("m", Resources(4, 8000))]), possible=there)
-    job = Waiting(name="b", resources=Resources(1, 100))
+    job = WaitingJob(name="b", resources=Resources(1, 100))
     assert assign([job], [seen, other], now=1.0).placed == {"b": ("other", "m")}
     assert str(assign([job], [seen], now=1.0).refused["b"]).startswith(f"site 'hpc' takes no jobs now: {WORDS}")
     named = replace(job, targets=as_text(["hpc", "other"], []))

@@ -22,7 +22,7 @@ from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.polling import task_logs
 from lading.hooks.spool import events
 from lading.hooks.spool.log_mirror import LogCopies
-from lading.hooks.ssh.steps import Run, Step
+from lading.hooks.ssh.steps import RemoteStep, RunCommand
 from tests.clusters.paper import Paper, envelope, only
 from tests.reasons import told_in
 from tests.recordings import FOLDER
@@ -550,7 +550,7 @@ def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: P
 
 
 def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    exchanges: list[list[Step]] = []
+    exchanges: list[list[RemoteStep]] = []
     exchange = paper.poller.transport.exchange
 
     def count(steps: Any, *rest: Any) -> Any:
@@ -559,7 +559,7 @@ def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pyte
 
     def asked(command: str) -> int:
         """How often a command was run since the list was cleared."""
-        runs = [step.command for steps in exchanges for step in steps if isinstance(step, Run)]
+        runs = [step.command for steps in exchanges for step in steps if isinstance(step, RunCommand)]
         return sum(command in (text if isinstance(text, str) else text[0]) for text in runs)
 
     monkeypatch.setattr(paper.poller.transport, "exchange", count)

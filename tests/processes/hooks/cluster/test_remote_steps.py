@@ -15,15 +15,15 @@ from lading.hooks.cluster.jobs.remote_steps import NOT_TRIED, load, loaded, look
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import server
 from lading.hooks.spool.remote import place
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.exchange import Exchange
-from lading.hooks.ssh.steps import Step
-from lading.hooks.ssh.tails import Part, Parts
+from lading.hooks.ssh.steps import RemoteStep
+from lading.hooks.ssh.tails import FilePart, Parts
 
 SHELLS = [shell for shell in ("dash", "bash", "ksh", "mksh", "busybox") if shutil.which(shell)]
 
 
-def ask(steps: Sequence[Step], shell: str) -> list[Answer]:
+def ask(steps: Sequence[RemoteStep], shell: str) -> list[CommandResult]:
     exchange = Exchange(steps)
     command = ["busybox", "sh"] if shell == "busybox" else [shell]
     done = subprocess.run([*command, "-c", 'eval "$(cat)"'], input=exchange.script, capture_output=True)
@@ -52,7 +52,7 @@ def test_parts_of_files(shell: str, tmp_path: Path) -> None:
         ("a folder/it's", 250, bytes([*range(250, 256), *range(94)])),
         ("absent too", -5, None),
     ] * 20
-    parts = Parts([Part(f"{tmp_path}/{name}", offset) for name, offset, _ in wanted], most=100)
+    parts = Parts([FilePart(f"{tmp_path}/{name}", offset) for name, offset, _ in wanted], most=100)
     [answer] = ask([parts], shell)
     assert parts.contents(answer) == [content for *_, content in wanted]
 
@@ -69,7 +69,7 @@ def test_envelopes_come_into_the_inbox(shell: str, tmp_path: Path) -> None:
     for number in (900, 901):
         (tmp_path / "incoming/renewed-1" / f"{number}.json").write_text("renewed")
     [answer] = ask([place(folder.root, ["L1", "renewed-1"])], shell)
-    assert answer == Answer(0)
+    assert answer == CommandResult(0)
     inbox = {path.stem: path.read_text() for path in (tmp_path / "spool/inbox").iterdir()}
     assert inbox == {**{str(number): "new" for number in range(450) if number != 7}, "900": "renewed"}
     assert not list((tmp_path / "incoming").iterdir())
@@ -115,7 +115,7 @@ def test_what_others_have_written_costs_its_submission_alone(shell: str, tmp_pat
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("steps", [load, allocation_steps.load])
-def test_a_folder_belongs_to_one_deployment(shell: str, steps: Callable[..., Step], tmp_path: Path) -> None:
+def test_a_folder_belongs_to_one_deployment(shell: str, steps: Callable[..., RemoteStep], tmp_path: Path) -> None:
     folder = ClusterFolder(str(tmp_path / "work dir"))
     ours = Owner.of("key", "", "https://airflow.example.org/it's $HOME")
     theirs = Owner.of("another", "", "http://laptop:8080")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.batch.refusals import CancelError, SubmitError, Wording, words
+from lading.hooks.batch.refusals import CancelError, SubmitError, Wording, any_of
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.conformance import __main__ as command
 from lading.hooks.conformance import live
 from lading.hooks.conformance.live import Trial
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.clusters.toy_batch import SUBMIT, Toy, ToyCluster
 from tests.services import processes
 
@@ -26,7 +26,7 @@ class Good(Toy):
     first_index = 1
     no_requeue = {}  # noqa: RUF012
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         return [
             NativeJob(id=job.id, state=job.state, name=job.name, index=job.index, nodes="here")
             for job in super().statuses(answer)
@@ -43,23 +43,23 @@ class FirstAlone(Good):
 class Mute(Good):
     """Says nothing of jobs that are gone."""
 
-    def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Sequence[str]:
+    def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Sequence[str]:
         return []
 
 
 class Faulty(Good):
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         raise KeyError("state")
 
 
 class TakesRefusals(Good):
     """Every refusal is to be tried again."""
 
-    wording = Wording(words("never"), words("never"), words("no such queue"), words("no such job"))
+    wording = Wording(any_of("never"), any_of("never"), any_of("no such queue"), any_of("no such job"))
 
 
 class Unreadable(Good):
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: CommandResult) -> str:
         raise SubmitError("permanent", "no id")
 
 
@@ -104,7 +104,7 @@ class Patient(Good):
 
     told: dict[str, Any] = {"never": True}  # noqa: RUF012
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         return [
             replace(job, state="pending", reason="Can Never Run", **self.told) if "never" in str(job.name) else job
             for job in super().statuses(answer)
@@ -142,7 +142,7 @@ size="""
 class Forgiving(Good):
     """Says of an order that is given a second time that it has failed."""
 
-    def cancelled(self, answer: Answer) -> None:
+    def cancelled(self, answer: CommandResult) -> None:
         if "already" in answer.stderr:
             raise CancelError(answer.words)
 

@@ -15,7 +15,7 @@ from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import AirflowBundles, Bundle, DagBundles
 from lading.hooks.dags.upload import Bound, BundleSync
 from lading.hooks.spool.spool import Envelope, JobFolder
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.exchange import Exchange
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.resources import Resources
@@ -159,7 +159,7 @@ def test_an_answer_is_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, lo
         cluster.way.loses = number == lost and number > 0
         if cluster.way.loses:
             with monkeypatch.context() as cut:
-                cut.setattr(Exchange, "answers", lambda self, trouble: [Answer(None, "", trouble)])
+                cut.setattr(Exchange, "answers", lambda self, trouble: [CommandResult(None, "", trouble)])
                 with pytest.raises(TransportError, match="cut"):
                     cluster.prepare("mine")
         else:

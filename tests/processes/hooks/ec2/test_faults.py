@@ -78,7 +78,7 @@ def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_not_given_
     fleet = drive.site.fleet
     real, answers = fleet.ec2.describe, [0.0]
 
-    def describe(filters: Any) -> list[client.Instance]:
+    def describe(filters: Any) -> list[client.EC2Instance]:
         answers[0] += 1
         return [] if answers[0] == 1 else real(filters)
 

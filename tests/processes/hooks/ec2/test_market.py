@@ -11,8 +11,8 @@ import pytest
 from lading.hooks.ec2 import prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.market import Offers
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.machine import EC2Machine
+from lading.hooks.ec2.market import EC2Offers
 from lading.hooks.ec2.pace import MOST_SILENT, Shortages
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.resources import Resources
@@ -33,21 +33,21 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
 
 
-def offers(service: FakeEC2, folder: Path, **values: Any) -> Offers:
+def offers(service: FakeEC2, folder: Path, **values: Any) -> EC2Offers:
     table = {"kind": "ec2", "work_dir": "/var/lading", "python": "/usr/bin/python3", "instance_types": ["m5.large"]}
     table |= {"subnets": list(service.subnets.values()), "ami": service.ami, **values}
     config = EC2Config.model_validate(table)
-    return Offers(config, EC2(config, lambda name, *_: service.make(name)), folder)
+    return EC2Offers(config, EC2(config, lambda name, *_: service.make(name)), folder)
 
 
-def bought(found: Offers) -> MachineMarket:
+def bought(found: EC2Offers) -> MachineMarket:
     found.round()
     there = found.market(Shortages())
     assert there is not None
     return there
 
 
-def spot(found: Offers, zone: str) -> float:
+def spot(found: EC2Offers, zone: str) -> float:
     offerings = bought(found).catalogue.types["m5.large"].offerings
     return next(each.usd_per_hour for each in offerings if (each.zone, each.capacity_type) == (zone, "spot"))
 
@@ -93,9 +93,9 @@ def test_a_spot_machine_costs_what_it_costs_now_and_one_on_demand_what_was_order
     found, zone = offers(service, tmp_path, capacity_type="spot-with-fallback"), "us-east-1a"
     before, more = spot(found, zone), 15 * GIB
     size = Resources(2, 7000)
-    on_spot = Member("a", "a", ("m5.large", zone, "spot"), size, "x86_64", before)
-    fixed = Member("b", "b", ("m5.large", zone, "on-demand"), size, "x86_64", 0.09)
-    lost = Member("c", "c", ("m5.large", zone, "on-demand"), size, "x86_64", None)
+    on_spot = EC2Machine("a", "a", ("m5.large", zone, "spot"), size, "x86_64", before)
+    fixed = EC2Machine("b", "b", ("m5.large", zone, "on-demand"), size, "x86_64", 0.09)
+    lost = EC2Machine("c", "c", ("m5.large", zone, "on-demand"), size, "x86_64", None)
     service.price("m5.large", 0.05, zone, "spot")
     found.round()
     found.charge([on_spot, fixed, lost])

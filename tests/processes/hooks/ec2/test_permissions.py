@@ -13,7 +13,7 @@ from lading.hooks.ec2 import account
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import identities
-from lading.hooks.ec2.market import Offers
+from lading.hooks.ec2.market import EC2Offers
 from lading.hooks.ec2.permissions import DESCRIBED, checks
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import bundled
@@ -120,7 +120,7 @@ def looked_at(ec2: FakeEC2, folder: Path, **values: Any) -> dict[str, Check]:
     """What is found out about the account."""
     config = table(**{"subnets": list(ec2.subnets.values()), "ami": ec2.ami, **values})
     made = EC2(config, lambda service, *_: ec2.make(service))
-    return {each.what: each for each in account.checks(Offers(config, made, folder))}
+    return {each.what: each for each in account.checks(EC2Offers(config, made, folder))}
 
 
 def test_prices_are_counted_and_dated_and_quotas_named(ec2: FakeEC2, tmp_path: Path) -> None:

@@ -29,15 +29,15 @@ from lading.executors import store
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
-from lading.executors.store import Job, State, instances
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import JobRow, State, instances
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.ec2 import market, prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.launcher import Launcher
-from lading.hooks.ec2.life import Phase
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.life import LifePhase
+from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.site import EC2Site
 from lading.scheduling import billing
 from tests.clusters.driven import HEALTH, asked
@@ -97,13 +97,17 @@ POINTS = {
     UNSENT: Point(EC2, "run"),
     "launch: EC2 has launched, nothing is noted": Point(Launcher, "_answered"),
     "launch: the ids are noted": Point(Launcher, "_answered", is_after=True),
-    "boot: a machine is reached for the first time": Point(Member, "enter", applies=lambda _, phase: phase is Phase.UP),
-    "release: an inbox is to be closed": Point(Member, "enter", applies=lambda _, phase: phase is Phase.DRAINING),
+    "boot: a machine is reached for the first time": Point(
+        EC2Machine, "enter", applies=lambda _, phase: phase is LifePhase.UP
+    ),
+    "release: an inbox is to be closed": Point(
+        EC2Machine, "enter", applies=lambda _, phase: phase is LifePhase.DRAINING
+    ),
     "release: an inbox is closed and empty": Point(
-        Fleet, "_doom", applies=lambda _, member, __: member.phase is Phase.DRAINING
+        EC2Fleet, "_doom", applies=lambda _, member, __: member.phase is LifePhase.DRAINING
     ),
     "release: EC2 has terminated, nothing is noted": Point(EC2, "terminate", is_after=True),
-    "release: the end is seen, and not told": Point(Fleet, "_leave"),
+    "release: the end is seen, and not told": Point(EC2Fleet, "_leave"),
 }
 
 
@@ -151,13 +155,13 @@ class House:
                 store.add_job(session, token=str(uuid.uuid4()), **what, **amounts)
             session.commit()
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[JobRow]:
         with Session(self.engine) as session:
-            return list(session.scalars(select(Job).order_by(Job.queued_at)))
+            return list(session.scalars(select(JobRow).order_by(JobRow.queued_at)))
 
-    def rows(self) -> list[Instance]:
+    def rows(self) -> list[InstanceRow]:
         with Session(self.engine) as session:
-            return list(session.scalars(select(Instance).order_by(Instance.ordered_at, Instance.token)))
+            return list(session.scalars(select(InstanceRow).order_by(InstanceRow.ordered_at, InstanceRow.token)))
 
     def has_ended(self) -> bool:
         """Whether all jobs and machines have."""
@@ -327,6 +331,6 @@ def test_while_the_api_is_down_for_two_minutes_jobs_run_on_or_wait_and_say_so(
     assert bills(house.rows()) == pytest.approx({each["id"]: each["usd"] for each in bought}, abs=CENT), house.told()
 
 
-def bills(rows: Iterable[Instance]) -> dict[str, float | None]:
+def bills(rows: Iterable[InstanceRow]) -> dict[str, float | None]:
     """What machines have cost by the store, USD by their ids."""
     return {row.native_id: row.usd for row in rows if row.native_id is not None}

@@ -26,7 +26,7 @@ from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.clusters.toy_batch import Toy, ToyCluster
 
 SYSTEMS: list[tuple[BatchSystem, str, str]] = [
@@ -272,7 +272,7 @@ def test_arrays_of_every_batch_system(system: BatchSystem, directive: str, id: s
 def test_ids_of_elements(system: BatchSystem, answer: str, element: str, in_job: str) -> None:
     record = replace(RunRecord("t", "/w/t"), array="/w/a", index=2)
     array = run_array.RunArray("/w/a", "lading-a", ("/w/s/attempt.1", "/w/t/attempt.1"), "")
-    accepted = array.after(record, Answer(0, f"answered\n1 2 \n{answer}\n"), system, 0.0)
+    accepted = array.after(record, CommandResult(0, f"answered\n1 2 \n{answer}\n"), system, 0.0)
     assert (accepted.job_id, accepted.array, accepted.index) == (element, None, 2)
     native = NativeJob(id=accepted.submission[0], index=2, state="running", nodes="n1")
 
@@ -288,7 +288,7 @@ def test_ids_of_elements(system: BatchSystem, answer: str, element: str, in_job:
 def test_an_array_that_others_have_submitted_in_part(make_site: MakeSite) -> None:
     record = replace(RunRecord("t", "/w/t", shared={"x": 1}), array="/w/a", index=2)
     array = run_array.RunArray("/w/a", "lading-a", ("/w/s/attempt.1", "/w/t/attempt.1"), "")
-    assert array.after(record, Answer(0, "answered\n1 \n7\n"), SLURM(), 0.0) == record.by_itself()
+    assert array.after(record, CommandResult(0, "answered\n1 \n7\n"), SLURM(), 0.0) == record.by_itself()
 
 
 def test_a_directive_that_makes_an_array_is_refused(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:

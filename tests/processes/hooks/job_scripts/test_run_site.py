@@ -16,7 +16,7 @@ from lading.hooks.job_scripts import run, run_site
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from tests.clusters.runs import advanced, placed
 from tests.clusters.toy_batch import Toy, ToyCluster
 from tests.services.processes import wait_until
@@ -89,7 +89,7 @@ def test_the_rest_of_an_output(site: RunSite, tmp_path: Path, monkeypatch: pytes
 def test_an_output_that_cannot_be_read_has_no_end(
     site: RunSite, cluster: ToyCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut(*_: Any) -> list[Answer]:
+    def cut(*_: Any) -> list[CommandResult]:
         raise TransportError("cut")
 
     record = RunRecord("t", str(tmp_path), output=str(tmp_path / "output"), state="succeeded")
@@ -111,7 +111,7 @@ def test_whether_there_is_more_of_an_output(site: RunSite, tmp_path: Path) -> No
 class Stuck(Toy):
     """Says of every job that it could not be started."""
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         return [replace(job, state="pending", cause="error", reason="Eqw") for job in super().statuses(answer)]
 
 

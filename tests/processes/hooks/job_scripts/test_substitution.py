@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lading.hooks.job_scripts.substitution import CORE_VARIABLES, Filled, Substitution, SubstitutionError
+from lading.hooks.job_scripts.substitution import CORE_VARIABLES, SubstitutedText, Substitution, SubstitutionError
 
 PROPERTIES = {
     "jobname": "demo",
@@ -70,7 +70,7 @@ def test_placeholders(text: str, expected: str) -> None:
     ],
 )
 def test_every_other_brace_stays(text: str) -> None:
-    assert FILL.fill(text) == Filled(text)
+    assert FILL.fill(text) == SubstitutedText(text)
 
 
 @pytest.mark.parametrize("character", [*" \t\n\r;&|<>()$`\\\"'*?[]#!{}^", "\0", "\x1b", "\u00a0"])
@@ -101,8 +101,8 @@ def test_what_was_put_in_is_not_looked_at_again() -> None:
 
 
 def test_a_placeholder_without_a_value_is_told() -> None:
-    assert FILL.fill("{queue} {queue!q}") == Filled("{queue} {queue!q}", missing=frozenset({"queue"}))
-    assert FILL.fill("{{queue}}") == Filled("{queue}")
+    assert FILL.fill("{queue} {queue!q}") == SubstitutedText("{queue} {queue!q}", missing=frozenset({"queue"}))
+    assert FILL.fill("{{queue}}") == SubstitutedText("{queue}")
 
 
 @pytest.mark.parametrize("prefix", ["CLUSTERJOB", "LADING"])
@@ -138,12 +138,12 @@ def test_core_variables(prefix: str, text: str, expected: str) -> None:
     ],
 )
 def test_other_variables_stay(text: str) -> None:
-    assert FILL.fill(text) == Filled(text)
+    assert FILL.fill(text) == SubstitutedText(text)
 
 
 def test_a_computed_variable_that_is_taken_apart_needs_an_alias() -> None:
     filled = FILL.fill("${CLUSTERJOB_NODELIST%% *} ${#LADING_NODELIST} ${LADING_ID}")
-    assert filled == Filled(
+    assert filled == SubstitutedText(
         "${LADING_NODELIST%% *} ${#LADING_NODELIST} ${SLURM_JOB_ID}", frozenset({"NODELIST"}), frozenset({"NODELIST"})
     )
     assert FILL.fill("$CLUSTERJOB_NODELIST").aliases == frozenset()
@@ -151,7 +151,7 @@ def test_a_computed_variable_that_is_taken_apart_needs_an_alias() -> None:
 
 def test_without_variables_they_stay() -> None:
     text = "$CLUSTERJOB_ID ${CLUSTERJOB_ID} ${LADING_ID:-x}"
-    assert Substitution({"a": "1"}).fill(text) == Filled(text)
+    assert Substitution({"a": "1"}).fill(text) == SubstitutedText(text)
 
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
@@ -174,7 +174,7 @@ PIECES = st.lists(
 def test_a_text_without_placeholders_is_not_changed(text: str) -> None:
     assume(not re.search(r"\{(nodes|x)(!q)?\}", text))
     assume(not re.search(r"\$\{?[#!]?(CLUSTERJOB|LADING)_(" + "|".join(CORE_VARIABLES) + ")", text))
-    assert Substitution({"nodes": "4", "x": "y"}, SLURM).fill(text) == Filled(text)
+    assert Substitution({"nodes": "4", "x": "y"}, SLURM).fill(text) == SubstitutedText(text)
 
 
 @given(PIECES, st.dictionaries(NAMES, SAFE, max_size=4))

@@ -77,7 +77,7 @@ def test_a_python_that_is_not_there_is_refused_with_the_words_of_the_shell(tmp_p
     config = table(tmp_path, python=str(tmp_path / "nowhere"))
     spool = introduction.spool_connection(Counting(), config, config.hosts[0], API)
     begun = time.monotonic()
-    with pytest.raises(introduction.Refused, match=r"does not answer there: .*nowhere: not found"):
+    with pytest.raises(introduction.MachineRefused, match=r"does not answer there: .*nowhere: not found"):
         introduction.introduce(spool, config, config.hosts[0], API, None)
     assert time.monotonic() - begun < introduction.TIMEOUT, "its answer is not waited for"
 
@@ -97,7 +97,7 @@ def test_a_machine_s_folder_belongs_to_one_deployment(tmp_path: Path) -> None:
         assert wait_until(lambda: first.ask(mine).lives, 20, 0.1)
         (root / "spool/events/1.jsonl").write_text("{}")
         for look in (False, True):
-            with pytest.raises(introduction.Refused, match="another Airflow deployment") as caught:
+            with pytest.raises(introduction.MachineRefused, match="another Airflow deployment") as caught:
                 introduction.introduce(second, config, host, API, THEIRS, look=look)
             for words in (OURS.name, OURS.ids[0], THEIRS.name, THEIRS.ids[0], "a work_dir of its own", f"{root}/owner"):
                 assert words in str(caught.value)
@@ -145,7 +145,7 @@ def test_what_cannot_be_introduced_is_served_all_the_same(tmp_path: Path) -> Non
     script.write_text(f'#!/bin/sh\n[ "$2" != lading.executors.host ] || exit 3\nexec {sys.executable} "$@"\n')
     script.chmod(0o755)
     spool.command = str(script)
-    with pytest.raises(introduction.Refused):
+    with pytest.raises(introduction.MachineRefused):
         introduction.introduce(spool, config, host, API, None)
     assert spool.ask(REQUEST).known == {"00000000-0000-4000-8000-000000000000"}
     spool.close()

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
-from lading.hooks.ssh.steps import Get, GetAll, Put, Remove, Run
-from lading.hooks.ssh.transport import Turns
+from lading.hooks.ssh.steps import Get, GetAll, Put, Remove, RunCommand
+from lading.hooks.ssh.transport import ExchangeSlots
 
 SHELLS = [shell for shell in ("dash", "bash", "ksh", "mksh", "busybox") if shutil.which(shell)]
-STEPS = [Run("echo one; echo two >&2; exit 3"), Run(["printf", "%s", "x"])]
+STEPS = [RunCommand("echo one; echo two >&2; exit 3"), RunCommand(["printf", "%s", "x"])]
 
 
 def spoken(exchange: Exchange, statuses: dict[int, int], said: bytes = b"") -> tuple[bytes, bytes]:
@@ -37,7 +37,7 @@ def spoken(exchange: Exchange, statuses: dict[int, int], said: bytes = b"") -> t
     return text, text
 
 
-def run(exchange: Exchange, script: bytes, shell: str = "sh") -> list[Answer]:
+def run(exchange: Exchange, script: bytes, shell: str = "sh") -> list[CommandResult]:
     command = ["busybox", "sh"] if shell == "busybox" else [shell]
     done = subprocess.run([*command, "-c", 'eval "$(cat)"'], input=script, capture_output=True)
     exchange.hear(done.stdout, done.stderr)
@@ -49,7 +49,7 @@ def test_what_is_put_is_dated_by_the_file_system(shell: str, tmp_path: Path) -> 
     """``lading clean`` removes by age."""
     before = (tmp_path / "clock").write_text("") or (tmp_path / "clock").stat().st_mtime
     exchange = Exchange([Put(str(tmp_path / "x"), {"a": b"1", "b/c": b"2"})])
-    assert run(exchange, exchange.script, shell) == [Answer(0)]
+    assert run(exchange, exchange.script, shell) == [CommandResult(0)]
     assert all((tmp_path / "x" / name).stat().st_mtime >= before for name in ("a", "b", "b/c"))
 
 
@@ -62,8 +62,8 @@ def test_shells_agree(shell: str, tmp_path: Path) -> None:
     exchange = Exchange(steps)
     first, second, put, got, got_all, removed, gone = run(exchange, exchange.script, shell)
     assert exchange.complete
-    assert (first, second) == (Answer(3, "one\n", "two\n"), Answer(0, "x", ""))
-    assert (put, removed) == (Answer(0), Answer(0))
+    assert (first, second) == (CommandResult(3, "one\n", "two\n"), CommandResult(0, "x", ""))
+    assert (put, removed) == (CommandResult(0), CommandResult(0))
     assert get.files(got) == {"a b/c": b"\0\xff", "absent": None}
     assert get_all.files(got_all).keys() == {*files} - {"a b/c"} or len(get_all.files(got_all)) == get_all.most
     assert get.files(gone) == {"a b/c": None, "absent": None}
@@ -83,7 +83,7 @@ def test_a_file_that_comes_while_its_folder_is_read_is_left_for_the_next_time(sh
 
 def test_a_script_cut_short_does_nothing(tmp_path: Path) -> None:
     steps = [
-        Run(["touch", str(tmp_path / "run")]),
+        RunCommand(["touch", str(tmp_path / "run")]),
         Put(str(tmp_path / "put"), {"a": b"1"}),
         Remove(str(tmp_path), ["z"]),
     ]
@@ -124,7 +124,7 @@ def test_translated_line_ends_are_translated_back(said: str) -> None:
     exchange = Exchange(STEPS)
     stdout, stderr = spoken(exchange, {0: 0, 1: 0}, said.encode())
     exchange.hear(stdout.replace(b"\n", b"\r\n"), stderr)
-    assert exchange.answers("")[0] == Answer(0, said, said)
+    assert exchange.answers("")[0] == CommandResult(0, said, said)
 
 
 def test_line_ends_of_the_command_itself_stay() -> None:
@@ -141,7 +141,7 @@ def test_too_much_output_ends_the_exchange() -> None:
 
 
 def test_a_time_out_is_no_answer() -> None:
-    exchange = Exchange([Run(["squeue"]), Put("/x", {"a": b""})])
+    exchange = Exchange([RunCommand(["squeue"]), Put("/x", {"a": b""})])
     exchange.hear(*spoken(exchange, {0: 124, 1: 124}))
     first, second = exchange.answers("")
     assert first.status is None
@@ -152,14 +152,14 @@ def test_a_time_out_is_no_answer() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(None, "", "cut"),
-        Answer(1, "", "no such folder"),
-        Answer(0, "", ""),
-        Answer(0, "p:\n%%%", ""),
-        Answer(0, "p:"),
+        CommandResult(None, "", "cut"),
+        CommandResult(1, "", "no such folder"),
+        CommandResult(0, "", ""),
+        CommandResult(0, "p:\n%%%", ""),
+        CommandResult(0, "p:"),
     ],
 )
-def test_a_bad_answer_is_no_absence(answer: Answer) -> None:
+def test_a_bad_answer_is_no_absence(answer: CommandResult) -> None:
     with pytest.raises(TransportError):
         Get("/x", ["a"]).files(answer)
     with pytest.raises(TransportError):
@@ -169,11 +169,11 @@ def test_a_bad_answer_is_no_absence(answer: Answer) -> None:
 @pytest.mark.parametrize("state", ["u", "n"])
 def test_what_is_there_and_cannot_be_read_is_told(state: str) -> None:
     with pytest.raises(TransportError, match="'a'"):
-        Get("/x", ["a"]).files(Answer(0, f"{state}:\n"))
+        Get("/x", ["a"]).files(CommandResult(0, f"{state}:\n"))
 
 
 def test_contents_do_not_show_in_logs() -> None:
-    assert "secret" not in repr([Put("/x", {"a": b"secret"}), Run(["cat"], stdin=b"secret")])
+    assert "secret" not in repr([Put("/x", {"a": b"secret"}), RunCommand(["cat"], stdin=b"secret")])
 
 
 def test_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_turns_are_learned() -> None:
-    turns = Turns(4)
+    turns = ExchangeSlots(4)
     with turns.taken(1), turns.taken(1):
         turns.lower()
         assert turns.most == 2
@@ -206,9 +206,9 @@ def test_turns_are_learned() -> None:
     assert turns.most == 1
 
 
-def sent(packed: bytes, found: str = "p") -> Answer:
+def sent(packed: bytes, found: str = "p") -> CommandResult:
     """An answer with a tar in it."""
-    return Answer(0, f"{found}:\n{base64.encodebytes(packed).decode()}")
+    return CommandResult(0, f"{found}:\n{base64.encodebytes(packed).decode()}")
 
 
 def tar(*members: tuple[tarfile.TarInfo, bytes], **options: Any) -> bytes:
@@ -247,7 +247,7 @@ BOMBS["sparse, old"][148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(BOMBS["s
 def test_what_would_grow_without_end_is_refused(name: str, tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
-        "from lading.hooks.batch.system import Answer\n"
+        "from lading.hooks.batch.system import CommandResult\n"
         "from lading.hooks.ssh.answer import TransportError\n"
         "from lading.hooks.ssh.steps import GetAll\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time import task_runner
 
 from lading.operators.scattering import chunk
-from lading.operators.scattering.checkpoint import LARGEST, Finished
+from lading.operators.scattering.checkpoint import LARGEST, FinishedOutputs
 from lading.operators.scattering.chunk import Chunk, ChunkStopped, ElementsFailed, ElementsFailedForGood
 from tests.services.processes import wait_until
 
@@ -157,17 +157,17 @@ def test_stop_ends_the_processes(tmp_path: Path) -> None:
 
 def test_what_is_kept_is_split_to_fit() -> None:
     store = Store()
-    first = Finished(store)
+    first = FinishedOutputs(store)
     for number in range(100):
         first.add(number, "x" * 2000)
     first.save()
     assert len(store) > 3
     assert all(sum(map(len, batch.values())) <= LARGEST for batch in store.values())
-    again = Finished(store)
+    again = FinishedOutputs(store)
     assert again.load() == dict.fromkeys(range(100), "x" * 2000)
     again.add(100, {"a": None})
     again.save()
-    assert Finished(store).load()[100] == {"a": None}
+    assert FinishedOutputs(store).load()[100] == {"a": None}
 
 
 def test_a_store_that_refuses_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session
 
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
-from lading.executors.store import Job, Lease, State
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store import JobRow, Lease, State
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.boot import Batch
+from lading.hooks.ec2.boot import LaunchBatch
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order
 from lading.plugin import database
@@ -59,7 +59,7 @@ class House:
         fleet = self.site.fleet
         launch = Launch("m5.large", Resources(2, 7000), HOUR, (), zone="us-east-1a", usd_per_hour=0.096)
         subnet = self.service.subnets["us-east-1a"]
-        batch = Batch((Order(name, launch),))
+        batch = LaunchBatch((Order(name, launch),))
         request = boot.request(fleet.config, fleet.identities[0], scope, batch, self.service.ami["x86_64"], subnet, "")
         self.service.forget_tokens()  # tests use the same names
         [instance] = fleet.ec2.run(request)
@@ -76,8 +76,8 @@ class House:
         job = {"kind": "Probe", "subject": "s", "workload": "{}", "queued_at": now, "started_at": now - HOUR / 2}
         job |= {"state": State.RUNNING, "priority": 0, "try_number": 1, "map_index": -1, **amounts, "cpus": 1.0}
         with Session(self.engine) as session:
-            session.add(Instance(token=name, site=site, **(row | columns)))
-            session.add(Job(token=f"job of {name}", site=site, location=name, **(job | {"memory": 100})))
+            session.add(InstanceRow(token=name, site=site, **(row | columns)))
+            session.add(JobRow(token=f"job of {name}", site=site, location=name, **(job | {"memory": 100})))
             session.commit()
 
     def lead(self) -> None:
@@ -105,13 +105,13 @@ class House:
         assert status == 0, errors
         return {each["instance"]: each for each in json.loads(output)}
 
-    def job(self, name: str) -> Job:
+    def job(self, name: str) -> JobRow:
         with Session(self.engine) as session:
-            return session.scalars(select(Job).where(Job.token == f"job of {name}")).one()
+            return session.scalars(select(JobRow).where(JobRow.token == f"job of {name}")).one()
 
-    def instance(self, name: str) -> Instance:
+    def instance(self, name: str) -> InstanceRow:
         with Session(self.engine) as session:
-            return session.scalars(select(Instance).where(Instance.token == name)).one()
+            return session.scalars(select(InstanceRow).where(InstanceRow.token == name)).one()
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_a_controller_that_acts_is_asked(house: House, action: str, state: Insta
             with Session(house.engine) as session:
                 controller.step(session)
                 if asked.is_set():
-                    session.get_one(Instance, "La").state = state
+                    session.get_one(InstanceRow, "La").state = state
                 session.commit()
             time.sleep(0.1)
 

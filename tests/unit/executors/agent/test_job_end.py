@@ -8,7 +8,7 @@ import pytest
 
 from lading.executors.agent import supervisor
 from lading.executors.agent.job_end import judge
-from lading.executors.agent.job_folder import Cause, ExitFile
+from lading.executors.agent.job_folder import EndCause, ExitFile
 
 KILLED = ExitFile(-9, "ended with signal 9", 100.0, 1.5, 2048, touched_memory=10)
 
@@ -43,7 +43,7 @@ def test_what_airflow_has_settled_while_it_ran_has_begun_and_what_it_has_refused
 
 def test_the_file_comes_before_the_exit_status_and_the_agents_cause_before_the_file() -> None:
     assert judge(KILLED, None, supervisor.SUCCEEDED, 0, was_rebooted=True)["message"] == "ended with signal 9"
-    end = judge(KILLED, Cause("out_of_memory", "used 2 GiB of 1 GiB"), None, 0, was_rebooted=False)
+    end = judge(KILLED, EndCause("out_of_memory", "used 2 GiB of 1 GiB"), None, 0, was_rebooted=False)
     assert (end["cause"], end["message"]) == ("out_of_memory", "used 2 GiB of 1 GiB")
     assert (end["at"], end["exit_code"], end["cpu_seconds"]) == (100.0, -9, 1.5)
 

@@ -10,7 +10,7 @@ import pytest
 
 from lading.executors.agent import limits
 from lading.executors.agent.job_folder import Supervisor
-from lading.executors.agent.limits import Limits
+from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJob
 from lading.hooks.files import host
 from lading.hooks.spool.spool import JobFolder
@@ -32,7 +32,7 @@ def test_a_time_limit_is_about_the_time_that_passes_not_about_clocks(
     at = time.time() - age - set_forward_by
     supervisor = Supervisor(NOBODY, started, host.boot_id(), at, boot - age, Resources(1, 64), None, LIMIT)
     job = RunningJob("job", JobFolder(tmp_path), supervisor, is_child=False)
-    until_next_look = Limits().enforce([job], kill_grace=10)
+    until_next_look = LimitEnforcer().enforce([job], kill_grace=10)
     assert (job.cause and job.cause.cause) == cause
     assert 0 <= until_next_look <= LIMIT
 
@@ -46,14 +46,14 @@ class Looks:
         self.looked: list[str] = []
         self.rounds: list[float] = []
         monkeypatch.setattr(limits.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(Limits, "_look", lambda _, job: self.look(job))
+        monkeypatch.setattr(LimitEnforcer, "_look", lambda _, job: self.look(job))
 
     def look(self, job: RunningJob) -> None:
         self.now += self.cost.get(job.token, 0.02)
         self.looked.append(job.token)
         job.measured_at_bound = 1
 
-    def go(self, meter: Limits, jobs: list[RunningJob], seconds: float) -> None:
+    def go(self, meter: LimitEnforcer, jobs: list[RunningJob], seconds: float) -> None:
         end = self.now + seconds
         while self.now < end:
             before = self.now
@@ -69,7 +69,7 @@ def unlimited(folder: Path, count: int) -> list[RunningJob]:
 
 def test_peaks_are_looked_for_in_a_hundredth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many jobs, too; each comes to its turn, and a start never waits for long."""
-    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 20), Limits()
+    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 20), LimitEnforcer()
     assert meter.enforce(jobs, kill_grace=10) == limits.FIRST_LOOK
     looks.go(meter, jobs, 300)
     assert max(looks.rounds) < limits.MOST_AT_ONCE + 0.03
@@ -78,7 +78,7 @@ def test_peaks_are_looked_for_in_a_hundredth_of_the_time(tmp_path: Path, monkeyp
 
 
 def test_a_job_that_is_slow_to_measure_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 3), Limits()
+    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 3), LimitEnforcer()
     looks.cost["job0"] = 2.0
     looks.go(meter, jobs, 100)
     assert looks.looked.count("job0") == 1
@@ -86,7 +86,7 @@ def test_a_job_that_is_slow_to_measure_holds_up_no_other(tmp_path: Path, monkeyp
 
 
 def test_new_jobs_and_old_ones_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 200), Limits()
+    looks, jobs, meter = Looks(monkeypatch), unlimited(tmp_path, 200), LimitEnforcer()
     old = jobs[:40]
     looks.go(meter, old, 200)
     looks.looked.clear()

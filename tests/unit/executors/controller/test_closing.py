@@ -19,7 +19,7 @@ from lading.executors import store
 from lading.executors.controller import site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership
-from lading.executors.store import Job, Lease, State
+from lading.executors.store import JobRow, Lease, State
 from tests.clusters.sites import FINISHED, FakeElasticSite, FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
 
@@ -63,7 +63,7 @@ def make(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def state(engine: Engine) -> str:
     with Session(engine) as session:
-        return session.scalars(select(Job.state)).one()
+        return session.scalars(select(JobRow.state)).one()
 
 
 def holders(engine: Engine) -> list[str]:

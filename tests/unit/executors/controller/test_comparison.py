@@ -15,17 +15,17 @@ from lading.executors.controller.comparison import (
     strangers,
 )
 from lading.executors.store import State
-from lading.executors.store.queue import Given
-from lading.scheduling.matching.waiting import Waiting
+from lading.executors.store.queue import GivenJob
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.resources import Resources
 from tests.services.outside_clocks import off
 
 NOW = 1000.0
 
 
-def given(token: str, state: State, expires_at: float | None = NOW + 600) -> Given:
-    job = Waiting(name=token, resources=Resources(cpus=1, memory=100))
-    return Given(job, state, "node1", NOW, expires_at, None)
+def given(token: str, state: State, expires_at: float | None = NOW + 600) -> GivenJob:
+    job = WaitingJob(name=token, resources=Resources(cpus=1, memory=100))
+    return GivenJob(job, state, "node1", NOW, expires_at, None)
 
 
 def test_a_running_job_that_its_site_forgot_is_lost_but_not_at_once() -> None:

@@ -28,11 +28,11 @@ from lading.executors import store
 from lading.executors.controller import absence, comparison, controller, housekeeping, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.site_thread import MOST_EVENTS
-from lading.executors.controller.views import Answer
+from lading.executors.controller.views import SiteAnswer
 from lading.executors.decisions import Decision
-from lading.executors.estimation.estimator import Estimator
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, Location, State, queue
+from lading.executors.sizing.estimator import Estimator
+from lading.executors.store import Change, JobRow, LocationRow, State, queue
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
@@ -61,7 +61,7 @@ class House:
     engine: Engine
     told: list[Change] = field(default_factory=list)
 
-    def observe(self) -> list[Answer]:
+    def observe(self) -> list[SiteAnswer]:
         """What is seen when the threads of the sites have looked, and have been told what is stored."""
         self.controller.leadership.leads_until = time.monotonic() + 20
         self.rest()
@@ -75,9 +75,9 @@ class House:
         """Wait until the threads have nothing to do."""
         rest(self.controller.threads)
 
-    def job(self, token: str = "t") -> Job:
+    def job(self, token: str = "t") -> JobRow:
         with Session(self.engine) as session:
-            found = session.scalars(select(Job).where(Job.token == token)).one()
+            found = session.scalars(select(JobRow).where(JobRow.token == token)).one()
             session.expunge(found)
             return found
 
@@ -265,7 +265,7 @@ def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_al
     assert "7.jsonl" in (location.note or "")
     assert location.state == LocationState.UP
     with Session(engine) as session:
-        assert "7.jsonl" in (session.scalars(select(Location.note)).one() or "")
+        assert "7.jsonl" in (session.scalars(select(LocationRow.note)).one() or "")
     assert not list(site.spool.events.iterdir())
 
 
@@ -317,7 +317,7 @@ def test_the_locations_are_there_again_after_a_full_disk(
             assert len(here.observe()) == 1
     assert caplog.text.count("could not be published") == 1
     with Session(engine) as session:
-        assert session.scalars(select(Location.name)).all() == ["here"]
+        assert session.scalars(select(LocationRow.name)).all() == ["here"]
     assert not settings.published_sites.exists()
     full["file"] = False
     here.observe()
@@ -333,7 +333,7 @@ def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one_before_its_time
     second.config = SiteConfig(kind="fake", takes_unnamed=True)
     here = house(engine, settings, [first, second], {"t": "a"})
     with Session(engine) as session:
-        job = session.get_one(Job, "t")
+        job = session.get_one(JobRow, "t")
         job.state, job.site, job.location, job.queued_at = State.QUEUED, None, None, time.time()
         session.commit()
 
@@ -370,11 +370,11 @@ def test_trouble_that_is_over_counts_for_nothing_later(
     clock = [0.0]
     monkeypatch.setattr(absence.time, "monotonic", lambda: clock[0])
 
-    def in_trouble(*answers: Answer) -> float:
+    def in_trouble(*answers: SiteAnswer) -> float:
         clock[0] += 1000
         return here.controller.views(answers, time.time(), is_work=False)[0].in_trouble
 
-    answer = Answer(site, Observation([Seen(site.location)]))
+    answer = SiteAnswer(site, Observation([Seen(site.location)]))
     assert [in_trouble(), in_trouble(), in_trouble(answer), in_trouble()] == [0.0, 1000.0, 0.0, 0.0]
 
 
@@ -391,7 +391,7 @@ def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_i
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {"t": "a", "u": "a"})
     with Session(engine) as session:
-        session.get_one(Job, "u").location = "there"
+        session.get_one(JobRow, "u").location = "there"
         session.commit()
     two_locations(site, None, frozenset(["stranger"]))
     for _ in range(2):
@@ -412,9 +412,9 @@ def test_a_cancel_and_a_repeat_go_to_the_location_of_their_job(
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {"t": "a", "u": "a", "v": "a"})
     with Session(engine) as session:
-        session.get_one(Job, "t").cancel = "not wanted"
+        session.get_one(JobRow, "t").cancel = "not wanted"
         for token in ("u", "v"):
-            job = session.get_one(Job, token)
+            job = session.get_one(JobRow, token)
             job.location, job.state = "there", State.PLACED
         session.commit()
     two_locations(site, frozenset(["t"]), frozenset(["u", "v"]))
@@ -470,8 +470,8 @@ def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
         now = time.time()
         beat = None if heartbeat is None else datetime.fromtimestamp(now - heartbeat, tz=timezone.utc)
         add_running(session, "t", beat)
-        housekeeping.give_up_homeless(session, lambda site, place, token, state: place != "gone", now)
-        job = session.get_one(Job, "t")
+        housekeeping.fail_orphaned_jobs(session, lambda site, place, token, state: place != "gone", now)
+        job = session.get_one(JobRow, "t")
         session.refresh(job)
         assert job.state == (State.FAILED if lost else State.RUNNING)
         if lost:
@@ -486,8 +486,8 @@ def test_a_location_that_is_gone_ends_jobs_which_a_controller_with_another_clock
         now = time.time()
         add_running(session, "t", None, placed_at=now - 90 + ahead)
         add_running(session, "young", None, placed_at=now - 5)
-        housekeeping.give_up_homeless(session, lambda *_: False, now)
-        states = {job.token: job.state for job in session.scalars(select(Job))}
+        housekeeping.fail_orphaned_jobs(session, lambda *_: False, now)
+        states = {job.token: job.state for job in session.scalars(select(JobRow))}
     assert states == {"t": State.FAILED, "young": State.RUNNING}
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from lading.executors.controller import events
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided
 from lading.executors.store import State, as_reason, queue
-from lading.executors.store.queue import Given
+from lading.executors.store.queue import GivenJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.stops import Stop
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
@@ -19,16 +19,16 @@ from tests.reasons import told
 NOW = 1000.0
 
 
-def given(token: str, state: State, expires_at: float | None = NOW + 600) -> Given:
-    job = Waiting(name=token, resources=Resources(cpus=1, memory=100))
-    return Given(job, state, "node1", NOW, expires_at, None)
+def given(token: str, state: State, expires_at: float | None = NOW + 600) -> GivenJob:
+    job = WaitingJob(name=token, resources=Resources(cpus=1, memory=100))
+    return GivenJob(job, state, "node1", NOW, expires_at, None)
 
 
 OLD, FULL = because("site_full", site="old"), because("busy", locations=["node1"])
 
 
 def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
-    jobs = [Waiting(name=token, resources=Resources(1, 100), reason=reason) for token, reason in
+    jobs = [WaitingJob(name=token, resources=Resources(1, 100), reason=reason) for token, reason in
             (("a", None), ("b", OLD), ("c", OLD), ("d", None), ("e", FULL), ("f", None))]  # fmt: skip
     found = Assignment(
         placed={"a": ("lab", "node1"), "b": ("hpc", "hpc")},
@@ -53,7 +53,7 @@ def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
     """Or one job's reason would keep everything that a tick has decided from being stored, tick after tick."""
     bad = "its policy has failed: OSError: /data/\udcff\0" + "x" * 100_000
     names = ("waits", "goes", "fails", "told")
-    jobs = [Waiting(name=each, resources=Resources(1, 100), reason=None) for each in names]
+    jobs = [WaitingJob(name=each, resources=Resources(1, 100), reason=None) for each in names]
     jobs[3] = replace(jobs[3], reason=free_text(bad))
     words = free_text(bad)
     found = Assignment(

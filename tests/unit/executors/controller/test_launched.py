@@ -19,15 +19,15 @@ from lading.executors import store
 from lading.executors.controller import comparison, housekeeping, launched, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
-from lading.executors.gangs.outcome import Outcome
+from lading.executors.gangs.outcome import GangOutcome
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, State, requests
-from lading.executors.store.instances import Instance, InstanceState
-from lading.executors.store.requests import Kind
-from lading.executors.store.tables import Request
+from lading.executors.store import Change, JobRow, State, requests
+from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.executors.store.requests import RequestKind
+from lading.executors.store.tables import RequestRow
 from lading.hooks.site import LocationState, Observation, Order, Seen, Site
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.gangs.room import Room
+from lading.scheduling.gangs.room import GangRoom
 from lading.scheduling.location import Location
 from lading.scheduling.matching import market
 from tests.clusters.sites import ANY, FINISHED, FakeElasticSite, FakeSite, make_settings, rest
@@ -92,19 +92,19 @@ class House:
 
     def change(self, token: str, **columns: Any) -> None:
         with Session(self.engine) as session:
-            session.execute(update(Job).where(Job.token == token).values(**columns))
+            session.execute(update(JobRow).where(JobRow.token == token).values(**columns))
             session.commit()
 
-    def job(self, token: str) -> Job:
+    def job(self, token: str) -> JobRow:
         with Session(self.engine) as session:
-            return session.scalars(select(Job).where(Job.token == token)).one()
+            return session.scalars(select(JobRow).where(JobRow.token == token)).one()
 
-    def rows(self) -> list[Instance]:
+    def rows(self) -> list[InstanceRow]:
         """The instances, in the order in which they were ordered."""
         with Session(self.engine) as session:
-            return list(session.scalars(select(Instance).order_by(Instance.ordered_at, Instance.token)))
+            return list(session.scalars(select(InstanceRow).order_by(InstanceRow.ordered_at, InstanceRow.token)))
 
-    def row(self) -> Instance:
+    def row(self) -> InstanceRow:
         [found] = self.rows()
         return found
 
@@ -164,7 +164,7 @@ def test_an_order_is_in_the_store_before_the_site_hears_of_it_and_it_hears_once(
 
     def look(orders: Sequence[Order]) -> None:
         with Session(house.engine) as session:
-            stored.extend(session.scalars(select(Instance.token)))
+            stored.extend(session.scalars(select(InstanceRow.token)))
 
     site.before_launch = look
     house.add("t")
@@ -277,7 +277,7 @@ def test_a_location_of_which_only_the_end_is_later_is_not_stored_again(
     site.see("L1", LocationState.BOOTING, kind, native_id="17")
     house.tick()
     with Session(house.engine) as session:
-        location = session.get_one(store.Location, ("hpc", "L1"))
+        location = session.get_one(store.LocationRow, ("hpc", "L1"))
         assert (location.state, location.native_id, location.instance_type) == ("booting", "17", None)
         assert (location.note or "").startswith("queue a queue with a long name, account=xxx")
     monkeypatch.setattr(store, "save_locations", lambda *_: pytest.fail("nothing has changed"))
@@ -313,7 +313,7 @@ def test_what_waits_in_its_queue_and_is_not_needed_any_more_is_released(house: H
     house.tick()
     assert site.let_go == {}, "something may come soon"
     with Session(house.engine) as session:
-        session.execute(update(Instance).values(idle_since=time.time() - 100))
+        session.execute(update(InstanceRow).values(idle_since=time.time() - 100))
         session.commit()
     house.tick()
     [order] = site.ordered
@@ -457,7 +457,7 @@ def test_a_job_in_store_stays_while_its_site_is_paused_or_the_other_room_is_held
     assert site.recalled == []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controller, "any_wait", lambda: True)
-        patch.setattr(controller, "_together", lambda sites, now: Outcome(Room(sites, held).with_held()))
+        patch.setattr(controller, "_together", lambda sites, now: GangOutcome(GangRoom(sites, held).with_held()))
         house.tick(2)
     assert site.recalled == []
     house.tick()
@@ -567,7 +567,7 @@ def test_a_living_instance_is_work_and_one_that_has_ended_is_forgotten_in_time(
     assert needless()
     assert house.row().state == InstanceState.ENDED
     with Session(house.engine) as session:
-        session.execute(update(Instance).values(ended_at=time.time() - 31 * days))
+        session.execute(update(InstanceRow).values(ended_at=time.time() - 31 * days))
         session.commit()
     assert needless()
     assert house.rows() == []
@@ -581,7 +581,7 @@ def test_what_was_launched_at_a_site_that_is_none_any_more_keeps_no_controller_f
     with Session(house.engine) as session:
         for token, of in (("L1", "gone"), ("L2", "hpc"), ("L3", "b")):
             columns = {"kind": "", "cpus": 1.0, "memory": 1, "disk": 0, "gpus": 0.0, "seconds": 1.0, "ordered_at": 1.0}
-            session.add(Instance(token=token, site=of, state=InstanceState.UP, **columns))
+            session.add(InstanceRow(token=token, site=of, state=InstanceState.UP, **columns))
         session.commit()
     house.tick()
     assert {(row.state, row.cause) for row in house.rows()} == {(InstanceState.ENDED, "lost")}
@@ -816,7 +816,7 @@ def test_nothing_is_launched_for_an_architecture_that_a_site_does_not_have(
     assert told(house.job("t").reason) == "hint arch: 'aarch64' cannot be had, valid: x86_64"
 
 
-def ask(house: House, kind: Kind, target: str) -> None:
+def ask(house: House, kind: RequestKind, target: str) -> None:
     """Ask as the API server does; the controller looks at it in its next tick."""
     with Session(house.engine) as session:
         requests.ask(session, kind, target, "ada")
@@ -834,7 +834,7 @@ def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_i
     house: House, site: FakeElasticSite
 ) -> None:
     name = launch(house, site, "t")
-    ask(house, Kind.PAUSE, "hpc")
+    ask(house, RequestKind.PAUSE, "hpc")
     house.add("u")
     house.new_controller()
     house.tick(3)
@@ -846,7 +846,7 @@ def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_i
     finish(site, name, "t")
     house.tick(2)
     assert house.job("u").state == State.QUEUED
-    ask(house, Kind.RESUME, "hpc")
+    ask(house, RequestKind.RESUME, "hpc")
     house.tick(2)
     assert house.job("u").state == State.RUNNING
     assert answers(house) == ["it is given no more jobs; those that it has go on", "it is given jobs again"]
@@ -855,7 +855,7 @@ def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_i
 def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeElasticSite) -> None:
     name = launch(house, site, "t")
     site.trouble = OSError("the login node is away")
-    ask(house, Kind.DRAIN, f"hpc/{name}")
+    ask(house, RequestKind.DRAIN, f"hpc/{name}")
     house.tick()
     assert (site.let_go, answers(house)) == ({}, [None])
     site.trouble = None
@@ -872,7 +872,7 @@ def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeE
 
 def test_what_is_terminated_ends_with_its_jobs(house: House, site: FakeElasticSite) -> None:
     name = launch(house, site, "t")
-    ask(house, Kind.TERMINATE, f"hpc/{name}")
+    ask(house, RequestKind.TERMINATE, f"hpc/{name}")
     house.tick(2)
     assert (list(site.let_go), site.cancelled) == ([name], {"t": f"its machine {name} was terminated by ada"})
     site.events.append({**FINISHED, "cause": "cancelled"})
@@ -886,13 +886,13 @@ def test_what_is_terminated_ends_with_its_jobs(house: House, site: FakeElasticSi
 
 def test_what_a_site_never_does_is_given_up(house: House, site: FakeElasticSite) -> None:
     name = launch(house, site, "t")
-    ask(house, Kind.DRAIN, f"hpc/{name}")
+    ask(house, RequestKind.DRAIN, f"hpc/{name}")
     with Session(house.engine) as session:
-        session.execute(update(Request).values(at=time.time() - 3600))
+        session.execute(update(RequestRow).values(at=time.time() - 3600))
         session.commit()
     house.tick()
     assert answers(house) == ["its site has not done it within 600 s; see the site's note"]
     with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
-        requests.ask(session, Kind.PAUSE, "no", "ada")
+        requests.ask(session, RequestKind.PAUSE, "no", "ada")
     with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is nothing that was launched"):
-        requests.ask(session, Kind.DRAIN, "hpc/no", "ada")
+        requests.ask(session, RequestKind.DRAIN, "hpc/no", "ada")

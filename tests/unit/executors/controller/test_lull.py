@@ -13,10 +13,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import lull, site_thread
+from lading.executors.controller import idle_detector, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, rest
 
 
@@ -52,14 +52,14 @@ class House:
 
     def state(self, token: str) -> State:
         with Session(self.engine) as session:
-            return State(session.query(Job).filter_by(token=token).one().state)
+            return State(session.query(JobRow).filter_by(token=token).one().state)
 
 
 @pytest.fixture
 def house(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(lull, "SECONDS_UNTIL_LULL", 0.0)
-    monkeypatch.setattr(lull, "SECONDS_BETWEEN_DECISIONS", 1000.0)
+    monkeypatch.setattr(idle_detector, "SECONDS_UNTIL_LULL", 0.0)
+    monkeypatch.setattr(idle_detector, "SECONDS_BETWEEN_DECISIONS", 1000.0)
     made = House(FakeSite("a", tmp_path / "a", known=True), airflow_database, tmp_path)
     made.tick(5)
     yield made
@@ -71,12 +71,12 @@ def test_a_site_is_looked_at_now_and_then_alone(house: House, monkeypatch: pytes
     looks = house.site.looks
     assert house.tick(5) == 0
     assert house.site.looks == looks
-    monkeypatch.setattr(lull, "SECONDS_BETWEEN_DECISIONS", 0.0)
+    monkeypatch.setattr(idle_detector, "SECONDS_BETWEEN_DECISIONS", 0.0)
     assert house.tick(5) == 5
 
 
 def test_it_does_not_begin_as_soon_as_nothing_happens(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lull, "SECONDS_UNTIL_LULL", 1000.0)
+    monkeypatch.setattr(idle_detector, "SECONDS_UNTIL_LULL", 1000.0)
     assert house.tick(5) == 5
 
 
@@ -96,7 +96,7 @@ def test_what_a_site_has_found_is_stored_at_once(house: House) -> None:
     assert house.tick(3) == 0
     with Session(house.engine) as session:
         house.add("t")
-        session.execute(update(Job).values(state=State.RUNNING, site="a", location="here", placed_at=time.time()))
+        session.execute(update(JobRow).values(state=State.RUNNING, site="a", location="here", placed_at=time.time()))
         session.commit()
     assert house.tick(3) == 0
     house.site.events = [FINISHED]

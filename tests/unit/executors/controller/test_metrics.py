@@ -18,7 +18,7 @@ from lading.executors import store
 from lading.executors.controller import metrics
 from lading.executors.controller.metrics import Metrics
 from lading.executors.store import Change, State
-from lading.executors.store.instances import Instance
+from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import because
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -81,7 +81,7 @@ def everything(session: Session) -> None:
     amounts = {"cpus": 4.0, "memory": 1, "gpus": 0.0}
     session.add(store.Capacity(site="local", name="host", since=0.0, usd_per_hour=0.4, **amounts))
     session.add(
-        store.Location(site="hpc", name="hpc", kind="slurm", seen_at=1.0, disk=0, usd_per_cpu_hour=0.05, **amounts)
+        store.LocationRow(site="hpc", name="hpc", kind="slurm", seen_at=1.0, disk=0, usd_per_cpu_hour=0.05, **amounts)
     )
     now = time.time()
     job = {"kind": "", "subject": "", "workload": "", "memory": 1, "disk": 0, "gpus": 0.0, "priority": 0}
@@ -98,7 +98,7 @@ def everything(session: Session) -> None:
     )
     metrics = Metrics()
     order = {"site": "hpc", "kind": "", "disk": 0, "seconds": 60.0, "state": "draining", "usd_per_hour": None}
-    session.add(Instance(token="L", ordered_at=now - 30, ready_at=now + 1, **order, **{**amounts, "cpus": 0.0}))
+    session.add(InstanceRow(token="L", ordered_at=now - 30, ready_at=now + 1, **order, **{**amounts, "cpus": 0.0}))
     session.flush()
     with metrics.tick():
         metrics.count([Change("a", {"state": State.RUNNING})])

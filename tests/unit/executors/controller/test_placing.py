@@ -18,10 +18,10 @@ from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, placing, site_thread
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.placing import Attempts, Extensions, Placing
-from lading.executors.store import Job, State, strikes
+from lading.executors.controller.placing import Extensions, PlacementAttempts, Placing
+from lading.executors.store import JobRow, State, strikes
 from lading.hooks.site import Seen, SiteConfig
-from lading.scheduling.job import Job as Planned
+from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.placing import placement
@@ -134,7 +134,7 @@ def test_with_none_there_is_an_attempt_at_each_end_of_a_job_and_none_between(
 
 
 def test_retry_delay_is_the_time_between_attempts() -> None:
-    attempts = Attempts(0.05)
+    attempts = PlacementAttempts(0.05)
     assert attempts.tried(["here"]) == frozenset()
     attempts.note(["a"])
     assert attempts.tried(["here"]) == {"a"}
@@ -156,7 +156,7 @@ def test_a_policy_is_told_of_all_jobs_that_have_or_had_a_location(
         "runs": JobAllocation("a", ("here",), "running", ONE),
     }
     with Session(engine) as session:
-        session.execute(update(Job).where(Job.token == "runs").values(state=State.FAILED, queue="long"))
+        session.execute(update(JobRow).where(JobRow.token == "runs").values(state=State.FAILED, queue="long"))
         session.commit()
     here.add("b")
     here.tick()
@@ -234,7 +234,7 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
 
     def noted() -> str | None:
         with Session(engine) as session:
-            return session.get_one(Job, "b").examined_by
+            return session.get_one(JobRow, "b").examined_by
 
     for strike, policy in enumerate(policies, 1):
         (folder := tmp_path / str(strike)).mkdir()
@@ -262,7 +262,7 @@ def test_a_job_over_which_a_plugin_hangs_twice_has_failed(engine: Engine, tmp_pa
         policy.goes_on.set()
         loop.join(120)
     with Session(engine) as session:
-        job = session.get_one(Job, "b")
+        job = session.get_one(JobRow, "b")
         assert job.state == State.FAILED
         assert "2 controllers have died or hung while they looked for a place for it" in (told(job.reason) or "")
 
@@ -292,7 +292,7 @@ def test_a_plugin_that_ends_the_process_ends_none(engine: Engine, tmp_path: Path
     here.add("a")
     here.tick()
     with Session(engine) as session:
-        assert session.get_one(Job, "a").state == State.QUEUED
+        assert session.get_one(JobRow, "a").state == State.QUEUED
     turned = Placing({}, Extensions(filters={"away": leave}, rank_matches=leave))
     with pytest.raises(RuntimeError, match=r"it has called sys.exit\(3\)"):
         turned.extensions.filters["away"](Planned("t", ONE), ["a"])
@@ -318,7 +318,7 @@ def test_a_job_over_which_the_decision_fails_is_refused_alone(
     here.tick()
     assert set(here.site.jobs) == {"0", "2", "3", "5"}
     with Session(engine) as session:
-        ended = {job.token: job for job in session.scalars(select(Job).where(Job.state == State.FAILED))}
+        ended = {job.token: job for job in session.scalars(select(JobRow).where(JobRow.state == State.FAILED))}
     assert set(ended) == bad
     assert told(ended["4"].reason) == "no place could be sought for it: KeyError: '4'"
     bad |= {f"{number}" for number in range(10, 30)}
@@ -330,7 +330,7 @@ def test_a_job_over_which_the_decision_fails_is_refused_alone(
     with pytest.raises(KeyError, match="site"):
         here.tick()
     with Session(engine) as session:
-        assert len(session.scalars(select(Job).where(Job.state == State.FAILED)).all()) == 2
+        assert len(session.scalars(select(JobRow).where(JobRow.state == State.FAILED)).all()) == 2
 
 
 @pytest.mark.parametrize("workload", ["", "[]", "5"])
@@ -339,12 +339,12 @@ def test_a_job_that_cannot_be_sent_fails_alone(engine: Engine, tmp_path: Path, w
     for token in ("a", "bad", "c"):
         here.add(token)
     with Session(engine) as session:
-        session.execute(update(Job).where(Job.token == "bad").values(workload=workload))
+        session.execute(update(JobRow).where(JobRow.token == "bad").values(workload=workload))
         session.commit()
     here.tick()
     assert set(here.site.jobs) == {"a", "c"}
     with Session(engine) as session:
-        job = session.get_one(Job, "bad")
+        job = session.get_one(JobRow, "bad")
         assert (job.state, job.unreported) == (State.FAILED, True)
         assert "its row cannot be read, so it was not sent" in (told(job.reason) or "")
 

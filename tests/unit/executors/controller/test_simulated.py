@@ -17,15 +17,15 @@ from lading.executors.controller import controller, housekeeping, site_thread
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership
 from lading.executors.controller.views import SECONDS_UNTIL_MOVED
-from lading.executors.store import Job as Row
+from lading.executors.store import JobRow as Row
 from lading.executors.store import State, durations
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import Launch, Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective, PlannedLaunch
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.machines import Machine
+from lading.scheduling.simulation.machines import SimulatedMachine
 from lading.scheduling.simulation.simulator import Simulation
 from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock, Diary
@@ -46,27 +46,27 @@ class Recorded(Simulation):
         self.run(lambda done: None)
         return self.diary
 
-    def launch(self, launch: Launch, now: float) -> Machine | None:
+    def launch(self, launch: PlannedLaunch, now: float) -> SimulatedMachine | None:
         made = super().launch(launch, now)
         assert made is not None
         self.names.append(made.name)
         self.diary.launches.append((now, launch.instance_type, launch.capacity_type))
         return made
 
-    def start(self, machine: Machine, shape: int, number: int, now: float) -> None:
+    def start(self, machine: SimulatedMachine, shape: int, number: int, now: float) -> None:
         jobs = [self.queues[shape].waiting[i] for i in range(number)]
         super().start(machine, shape, number, now)
         place = self.names.index(machine.name), max(now, machine.ready_at)
         self.diary.begun |= {f"j{job:04}": place for job in jobs}
 
-    def release(self, machine: Machine, time: float) -> None:
+    def release(self, machine: SimulatedMachine, time: float) -> None:
         self.diary.released[self.names.index(machine.name)] = time
         super().release(machine, time)
 
 
 def simulated(trace: Sequence[Arrival], policy: str) -> Diary:
     conditions = Conditions(boot_seconds=BOOT, tick_seconds=TICK)
-    made = Recorded(trace, TYPES, Limits(), policy, "fast", Objective(), ScaleIn(IDLE), conditions)
+    made = Recorded(trace, TYPES, InstanceLimits(), policy, "fast", Objective(), ScaleIn(IDLE), conditions)
     return made.run_noting()
 
 
@@ -128,7 +128,7 @@ def some(number: int, seconds: float, seed: int, known: bool) -> list[Arrival]:
     for i, at in enumerate(times):
         length = TICK * max(3, round(chance.lognormvariate(4.5, 0.8) / TICK))
         asked = Resources(*chance.choice(SIZES))
-        found.append(Arrival(Job(f"j{i:04}", asked, time=length if known else None), at, length))
+        found.append(Arrival(PlannedJob(f"j{i:04}", asked, time=length if known else None), at, length))
     return found
 
 
@@ -148,8 +148,8 @@ def test_by_machine_hours_all_is_the_same(
 
 def test_a_short_job_begins_where_there_is_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was bought for it is not used, and goes when it has been idle."""
-    long = Arrival(Job("j0000", Resources(8, 30000), time=600.0), 5.0, 30.0)
-    short = Arrival(Job("j0001", Resources(8, 40000), time=2 * TICK), 50.0, 2 * TICK)
+    long = Arrival(PlannedJob("j0000", Resources(8, 30000), time=600.0), 5.0, 30.0)
+    short = Arrival(PlannedJob("j0001", Resources(8, 40000), time=2 * TICK), 50.0, 2 * TICK)
     on_paper = simulated([long, short], "hours")
     with monkeypatch.context() as patch:
         alive = live([long, short], "hours", tmp_path, patch)

@@ -21,7 +21,7 @@ from lading.executors.controller import comparison, site_thread, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership, lease_clock
 from lading.executors.settings import Settings
-from lading.executors.store import Job, Lease, State
+from lading.executors.store import JobRow, Lease, State
 from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
 from tests.services.processes import wait_until
@@ -83,9 +83,9 @@ def add_job(engine: Engine, token: str, **columns: Any) -> None:
         session.commit()
 
 
-def job(engine: Engine, token: str) -> Job:
+def job(engine: Engine, token: str) -> JobRow:
     with Session(engine) as session:
-        return session.scalars(select(Job).where(Job.token == token)).one()
+        return session.scalars(select(JobRow).where(JobRow.token == token)).one()
 
 
 def holder(engine: Engine) -> str | None:
@@ -118,7 +118,7 @@ def test_of_ten_sites_two_that_hang_cost_the_others_nothing(
     well = [name for name in sites if name not in ("s3", "s7")]
     ticks_until(controller, lambda: all(job(engine, name).state == State.RUNNING for name in well))
     with Session(engine) as session:
-        session.execute(update(Job).where(Job.state == State.RUNNING).values(cancel="enough"))
+        session.execute(update(JobRow).where(JobRow.state == State.RUNNING).values(cancel="enough"))
         session.commit()
     ticks_until(controller, lambda: all(sites[name].cancelled for name in well))
     for name in well:

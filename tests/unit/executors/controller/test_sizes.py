@@ -13,7 +13,7 @@ from lading.executors.controller.launched import Launched
 from lading.executors.store import capacity as capacities
 from lading.hooks.site import LocationState, Observation, Seen
 from lading.scheduling.catalogue import bundled
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.reasons import because
@@ -90,12 +90,12 @@ def test_an_image_without_a_driver_gives_no_type_of_it_a_gpu() -> None:
     found = GPUS.sized({("g4dn.xlarge", "ami-1"): no_gpu})
     assert {name for name, kind in found.catalogue.types.items() if kind.capacity.gpus} == {"g5g.xlarge"}, "of ami-2"
     assert found.without_gpus == {"ami-1"}
-    reason = found.why_not(Job("j", Resources(1, 1024, gpus=1)), because("no_machines"))
+    reason = found.why_not(PlannedJob("j", Resources(1, 1024, gpus=1)), because("no_machines"))
     assert str(reason).startswith("the image has no NVIDIA driver (ami-1)")
     assert "by `boot`" in str(reason)
     assert str(reason).endswith("; it has no place to run: there is no location and no instance type")
     assert reason.code == "no_driver"
-    assert found.why_not(Job("j", Resources(1, 1024)), because("no_machines")) == because("no_machines")
+    assert found.why_not(PlannedJob("j", Resources(1, 1024)), because("no_machines")) == because("no_machines")
     assert capacity(
         replace(GPUS, images={"x86_64": "ami-3"}).sized({("g4dn.xlarge", "ami-1"): no_gpu}), "g5.xlarge"
     ).gpus

@@ -24,10 +24,10 @@ from lading.executors.gangs.ahead import Ahead
 from lading.executors.store import State
 from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs.tables import GangRow
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import Match
@@ -55,8 +55,8 @@ def session(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield session
 
 
-def instance(token: str, state: InstanceState, **columns: Any) -> Instance:
-    return Instance(
+def instance(token: str, state: InstanceState, **columns: Any) -> InstanceRow:
+    return InstanceRow(
         token=token, site="hpc", kind=ANY, cpus=4, memory=4096, disk=0, gpus=0.0, seconds=3600.0, state=state, **columns
     )
 
@@ -110,7 +110,7 @@ def test_the_clock_of_a_tasks_machine_does_not_say_when_it_has_begun(
 def test_plugins_see_of_a_task_that_is_to_come_which_it_is(session: Session, asks: Asks, ahead: Ahead) -> None:
     seen: list[tuple[object, ...]] = []
 
-    def rank(job: Job, matches: Sequence[Match]) -> None:
+    def rank(job: PlannedJob, matches: Sequence[Match]) -> None:
         seen.append((job.dag_id, job.run_id, job.task_id, job.map_index, job.inputs))
 
     ahead.ways = Ways(rank=rank)
@@ -172,7 +172,7 @@ def test_what_has_come_is_not_asked_for_any_more(session: Session, asks: Asks) -
     assert asks(400) == ["hpc b -1", "hpc b2 -1"]
     job(session, "b", State.QUEUED)
     assert asks(401) == ["hpc b2 -1"], "what waits is provided for like all that waits"
-    session.execute(update(store.Job).values(state=State.SUCCEEDED))
+    session.execute(update(store.JobRow).values(state=State.SUCCEEDED))
     assert asks(402) == []
 
 
@@ -264,7 +264,7 @@ def test_a_run_that_makes_no_sense_costs_no_other(
     session.add(DagRun(dag_id="d", run_id="other", run_type=DagRunType.BACKFILL_JOB, state="running"))
     session.flush()
     session.execute(update(TaskInstance).where(TaskInstance.run_id == "r").values(run_id="other"))
-    session.execute(update(store.Job).values(run_id="other", token="elsewhere"))
+    session.execute(update(store.JobRow).values(run_id="other", token="elsewhere"))
     running_a(session)
     task(session, "b", "a")
     assert asks(400) == ["hpc b -1"]
@@ -280,7 +280,7 @@ def test_many_runs_take_turns(session: Session, asks: Asks, monkeypatch: pytest.
         running_a(session)
         task(session, "b", "a")
         session.execute(update(TaskInstance).where(TaskInstance.run_id == "r").values(run_id=name))
-        session.execute(update(store.Job).where(store.Job.run_id == "r").values(run_id=name, token=name))
+        session.execute(update(store.JobRow).where(store.JobRow.run_id == "r").values(run_id=name, token=name))
     assert [len(asks(400 + tick)) for tick in range(3)] == [2, 3, 3]
 
 
@@ -289,7 +289,7 @@ def test_a_run_without_jobs_is_forgotten(session: Session, ahead: Ahead) -> None
     task(session, "b", "a")
     look(ahead, session, 400)
     assert ahead.asked_at
-    session.execute(update(store.Job).values(state=State.SUCCEEDED))
+    session.execute(update(store.JobRow).values(state=State.SUCCEEDED))
     look(ahead, session, 500)
     assert [ahead.asked_at, ahead.steps, ahead.found, ahead.seen_at, ahead.looked_at] == [{}] * 5
 
@@ -302,7 +302,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     site = FakeElasticSite("hpc", tmp_path / "hpc")
     site.config = site.config.model_copy(update={"takes_unnamed": True})
     house = House(airflow_database, make_settings(tmp_path / "state"), [site])
-    session.execute(update(Instance).values(ready_at=3600.0))  # it takes an hour
+    session.execute(update(InstanceRow).values(ready_at=3600.0))  # it takes an hour
     begun = time.time() - 10
     task(session, "a", state="running", begun=begun)
     session.add(instance("i1", InstanceState.UP, ordered_at=begun, ready_at=begun))

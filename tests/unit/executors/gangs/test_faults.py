@@ -14,7 +14,7 @@ from lading.executors import controller_process as process
 from lading.executors.controller import comparison, controller, housekeeping, site_thread
 from lading.executors.gangs import tick
 from lading.executors.store import ENDED, State
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from tests.clusters.gangs import HoldingSite, House
 from tests.clusters.sites import make_settings, make_store
 from tests.services.examples import EXAMPLES
@@ -48,7 +48,7 @@ class Faults(RuleBasedStateMachine):
             self.runs += 1
             self.house.to_come = {}
             names = ["head", *(f"workers.{number}" for number in range(SIZE - 1))]
-            self.house.queue(*names, run=f"r{self.runs}", attempts=Attempts((1,), 1000))
+            self.house.queue(*names, run=f"r{self.runs}", attempts=AttemptSchedule((1,), 1000))
             self.house.to_come = {}
 
     @rule()

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 from lading.executors import controller_process as process
 from lading.executors import store
 from lading.executors.controller import controller, housekeeping, site_thread
-from lading.executors.store import Job, State, requests
+from lading.executors.store import JobRow, State, requests
 from lading.executors.store.gangs import rows
-from lading.executors.store.requests import Kind
+from lading.executors.store.requests import RequestKind
 from lading.hooks.site import SiteConfig
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.resources import Resources
@@ -196,8 +196,8 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     house.tick(3)
     with Session(house.engine) as session:
         with pytest.raises(LookupError, match="'nobody' is no job that sleeps until its next attempt"):
-            requests.ask(session, Kind.WAKE, "nobody", "somebody")
-        requests.ask(session, Kind.WAKE, "workers0-r", "somebody")
+            requests.ask(session, RequestKind.WAKE, "nobody", "somebody")
+        requests.ask(session, RequestKind.WAKE, "workers0-r", "somebody")
         session.commit()
     lab.lies = None
     house.controller.requests.next_look = 0.0
@@ -210,7 +210,7 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
 
 def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None:
     lab.lies = "refused"
-    house.queue("head", "workers.0", attempts=Attempts((60,), 2))
+    house.queue("head", "workers.0", attempts=AttemptSchedule((60,), 2))
     house.tick(2)
     house.sleep(60)
     house.tick(2)
@@ -225,7 +225,7 @@ def test_a_site_says_how_often_it_is_tried_where_the_hints_do_not(house: House, 
     lab.config = SiteConfig(kind="fake", takes_unnamed=True, attempts={"pauses": ["90s"], "count": 3})  # type: ignore[arg-type]
     lab.lies = "refused"
     house.queue("head", "workers.0")
-    house.queue("own", gang=None, attempts=Attempts(count=2))
+    house.queue("own", gang=None, attempts=AttemptSchedule(count=2))
     del house.to_come["own", -1]
     house.tick(2)
     reasons = {name: str(told(job.reason)) for name, job in house.jobs().items()}
@@ -261,11 +261,11 @@ def test_a_site_where_no_gang_can_be_is_named(
 
 
 def test_a_job_with_attempts_is_a_gang_of_one(house: House, lab: HoldingSite) -> None:
-    house.queue("big", gang=None, cpus=4, attempts=Attempts())
-    house.queue("bigger", gang=None, cpus=5, attempts=Attempts())
+    house.queue("big", gang=None, cpus=4, attempts=AttemptSchedule())
+    house.queue("bigger", gang=None, cpus=5, attempts=AttemptSchedule())
     house.tick(5)
-    house.queue("other", gang=None, cpus=4, attempts=Attempts())
-    house.queue("waits", gang=None, cpus=4, attempts=Attempts())
+    house.queue("other", gang=None, cpus=4, attempts=AttemptSchedule())
+    house.queue("waits", gang=None, cpus=4, attempts=AttemptSchedule())
     house.tick(5)
     assert house.states() == {"big": RUNNING, "bigger": State.FAILED.value, "other": RUNNING, "waits": ATTEMPTED}
     assert "more than any site can ever give" in str(told(house.jobs()["bigger"].reason))
@@ -295,7 +295,7 @@ def test_retries_of_all_start_together_again(house: House, lab: HoldingSite) -> 
     house.tick(2)
     assert house.gangs() == []
     with Session(house.engine) as session:
-        for job in session.scalars(select(Job)):
+        for job in session.scalars(select(JobRow)):
             job.token = f"old-{job.token}"
         session.commit()
     house.queue("head")
@@ -313,7 +313,7 @@ def test_a_member_that_was_deferred_comes_back_alone(house: House, lab: HoldingS
     lab.end("workers0-r")
     house.tick(2)
     with Session(house.engine) as session:
-        session.scalars(select(Job).where(Job.token == "workers0-r")).one().token = "before-r"
+        session.scalars(select(JobRow).where(JobRow.token == "workers0-r")).one().token = "before-r"
         session.commit()
     house.queue("workers.0")
     house.tick(5)
@@ -382,13 +382,15 @@ def test_other_jobs_get_nothing_of_what_is_held(house: House, lab: HoldingSite) 
     assert [row.state for row in house.holds()] == ["asked"]
     with Session(house.engine) as session:
         single = {"token": "single-r", "gang": None, "gang_terms": None, "task_id": "single", "queued_at": 1.0}
-        values = {column.name: getattr(house.jobs()["head"], column.name) for column in Job.__table__.columns}
+        values = {column.name: getattr(house.jobs()["head"], column.name) for column in JobRow.__table__.columns}
         store.add_job(session, **{**values, **single, "cpus": 3.0})
         store.add_job(session, **{**values, **single, "cpus": 3.0, "token": "another-r"})
         session.commit()
     house.tick(1)
     with Session(house.engine) as session:
-        placed = session.scalars(select(Job.location).where(Job.gang.is_(None), Job.state != State.QUEUED)).all()
+        placed = session.scalars(
+            select(JobRow.location).where(JobRow.gang.is_(None), JobRow.state != State.QUEUED)
+        ).all()
     taken = house.holds()[0].location
     assert placed.count(taken) <= 1, "the store of its location may take one, which does not begin"
     assert len(set(placed) - {taken}) == 1
@@ -422,7 +424,7 @@ def test_a_member_that_is_not_wanted_any_more_gives_back_what_is_held(house: Hou
     house.tick(2)
     assert lab.held
     with Session(house.engine) as session:
-        for job in session.scalars(select(Job)):
+        for job in session.scalars(select(JobRow)):
             job.state = State.CANCELLED
         session.commit()
     house.tick(2)
@@ -432,7 +434,7 @@ def test_a_member_that_is_not_wanted_any_more_gives_back_what_is_held(house: Hou
 def test_fifty_gangs_with_room_for_three_all_get_their_turn(house: House, lab: HoldingSite) -> None:
     lab.there = {f"m{number}": Location(f"lab-m{number}", Resources(4, 4096), site="lab") for number in range(3)}
     lab._see()
-    attempts = Attempts((4,), 1000)
+    attempts = AttemptSchedule((4,), 1000)
     for number in range(50):
         house.to_come = {}
         house.queue("head", "workers.0", run=f"r{number}", attempts=attempts)

@@ -14,7 +14,7 @@ from lading.executors.controller import controller, housekeeping, site_thread
 from lading.executors.store import State
 from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from tests.clusters.gangs import House
 from tests.clusters.sites import FakeElasticSite, make_settings, make_store
 
@@ -87,7 +87,7 @@ def test_what_has_a_part_of_the_room_is_no_reason_to_launch_too_little(house: Ho
 def test_what_waits_in_its_queue_for_a_gang_that_is_dropped_is_cancelled_at_once(
     house: House, hpc: Cluster, end: str
 ) -> None:
-    house.queue("head", "workers.0", cpus=4, attempts=Attempts(timeout=10_000))
+    house.queue("head", "workers.0", cpus=4, attempts=AttemptSchedule(timeout=10_000))
     house.tick(4)
     first = {order.name for order in hpc.ordered}
     assert first

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller import events, site_threads
 from lading.executors.gangs import turn
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.matching.rules import Rule
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason, because, free_text
 from tests.reasons import told
 from tests.unit.executors.gangs.test_keeper import ATTEMPTED, QUEUED, RUNNING, HoldingSite, House, house, lab
@@ -31,7 +31,7 @@ def test_a_row_that_cannot_be_read_costs_its_gang_the_pass_alone(house: House, l
     with Session(house.engine) as session:
         session.scalars(select(GangRow)).one().memory = memory
         session.commit()
-    house.queue("alone", gang=None, cpus=1, attempts=Attempts())
+    house.queue("alone", gang=None, cpus=1, attempts=AttemptSchedule())
     del house.to_come["alone", -1]
     house.tick(6)
     assert set(house.states().values()) == {RUNNING}
@@ -42,11 +42,11 @@ def test_a_row_that_cannot_be_read_costs_its_gang_the_pass_alone(house: House, l
 def test_terms_that_cannot_be_read_fail_their_gang_alone(house: House, lab: HoldingSite, terms: str) -> None:
     house.queue("head", "workers.0")
     with Session(house.engine) as session:
-        for job in session.scalars(select(Job)):
+        for job in session.scalars(select(JobRow)):
             job.gang_terms = terms
         session.commit()
     house.to_come = {}
-    house.queue("alone", gang=None, attempts=Attempts())
+    house.queue("alone", gang=None, attempts=AttemptSchedule())
     house.tick(6)
     failed = State.FAILED.value
     assert house.states() == {"head": failed, "workers0": failed, "alone": RUNNING}
@@ -68,7 +68,7 @@ def test_a_gang_whose_turn_fails_costs_no_other_its_turn(
 
     monkeypatch.setattr(turn.Turn, where, fails)
     house.queue("head", "workers.0")
-    house.queue("alone", gang=None, cpus=1, attempts=Attempts())
+    house.queue("alone", gang=None, cpus=1, attempts=AttemptSchedule())
     del house.to_come["alone", -1]
     house.tick(6)
     failed = State.FAILED.value
@@ -101,7 +101,9 @@ def test_those_that_have_begun_do_not_wait_for_ever_for_one_whose_site_is_away(
     other = HoldingSite("other", tmp_path)
     house.sites = [lab, other]
     house.begin()
-    house.queue("head", "worker", cpus=4, sites=("lab", "other"), on_failure=on_failure, attempts=Attempts(timeout=300))
+    house.queue(
+        "head", "worker", cpus=4, sites=("lab", "other"), on_failure=on_failure, attempts=AttemptSchedule(timeout=300)
+    )
     while not (decision := house.decided()).placed:
         house.act(house.recorded(decision))
     other.trouble = OSError("away")
@@ -109,7 +111,7 @@ def test_those_that_have_begun_do_not_wait_for_ever_for_one_whose_site_is_away(
     house.tick(2)
     assert house.states() == {"head": RUNNING, "worker": State.PLACED.value}
     with Session(house.engine) as session:
-        for job in session.scalars(select(Job)):
+        for job in session.scalars(select(JobRow)):
             assert job.placed_at is not None
             job.placed_at -= 301
         session.commit()
@@ -128,7 +130,7 @@ def test_those_that_have_begun_do_not_wait_for_ever_for_one_whose_site_is_away(
 def test_none_begins_before_the_files_of_all_are_there(house: House, lab: HoldingSite) -> None:
     house.queue("head", "worker", cpus=4)
     with Session(house.engine) as session:
-        for job in session.scalars(select(Job).where(Job.task_id == "worker")):
+        for job in session.scalars(select(JobRow).where(JobRow.task_id == "worker")):
             job.stage = '{"/data/reads": null}'
         session.commit()
     asked: list[tuple[str, str, str, str]] = []
@@ -176,7 +178,7 @@ def test_members_that_wait_for_others_again_do_not_say_that_they_sleep(house: Ho
     house.tick(4)
     assert set(house.states().values()) == {ATTEMPTED}
     with Session(house.engine) as session:
-        job = session.get(Job, "workers1-r")
+        job = session.get(JobRow, "workers1-r")
         assert job is not None
         job.state = State.CANCELLED
         session.commit()
@@ -201,7 +203,7 @@ def test_what_is_held_is_asked_for_again_though_the_clock_was_set(
 
 
 def test_words_of_a_plugin_that_no_database_takes_cost_nobody_the_tick(house: House) -> None:
-    def relax(job: Waiting) -> object:
+    def relax(job: WaitingJob) -> object:
         raise OSError("/data/\udcff\0")
 
     house.controller.gangs.ways = Ways(rules=(Rule("broken", relax=relax),))

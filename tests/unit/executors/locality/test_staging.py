@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.locality import staging
 from lading.executors.locality.staging import Fetch, Staging
-from lading.executors.store import Job, State, data
+from lading.executors.store import JobRow, State, data
 from lading.executors.turns import THREADS, THREADS_PER_DAG
-from lading.hooks.site import Depot, SiteConfig
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.site import SiteConfig, StagingArea
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.hooks.staging import copying, sources
 from tests.clusters.sites import FakeSite
@@ -36,10 +36,10 @@ class Machine(ShellTransport):
         self.is_away = False
         self.asked = 0
 
-    def exchange(self, steps: Any, timeout: float = 60.0) -> list[Answer]:
+    def exchange(self, steps: Any, timeout: float = 60.0) -> list[CommandResult]:
         self.asked += 1
         if self.is_away:
-            return [Answer(None, "", "the machine does not answer") for _ in steps]
+            return [CommandResult(None, "", "the machine does not answer") for _ in steps]
         return super().exchange(steps, timeout)
 
 
@@ -49,9 +49,9 @@ class Lab(FakeSite):
     def __init__(self, name: str, folder: Path, *machines: str) -> None:
         super().__init__(name, folder)
         self.config = SiteConfig(kind="fake", stage_schemes=("s3", "memory"))
-        self.depots = {each: Depot(each, Machine(), str(folder / name / each)) for each in machines}
+        self.depots = {each: StagingArea(each, Machine(), str(folder / name / each)) for each in machines}
 
-    def depot(self, location: str) -> Depot:
+    def depot(self, location: str) -> StagingArea:
         return self.depots[location]
 
 
@@ -81,7 +81,7 @@ class House:
         stage = {"stage": json.dumps(dict.fromkeys(files))} if files else {}
         state = columns.pop("state", State.PLACED)
         self.session.add(
-            Job(
+            JobRow(
                 token=token,
                 site=site,
                 location=location,
@@ -105,9 +105,9 @@ class House:
         found, _ = self.staging.ready(self.session, "lab", placed)
         return {location: list(tokens) for location, tokens in found.items()}
 
-    def row(self, token: str) -> Job:
+    def row(self, token: str) -> JobRow:
         self.session.expire_all()
-        return self.session.get_one(Job, token)
+        return self.session.get_one(JobRow, token)
 
     def paths(self, token: str) -> dict[str, str]:
         return dict(json.loads(str(self.row(token).stage)))
@@ -301,7 +301,7 @@ def test_a_machine_that_is_away_is_waited_for_and_another_that_has_the_file_is_a
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lading.hooks.ssh.backoff.pause", lambda *_: 0.0)
-    house.lab.depots["Z"] = Depot("Z", Machine(), str(tmp_path / "Z"))
+    house.lab.depots["Z"] = StagingArea("Z", Machine(), str(tmp_path / "Z"))
     file = tmp_path / "file"
     file.write_text("content")
     house.left(file)
@@ -517,7 +517,7 @@ def test_slow_sources_of_one_dag_leave_threads_to_others(house: House, monkeypat
         raise FileNotFoundError(source.address)
 
     monkeypatch.setattr(sources.StoredObject, "version", version)
-    depots = {each: Depot(each, Machine(), house.lab.depots["Y"].root) for each in ("A", "B", "C", "D")}
+    depots = {each: StagingArea(each, Machine(), house.lab.depots["Y"].root) for each in ("A", "B", "C", "D")}
     house.lab.depots.update(depots)
     try:
         for number, place in enumerate(depots):
@@ -567,7 +567,7 @@ def let_time_pass(house: House, number: int, what: str = "the look at it from s3
 
 
 def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House, hung: threading.Event) -> None:
-    house.lab.depots.update({each: Depot(each, Machine(), house.lab.depots["Y"].root) for each in ("A", "B")})
+    house.lab.depots.update({each: StagingArea(each, Machine(), house.lab.depots["Y"].root) for each in ("A", "B")})
     tokens = {f"{dag}{number}": (dag, number) for dag in ("a", "b") for number in (0, 1)}
     for token, (dag, number) in tokens.items():
         house.job(token, f"s3://hangs-{dag}/{number}", location="AB"[number], dag=dag)
@@ -592,7 +592,7 @@ def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House,
 
 
 def test_one_store_takes_no_more_than_its_threads_whichever_dags_ask(house: House, hung: threading.Event) -> None:
-    house.lab.depots.update({each: Depot(each, Machine(), house.lab.depots["Y"].root) for each in "ABCD"})
+    house.lab.depots.update({each: StagingArea(each, Machine(), house.lab.depots["Y"].root) for each in "ABCD"})
     for place in "ABCD":
         house.job(f"slow{place}", f"s3://hangs/{place}", location=place, dag=place)
         house.ready(**{place: [f"slow{place}"]})
@@ -662,20 +662,20 @@ def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:
             yield b"1234"
 
     class Torn(Machine):
-        def exchange(self, steps: Any, timeout: float = 60.0) -> list[Answer]:
-            torn = [sources.Run(each.command, stdin=each.stdin and b"1235") for each in steps]
+        def exchange(self, steps: Any, timeout: float = 60.0) -> list[CommandResult]:
+            torn = [sources.RunCommand(each.command, stdin=each.stdin and b"1235") for each in steps]
             return super().exchange(torn, timeout)
 
     file = tmp_path / "file"
     file.write_bytes(b"1234")
     source = Lies(Machine(), str(file))
-    depot = Depot("Y", Torn(), str(tmp_path / "Y"))
+    depot = StagingArea("Y", Torn(), str(tmp_path / "Y"))
     with pytest.raises(OSError, match="what arrived is not what was sent"):
         copying.brought(depot, str(file), source, source.version())
     assert os.listdir(depot.folder) == []
     file.write_bytes(b"changed")
     with pytest.raises(OSError, match="has changed while it was read"):
-        copying.brought(Depot("Y", Machine(), str(tmp_path / "Y")), str(file), source, sources.Version(4, "0"))
+        copying.brought(StagingArea("Y", Machine(), str(tmp_path / "Y")), str(file), source, sources.Version(4, "0"))
     away = Machine()
     away.is_away = True
     with pytest.raises(TransportError):

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.agent.tasks import outputs
-from lading.executors.store import Job, State, data
+from lading.executors.store import JobRow, State, data
 from lading.executors.store.data import Data
 from lading.scheduling.placing.policies import Files
 
@@ -28,7 +28,7 @@ def add(session: Session, token: str, state: State, run: str = "r", **columns: A
     amounts = {"cpus": 1.0, "memory": 512, "disk": 0, "gpus": 0.0}
     named = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "dag_id": "d", "run_id": run, "task_id": "t"}
     numbers = {"priority": 1, "queued_at": 1.0, "map_index": -1, "try_number": 1, "news": 0, "unreported": False}
-    session.add(Job(token=token, state=state, **amounts, **named, **numbers, **columns))
+    session.add(JobRow(token=token, state=state, **amounts, **named, **numbers, **columns))
     session.flush()
 
 

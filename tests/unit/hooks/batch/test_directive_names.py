@@ -13,7 +13,7 @@ from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.system import ArrayRange, BatchSystem, Profile, Request, Unsupported
+from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem, Profile, Unsupported
 
 ODD = "a1\\\"'`$#%|;&<>[]{}()*?!~^=,:/@ \t\n\r\x00é"
 NAMES = st.text(min_size=1, max_size=12) | st.text(st.sampled_from(ODD), min_size=1)
@@ -54,7 +54,7 @@ def _readings(system: BatchSystem, directive: str) -> list[list[str]]:
     return [_words(directive, escape) for escape in ("", "\\")]
 
 
-def _directive(system: BatchSystem, request: Request, option: str) -> str | None:
+def _directive(system: BatchSystem, request: BatchJobRequest, option: str) -> str | None:
     try:
         directives = system.directives(request, Profile())
     except Unsupported:
@@ -78,7 +78,7 @@ def _directive(system: BatchSystem, request: Request, option: str) -> str | None
 @example(name="a\nb")
 @example(name="#a")
 def test_names_of_any_characters(system: BatchSystem, option: str, name: str) -> None:
-    directive = _directive(system, Request(jobname=name), option)
+    directive = _directive(system, BatchJobRequest(jobname=name), option)
     words = [f"{option}={name}"] if system.name == "slurm" else [option, name]
     assert directive is None or all(read == words for read in _readings(system, directive))
 
@@ -86,19 +86,19 @@ def test_names_of_any_characters(system: BatchSystem, option: str, name: str) ->
 @given(name=NAMES)
 @example(name="a\\")
 def test_names_of_arrays(name: str) -> None:
-    directive = _directive(LSF(), Request(jobname=name, array=ArrayRange("1-4", 2)), "-J")
+    directive = _directive(LSF(), BatchJobRequest(jobname=name, array=ArrayRange("1-4", 2)), "-J")
     assert directive is None or all(read == ["-J", f"{name}[1-4]%2"] for read in _readings(LSF(), directive))
 
 
 @pytest.mark.parametrize("system", [PBSPro(), TORQUE(), LSF(), SGE()], ids=lambda system: system.name)
 def test_a_backslash_is_refused(system: BatchSystem) -> None:
     with pytest.raises(Unsupported, match="backslash"):
-        system.directives(Request(stdout="/tmp/a\\"), Profile())
+        system.directives(BatchJobRequest(stdout="/tmp/a\\"), Profile())
     with pytest.raises(Unsupported, match=r"backslash|leave them out"):
-        system.directives(Request(jobname="a\\"), Profile())
+        system.directives(BatchJobRequest(jobname="a\\"), Profile())
 
 
 @pytest.mark.parametrize("system", [SLURM(), PBSPro(), TORQUE(), LSF(), SGE()], ids=lambda system: system.name)
 def test_a_directive_of_the_users_own_is_one_line(system: BatchSystem) -> None:
     with pytest.raises(Unsupported, match="control character"):
-        system.directives(Request(native={"A": "a\nrm -rf /"}), Profile())
+        system.directives(BatchJobRequest(native={"A": "a\nrm -rf /"}), Profile())

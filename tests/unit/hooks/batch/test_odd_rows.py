@@ -18,7 +18,7 @@ from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 SYSTEMS: dict[str, BatchSystem] = {each.name: each for each in (SLURM(), PBSPro(), TORQUE(), LSF(), SGE())}
 NOISE = st.one_of(
@@ -34,13 +34,13 @@ class Table:
     :param read: which of the readers
     """
 
-    read: Callable[[BatchSystem, Answer], list[NativeJob]]
+    read: Callable[[BatchSystem, CommandResult], list[NativeJob]]
     row: str
     head: str = ""
     tail: str = ""
 
-    def of(self, rows: list[str]) -> Answer:
-        return Answer(0, self.head + "".join(rows) + self.tail, "")
+    def of(self, rows: list[str]) -> CommandResult:
+        return CommandResult(0, self.head + "".join(rows) + self.tail, "")
 
 
 STATUS, ACCOUNTS = (lambda system, answer: system.statuses(answer)), (lambda system, answer: system.accounted(answer))
@@ -132,4 +132,4 @@ def test_readers_raise_what_they_promise(name: str, rows: list[tuple[float, int,
         text = spoilt(text, at, length, noise)
     for read in (STATUS, ACCOUNTS):
         with contextlib.suppress(CouldNotAsk):
-            read(system, Answer(0, text, ""))
+            read(system, CommandResult(0, text, ""))

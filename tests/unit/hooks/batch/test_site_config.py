@@ -22,7 +22,7 @@ from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.job_scripts.script import JobScript
 from lading.plugin.manager import batch_systems
-from lading.scheduling.job import Job as Planned
+from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.placement import assign
@@ -146,7 +146,7 @@ def test_a_callback_goes_only_where_its_dag_may_and_one_that_names_none_where_al
     parts = {"token": "", "dag_rel_path": "d.py", "bundle_info": {"name": "b"}, "log_path": "l", "callback": callback}
     columns = job_columns(ExecuteCallback.model_validate(parts))
     assert columns["dag_id"] == dag
-    assert job_key(store.Job(**columns)) == CallbackKey(id="c")
+    assert job_key(store.JobRow(**columns)) == CallbackKey(id="c")
 
 
 @pytest.mark.parametrize("turn", range(3))

@@ -11,7 +11,7 @@ import pytest
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounted, is_called
 from lading.hooks.batch.system import CouldNotAsk, NativeJob
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.clusters.toy_batch import Toy
 
 
@@ -29,7 +29,7 @@ class ById(Toy):
         return ["toy-list", "-j", ",".join(ids)] if ids else ["toy-list", "-u", user]
 
 
-def asked(system: Toy | SLURM, *ids: str, answer: Answer, by_name: bool = False) -> Statuses:
+def asked(system: Toy | SLURM, *ids: str, answer: CommandResult, by_name: bool = False) -> Statuses:
     return StatusQuery(system, "hpc", ids, by_name=by_name).read(answer)
 
 
@@ -40,18 +40,18 @@ def silent(found: Statuses, *ids: str) -> list[str]:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (Answer(0, "1 a\n2 b\n3 c\n"), ""),
-        (Answer(0, "1 a\n"), "23"),
-        (Answer(0, ""), "123"),
-        (Answer(1, "1 a\n", "no such job 3\n"), "2"),
-        (Answer(1, "", "no such job 1\nno such job 2\nno such job 3\n"), ""),
-        (Answer(1, "", "no such job\n"), ""),
-        (Answer(1, "1 a\n", "no such job\n"), "23"),
-        (Answer(1, "1 a\n", "no such job 31\nno such job 2.3\nno such job 2[3]\n"), "23"),
-        (Answer(0, "", "no such job 2\n"), "13"),
+        (CommandResult(0, "1 a\n2 b\n3 c\n"), ""),
+        (CommandResult(0, "1 a\n"), "23"),
+        (CommandResult(0, ""), "123"),
+        (CommandResult(1, "1 a\n", "no such job 3\n"), "2"),
+        (CommandResult(1, "", "no such job 1\nno such job 2\nno such job 3\n"), ""),
+        (CommandResult(1, "", "no such job\n"), ""),
+        (CommandResult(1, "1 a\n", "no such job\n"), "23"),
+        (CommandResult(1, "1 a\n", "no such job 31\nno such job 2.3\nno such job 2[3]\n"), "23"),
+        (CommandResult(0, "", "no such job 2\n"), "13"),
     ],
 )
-def test_an_id_that_was_asked_for_and_not_answered(answer: Answer, expected: str) -> None:
+def test_an_id_that_was_asked_for_and_not_answered(answer: CommandResult, expected: str) -> None:
     found = asked(ById(), "1", "2", "3", answer=answer)
     assert "".join(silent(found, "1", "2", "3")) == "".join(found.silent) == expected
 
@@ -73,27 +73,27 @@ def test_an_id_is_a_whole_word(id: str, others: list[str]) -> None:
         f'"{id}" is no such job',
         f"<{id}> no such job",
     ):
-        found = asked(ById(), id, *others, answer=Answer(1, "", f"{words}\n"))
+        found = asked(ById(), id, *others, answer=CommandResult(1, "", f"{words}\n"))
         assert set(found.silent) == set(others), words
 
 
 def test_very_many_ids_that_are_gone_cost_little() -> None:
     ids = [f"{number}.pbs1" for number in range(20_000)]
     began = time.process_time()
-    found = asked(ById(), *ids, answer=Answer(1, "", "".join(f"no such job {id}\n" for id in ids[1:])))
+    found = asked(ById(), *ids, answer=CommandResult(1, "", "".join(f"no such job {id}\n" for id in ids[1:])))
     assert found.silent == ids[:1]
     assert time.process_time() - began < 5
 
 
 def test_a_list_of_all_jobs_of_the_user_is_about_each_of_them() -> None:
-    answer = Answer(0, "1 a\n")
+    answer = CommandResult(0, "1 a\n")
     assert silent(asked(ByUser(), "1", "2", answer=answer), "1", "2") == []
     assert silent(asked(ById(), "1", "2", answer=answer, by_name=True), "1", "2") == []
     assert silent(asked(ById(), "1", "2", answer=answer), "1", "2") == ["2"]
 
 
 def test_elements_of_an_array() -> None:
-    found = asked(ById(), "1", "2", answer=Answer(0, "1 a .1\n1 a .2\n2 b\n"))
+    found = asked(ById(), "1", "2", answer=CommandResult(0, "1 a .1\n1 a .2\n2 b\n"))
     assert not found.is_silent(("1", 3)), "that one is gone"
     assert found.is_silent(("2", 3)), "of this one only the array was told"
     assert found.silent == []
@@ -102,25 +102,25 @@ def test_elements_of_an_array() -> None:
 @pytest.mark.parametrize("fault", [ValueError("x"), KeyError("name"), IndexError(), RecursionError(), TypeError("y")])
 def test_a_translator_that_fails_costs_its_own_answer_alone(fault: Exception) -> None:
     class Broken(ByUser):
-        def statuses(self, answer: Answer) -> list[NativeJob]:
+        def statuses(self, answer: CommandResult) -> list[NativeJob]:
             raise fault
 
-        def accounted(self, answer: Answer) -> list[NativeJob]:
+        def accounted(self, answer: CommandResult) -> list[NativeJob]:
             raise fault
 
     with pytest.raises(CouldNotAsk, match=type(fault).__name__):
-        asked(Broken(), "1", answer=Answer(0, "1 a\n"))
+        asked(Broken(), "1", answer=CommandResult(0, "1 a\n"))
     with pytest.raises(CouldNotAsk, match=type(fault).__name__):
-        accounted(Broken(), Answer(0, "1 a\n"))
+        accounted(Broken(), CommandResult(0, "1 a\n"))
 
 
 def test_what_a_translator_says_of_unknown_jobs_may_fail_too() -> None:
     class Broken(ById):
-        def unknown(self, answer: Answer, ids: Sequence[str], *, listed: bool) -> Sequence[str]:
+        def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Sequence[str]:
             raise ValueError(re.escape("x"))
 
     with pytest.raises(CouldNotAsk, match="ValueError"):
-        asked(Broken(), "1", answer=Answer(0, "1 a\n"))
+        asked(Broken(), "1", answer=CommandResult(0, "1 a\n"))
 
 
 def test_slurm_with_several_clusters() -> None:
@@ -128,13 +128,13 @@ def test_slurm_with_several_clusters() -> None:
     command = StatusQuery(SLURM(), "hpc", ids).command
     assert command[:2] == ["sh", "-c"]
     assert re.search(r"^squeue -h .*\nsqueue -M far,near (?!.*-h )", command[2], re.MULTILINE), command
-    found = asked(SLURM(), *ids, answer=Answer(0, "CLUSTER: near\nJOBID|STATE|NODELIST|REASON|NAME\n"))
+    found = asked(SLURM(), *ids, answer=CommandResult(0, "CLUSTER: near\nJOBID|STATE|NODELIST|REASON|NAME\n"))
     assert silent(found, *ids) == ["2;far"], "the other cluster has not answered"
 
 
 def test_slurm_with_rows_that_are_cut() -> None:
     rows = "1_[1,3,...]|PENDING||Priority|a\n2|RUNN\n4_2|RUNNING|n1|None|b\n"
-    found = asked(SLURM(), "1", "2", "3", "4", answer=Answer(0, rows))
+    found = asked(SLURM(), "1", "2", "3", "4", answer=CommandResult(0, rows))
     assert silent(found, "1", "2", "3") == ["1", "2"]
     assert found.is_silent(("1", 2))
     assert not found.is_silent(("4", 3))

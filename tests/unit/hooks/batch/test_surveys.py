@@ -18,21 +18,21 @@ from lading.hooks.batch.surveys import mib
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk
 from lading.hooks.cluster.checks import nodes as node_checks
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import recorded
 
 SYSTEMS: dict[str, BatchSystem] = {each.name: each for each in (SLURM(), PBSPro(), TORQUE(), LSF(), SGE())}
 
 
-def inventory(system: BatchSystem, answer: Answer) -> Inventory:
+def inventory(system: BatchSystem, answer: CommandResult) -> Inventory:
     assert system.survey is not None
     return system.survey.inventory(answer)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_no_answer_is_no_inventory(name: str) -> None:
-    bad = [Answer(0, "{}"), Answer(0, "<a/>")]
-    others = [Answer(0, recorded(f"{other}/nodes").stdout) for other in SYSTEMS if other != name]
+    bad = [CommandResult(0, "{}"), CommandResult(0, "<a/>")]
+    others = [CommandResult(0, recorded(f"{other}/nodes").stdout) for other in SYSTEMS if other != name]
     for answer in [*bad, *others]:
         with pytest.raises(CouldNotAsk, match=r"."):
             inventory(SYSTEMS[name], answer)
@@ -43,7 +43,7 @@ def test_damaged_answers(name: str, start: int, end: int, noise: str) -> None:
     text = recorded(f"{name}/nodes").stdout
     damaged = text[: len(text) * start // 40] + noise + text[len(text) * end // 40 :]
     try:
-        found = inventory(SYSTEMS[name], Answer(0, damaged))
+        found = inventory(SYSTEMS[name], CommandResult(0, damaged))
     except CouldNotAsk:
         return
     assert found.nodes
@@ -57,13 +57,13 @@ def test_damaged_answers(name: str, start: int, end: int, noise: str) -> None:
     ],
 )
 def test_an_amount_beyond_measure_is_not_known(name: str, text: str) -> None:
-    [nodes] = inventory(SYSTEMS[name], Answer(0, text)).nodes
+    [nodes] = inventory(SYSTEMS[name], CommandResult(0, text)).nodes
     assert nodes.memory is None
 
 
 def test_nesting_without_measure() -> None:
     with pytest.raises(CouldNotAsk, match="makes no sense"):
-        inventory(PBSPro(), Answer(0, '{"nodes":' + "[" * 100_000))
+        inventory(PBSPro(), CommandResult(0, '{"nodes":' + "[" * 100_000))
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_nesting_without_measure() -> None:
     ],
 )
 def test_a_node_that_makes_no_sense_costs_itself_alone(name: str, text: str) -> None:
-    assert [each.cpus for each in inventory(SYSTEMS[name], Answer(0, text)).nodes] == [8]
+    assert [each.cpus for each in inventory(SYSTEMS[name], CommandResult(0, text)).nodes] == [8]
 
 
 def test_queues_that_are_no_text() -> None:
     text = '{"nodes":{"a":{"queue":["q"],"resources_available":{"ncpus":2}}},"Server":{"s":{"default_queue":{}}}}'
-    found = inventory(SYSTEMS["pbspro"], Answer(0, text))
+    found = inventory(SYSTEMS["pbspro"], CommandResult(0, text))
     assert found.of(["q"]) == []
     assert found.of([]) == []
 
@@ -115,7 +115,7 @@ def test_what_some_versions_of_pbs_write_in_place_of_json(member: str) -> None:
     good = recorded("pbspro/nodes")
     text = good.stdout.replace('"ntype":', f'{member},\n\t\t\t"ntype":', 1)
     assert text != good.stdout
-    assert inventory(PBSPro(), Answer(0, text)) == inventory(PBSPro(), good)
+    assert inventory(PBSPro(), CommandResult(0, text)) == inventory(PBSPro(), good)
 
 
 def test_vnodes_of_one_host_are_one_node() -> None:
@@ -125,7 +125,7 @@ def test_vnodes_of_one_host_are_one_node() -> None:
     )
     off = '"off": {"state": "offline", "resources_available": {"host": "off"}}'
     text = f'{{"nodes": {{{vnodes}, {off}}}}}\n{{"Queue": {{"q": {{}}}}}}\n{{"Server": {{"s": {{}}}}}}\n'
-    assert inventory(PBSPro(), Answer(0, text)) == Inventory([Nodes(8, 16384, "q", idle=0)], ["q"])
+    assert inventory(PBSPro(), CommandResult(0, text)) == Inventory([Nodes(8, 16384, "q", idle=0)], ["q"])
 
 
 def test_how_many_nodes_a_job_can_ever_have() -> None:
@@ -133,14 +133,14 @@ def test_how_many_nodes_a_job_can_ever_have() -> None:
     recording = recorded("slurm/nodes")
     slurm = inventory(SYSTEMS["slurm"], recording)
     assert slurm.most == {"batch": 4, "short": 2}
-    all_down = Answer(0, recording.stdout.replace("|idle", "|down").replace("|mix", "|drain"))
+    all_down = CommandResult(0, recording.stdout.replace("|idle", "|down").replace("|mix", "|drain"))
     assert inventory(SYSTEMS["slurm"], all_down).most == slurm.most
-    hidden = Answer(0, recording.stdout.replace("batch*|8|16000|2|mix\n", ""))
+    hidden = CommandResult(0, recording.stdout.replace("batch*|8|16000|2|mix\n", ""))
     assert hidden.stdout != recording.stdout
     assert inventory(SYSTEMS["slurm"], hidden).most == slurm.most, "sinfo shows no nodes of a cloud that are off"
-    limited = Answer(0, recording.stdout.replace("MaxNodes=UNLIMITED", "MaxNodes=3"))
+    limited = CommandResult(0, recording.stdout.replace("MaxNodes=UNLIMITED", "MaxNodes=3"))
     assert inventory(SYSTEMS["slurm"], limited).most == {"batch": 3, "short": 2}
-    silent = Answer(0, recording.stdout.partition("PartitionName")[0])
+    silent = CommandResult(0, recording.stdout.partition("PartitionName")[0])
     assert inventory(SYSTEMS["slurm"], silent).most == {}, "scontrol has not answered"
     assert slurm.most_nodes([]) == {"": 4, "batch": 4, "short": 2}
     assert slurm.most_nodes(["short"])[""] == 2
@@ -153,15 +153,15 @@ def test_how_many_nodes_queues_allow_where_nodes_do_not_say_it() -> None:
     assert inventory(SYSTEMS["pbspro"], pbspro).most == {}, "chunks share hosts"
     assert '"queue_type":' in pbspro.stdout
     limit = '"resources_max":{"nodect":16,"walltime":"01:00:00"},"queue_type":'
-    allowed = Answer(0, pbspro.stdout.replace('"queue_type":', limit, 1))
+    allowed = CommandResult(0, pbspro.stdout.replace('"queue_type":', limit, 1))
     assert set(inventory(SYSTEMS["pbspro"], allowed).most.values()) == {16}
     torque = recorded("torque/nodes").stdout
-    assert inventory(SYSTEMS["torque"], Answer(0, torque)).most == {"batch": 1}
+    assert inventory(SYSTEMS["torque"], CommandResult(0, torque)).most == {"batch": 1}
     assert "default_queue = " in torque
     more = torque.replace("    default_queue = ", "    resources_available.nodect = 2048\n    default_queue = ", 1)
-    assert inventory(SYSTEMS["torque"], Answer(0, more)).most == {"batch": 2048}
+    assert inventory(SYSTEMS["torque"], CommandResult(0, more)).most == {"batch": 2048}
     less = more.replace("    queue_type = ", "    resources_max.nodect = 8\n    queue_type = ", 1)
-    assert inventory(SYSTEMS["torque"], Answer(0, less)).most == {"batch": 8}
+    assert inventory(SYSTEMS["torque"], CommandResult(0, less)).most == {"batch": 8}
     assert inventory(SYSTEMS["lsf"], recorded("lsf/nodes")).most == {"normal": 1}
     assert inventory(SYSTEMS["sge"], recorded("sge/nodes")).most == {}, "slots may all be on one host"
 
@@ -182,10 +182,10 @@ def test_how_many_nodes_are_idle() -> None:
     for name, (before, after) in busy.items():
         text = recorded(f"{name}/nodes").stdout
         assert before in text
-        idle = inventory(SYSTEMS[name], Answer(0, text.replace(before, after))).nodes[0].idle
+        idle = inventory(SYSTEMS[name], CommandResult(0, text.replace(before, after))).nodes[0].idle
         assert idle == (1 if name == "lsf" else 0), "a node of TORQUE that is up has its jobs still"
     drained = recorded("sge/nodes").stdout.replace("'state_string'>", "'state_string'>d")
-    assert inventory(SYSTEMS["sge"], Answer(0, drained)).census([]) == (1, 0)
+    assert inventory(SYSTEMS["sge"], CommandResult(0, drained)).census([]) == (1, 0)
 
 
 # sinfo(1), NODE STATE CODES; the others by the manuals of their systems. With which of them a node takes jobs.
@@ -228,7 +228,7 @@ def test_nodes_that_take_no_jobs_are_not_idle(name: str) -> None:
     free, other = STATES[name]
 
     def census(state: str) -> tuple[int, int | None] | None:
-        return inventory(SYSTEMS[name], Answer(0, NODES[name].format(state))).census([])
+        return inventory(SYSTEMS[name], CommandResult(0, NODES[name].format(state))).census([])
 
     assert {state: census(state) for state in free.split(" ")} == dict.fromkeys(free.split(" "), (1, 1))
     assert {state: census(state) for state in other.split()} == dict.fromkeys(other.split(), (1, 0))
@@ -247,10 +247,10 @@ def test_nodes_that_are_down_are_counted_although_their_size_is_not_known() -> N
         "n1                            X86_64      Intel  12.5     8  23.5G      -    Yes (cs)\n"
         "n2                           UNKNOWN    UNKNOWN_  1.0      -      -      -    Yes (cs)\n"
     )
-    assert inventory(LSF(), Answer(0, lsf)).census([]) == (2, 1)
+    assert inventory(LSF(), CommandResult(0, lsf)).census([]) == (2, 1)
     down = NODES["sge"].format("au").replace("'num_proc'>8", "'num_proc'>-")
     down = down.replace("<queuevalue", "<queuevalue name='slots'>4</queuevalue><queuevalue", 1)
-    assert inventory(SGE(), Answer(0, down)).nodes == [Nodes(4, idle=0)]
+    assert inventory(SGE(), CommandResult(0, down)).nodes == [Nodes(4, idle=0)]
 
 
 def config(**options: Any) -> ClusterConfig:
@@ -258,7 +258,7 @@ def config(**options: Any) -> ClusterConfig:
     return ClusterConfig.model_validate({**table, **options})
 
 
-def words(name: str, answer: Answer | None = None, **options: Any) -> dict[str, tuple[str, str]]:
+def words(name: str, answer: CommandResult | None = None, **options: Any) -> dict[str, tuple[str, str]]:
     found = node_checks.checks(config(**options), SYSTEMS[name], answer or recorded(f"{name}/nodes"))
     return {each.what: ("warning" if each.warns else "ok" if each.good else "BAD", each.words) for each in found}
 
@@ -317,6 +317,6 @@ def test_queues_that_are_there() -> None:
 
 
 def test_what_is_not_told_is_a_warning() -> None:
-    found = words("slurm", Answer(127, "", "sinfo: not found"))
+    found = words("slurm", CommandResult(127, "", "sinfo: not found"))
     assert found["nodes"][0] == "warning"
     assert "were not compared with them: sinfo: not found" in found["nodes"][1]

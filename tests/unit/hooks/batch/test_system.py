@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lading.hooks.batch.directives import settings
-from lading.hooks.batch.refusals import Wording, words
+from lading.hooks.batch.refusals import Wording, any_of
 from lading.hooks.batch.system import (
     ArrayRange,
+    BatchJobRequest,
     BatchSystem,
     MemoryDialect,
     NativeJob,
     Profile,
-    Request,
     Unsupported,
     WholeNode,
 )
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.plugin.manager import batch_systems
 
 SYSTEMS = batch_systems()
@@ -56,7 +56,7 @@ PROFILES = {"sge": Profile(parallel_environment="mpi")}
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_parallel_model(name: str) -> None:
     profile = PROFILES.get(name, Profile())
-    made = tuple(SYSTEMS[name].directives(Request(**shape), profile) for shape in (MPI, OPENMP, HYBRID))
+    made = tuple(SYSTEMS[name].directives(BatchJobRequest(**shape), profile) for shape in (MPI, OPENMP, HYBRID))
     assert made == TABLE[name]
 
 
@@ -81,16 +81,16 @@ IGNORED = {
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_parallel_model_where_nodes_are_ignored(name: str) -> None:
     profile = Profile(nodes="ignore", parallel_environment="mpi")
-    made = tuple(SYSTEMS[name].directives(Request(**shape), profile) for shape in (MPI, OPENMP, HYBRID))
+    made = tuple(SYSTEMS[name].directives(BatchJobRequest(**shape), profile) for shape in (MPI, OPENMP, HYBRID))
     assert made == IGNORED[name]
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_without_a_shape_there_is_nothing_to_ignore(name: str) -> None:
     profile = Profile(nodes="ignore", parallel_environment="mpi")
-    request = Request(jobname="a", time=60)
+    request = BatchJobRequest(jobname="a", time=60)
     assert SYSTEMS[name].directives(request, profile) == SYSTEMS[name].directives(request, Profile())
-    assert not any("nodes" in each for each in SYSTEMS["slurm"].directives(Request(ppn=3), profile))
+    assert not any("nodes" in each for each in SYSTEMS["slurm"].directives(BatchJobRequest(ppn=3), profile))
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_without_a_shape_there_is_nothing_to_ignore(name: str) -> None:
 )
 def test_each_process_has_its_part_of_the_memory_where_nodes_are_ignored(name: str, several: str, one: str) -> None:
     profile = Profile(nodes="ignore")
-    assert several in SYSTEMS[name].directives(Request(nodes=2, ppn=2, threads=3, mem=8192), profile)
-    single = SYSTEMS[name].directives(Request(nodes=1, ppn=1, threads=3, mem=8192), profile)
+    assert several in SYSTEMS[name].directives(BatchJobRequest(nodes=2, ppn=2, threads=3, mem=8192), profile)
+    single = SYSTEMS[name].directives(BatchJobRequest(nodes=1, ppn=1, threads=3, mem=8192), profile)
     assert any(each.endswith(one) for each in single)
 
 
@@ -113,8 +113,8 @@ def test_a_gpu_for_each_node_needs_nodes() -> None:
     profile = Profile(nodes="ignore", parallel_environment="mpi", gpu_resource="gpu")
     for system in SYSTEMS.values():
         with pytest.raises(Unsupported, match=r"gpus = 1: .*nodes = 'ignore'"):
-            system.directives(Request(ppn=2, gpus=1), profile)
-        assert any("gpu" in each for each in system.directives(Request(nodes=1, threads=2, gpus=1), profile))
+            system.directives(BatchJobRequest(ppn=2, gpus=1), profile)
+        assert any("gpu" in each for each in system.directives(BatchJobRequest(nodes=1, threads=2, gpus=1), profile))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_needs_nodes_is_refused_where_they_are_ignored(table: dict[str, obj
     ],
 )
 def test_what_is_missing_counts_as_one_but_with_slurm(name: str, expected: list[str]) -> None:
-    assert SYSTEMS[name].directives(Request(ppn=3), PROFILES.get(name, Profile())) == expected
+    assert SYSTEMS[name].directives(BatchJobRequest(ppn=3), PROFILES.get(name, Profile())) == expected
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_is_missing_counts_as_one_but_with_slurm(name: str, expected: list[
     ],
 )
 def test_memory_where_the_site_says_nothing(name: str, expected: list[str]) -> None:
-    assert SYSTEMS[name].directives(Request(mem=4096), Profile()) == expected
+    assert SYSTEMS[name].directives(BatchJobRequest(mem=4096), Profile()) == expected
 
 
 @pytest.mark.parametrize("per", ["cpu", "slot"])
@@ -168,7 +168,7 @@ def test_memory_where_the_site_says_nothing(name: str, expected: list[str]) -> N
     ],
 )
 def test_memory_per_cpu_is_rounded_up(name: str, expected: list[str], per: str) -> None:
-    request = Request(nodes=2, ppn=2, threads=3, mem=4097)
+    request = BatchJobRequest(nodes=2, ppn=2, threads=3, mem=4097)
     assert SYSTEMS[name].directives(request, Profile(memory={"per": per})) == expected
 
 
@@ -200,19 +200,19 @@ def test_memory_per_cpu_is_rounded_up(name: str, expected: list[str], per: str) 
 )
 def test_memory_dialects(name: str, dialect: dict[str, str], expected: str) -> None:
     profile = Profile(memory=dialect, parallel_environment="mpi")
-    assert expected in SYSTEMS[name].directives(Request(nodes=2, ppn=2, mem=4097), profile)
+    assert expected in SYSTEMS[name].directives(BatchJobRequest(nodes=2, ppn=2, mem=4097), profile)
 
 
 @pytest.mark.parametrize(("name", "both"), [("lsf", ["-M 4", '-R "rusage[mem=4]"']), ("sge", ["-l M=4M", "-l mem=4M"])])
 def test_memory_under_two_names(name: str, both: list[str]) -> None:
     profile = Profile(memory=MemoryDialect(per="node", resource="M,mem"))
-    assert SYSTEMS[name].directives(Request(mem=4), profile) == both
+    assert SYSTEMS[name].directives(BatchJobRequest(mem=4), profile) == both
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_memory_that_the_site_does_not_want_to_hear_of(name: str) -> None:
     profile = Profile(memory=MemoryDialect(per="none", resource="h_vmem"))
-    assert SYSTEMS[name].directives(Request(mem=4), profile) == []
+    assert SYSTEMS[name].directives(BatchJobRequest(mem=4), profile) == []
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_memory_that_the_site_does_not_want_to_hear_of(name: str) -> None:
     ],
 )
 def test_time(name: str, seconds: int, expected: str) -> None:
-    assert SYSTEMS[name].directives(Request(time=seconds), Profile()) == [expected]
+    assert SYSTEMS[name].directives(BatchJobRequest(time=seconds), Profile()) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -243,13 +243,13 @@ def test_time(name: str, seconds: int, expected: str) -> None:
     ],
 )
 def test_names_and_files(name: str, expected: list[str]) -> None:
-    request = Request(jobname="j", queue="q", stdout="o", stderr="e")
+    request = BatchJobRequest(jobname="j", queue="q", stdout="o", stderr="e")
     assert SYSTEMS[name].directives(request, Profile()) == expected
 
 
 @pytest.mark.parametrize(("name", "expected"), [("pbspro", "-j oe"), ("torque", "-j oe"), ("sge", "-j y")])
 def test_one_file_for_both_outputs(name: str, expected: str) -> None:
-    assert SYSTEMS[name].directives(Request(stdout="o", stderr="o"), Profile()) == ["-o o", expected]
+    assert SYSTEMS[name].directives(BatchJobRequest(stdout="o", stderr="o"), Profile()) == ["-o o", expected]
 
 
 @pytest.mark.parametrize(
@@ -263,13 +263,13 @@ def test_one_file_for_both_outputs(name: str, expected: str) -> None:
     ],
 )
 def test_job_arrays(name: str, expected: list[str]) -> None:
-    assert SYSTEMS[name].directives(Request(jobname="j", array=ArrayRange("1-9", 2)), Profile()) == expected
+    assert SYSTEMS[name].directives(BatchJobRequest(jobname="j", array=ArrayRange("1-9", 2)), Profile()) == expected
 
 
 @pytest.mark.parametrize("name", ["pbspro", "sge"])
 def test_one_range_where_there_are_no_lists(name: str) -> None:
     with pytest.raises(Unsupported, match="one range"):
-        SYSTEMS[name].directives(Request(array=ArrayRange("1,3,5")), Profile())
+        SYSTEMS[name].directives(BatchJobRequest(array=ArrayRange("1,3,5")), Profile())
 
 
 @pytest.mark.parametrize(
@@ -284,8 +284,8 @@ def test_one_range_where_there_are_no_lists(name: str) -> None:
 )
 def test_whole_nodes(name: str, expected: list[str]) -> None:
     profile = Profile(whole_node=WholeNode(cpus=32, memory=1000), parallel_environment="mpi")
-    assert SYSTEMS[name].directives(Request(nodes=2, ppn=4), profile) == expected
-    for too_much in (Request(ppn=33), Request(mem=1001)):
+    assert SYSTEMS[name].directives(BatchJobRequest(nodes=2, ppn=4), profile) == expected
+    for too_much in (BatchJobRequest(ppn=33), BatchJobRequest(mem=1001)):
         with pytest.raises(Unsupported, match="whole_node"):
             SYSTEMS[name].directives(too_much, profile)
 
@@ -306,7 +306,7 @@ def test_whole_nodes(name: str, expected: list[str]) -> None:
     ],
 )
 def test_native_directives(name: str, native: dict[str, str | bool], expected: list[str] | None) -> None:
-    request = Request(native={**native, "left": None, "out": False})
+    request = BatchJobRequest(native={**native, "left": None, "out": False})
     if expected is None:
         with pytest.raises(Unsupported, match="in conflict"):
             SYSTEMS[name].directives(request, Profile())
@@ -319,14 +319,14 @@ def test_native_directives(name: str, native: dict[str, str | bool], expected: l
 )
 def test_names_that_a_scheduler_refuses(name: str, jobname: str) -> None:
     with pytest.raises(Unsupported, match="jobname"):
-        SYSTEMS[name].directives(Request(jobname=jobname), Profile())
+        SYSTEMS[name].directives(BatchJobRequest(jobname=jobname), Profile())
 
 
 def test_slots_without_an_environment() -> None:
     with pytest.raises(Unsupported, match="parallel_environment"):
-        SYSTEMS["sge"].directives(Request(threads=2), Profile())
-    assert SYSTEMS["sge"].directives(Request(threads=1), Profile()) == []
-    assert SYSTEMS["sge"].directives(Request(threads=4, native={"pe": "smp 4"}), Profile()) == ["-pe smp 4"]
+        SYSTEMS["sge"].directives(BatchJobRequest(threads=2), Profile())
+    assert SYSTEMS["sge"].directives(BatchJobRequest(threads=1), Profile()) == []
+    assert SYSTEMS["sge"].directives(BatchJobRequest(threads=4, native={"pe": "smp 4"}), Profile()) == ["-pe smp 4"]
 
 
 def test_settings_of_directives() -> None:
@@ -358,7 +358,7 @@ def test_an_array_has_the_indices_that_were_written(indices: list[int]) -> None:
 def test_numbers_of_a_request_are_positive() -> None:
     for name in ("nodes", "ppn", "threads", "mem", "time", "gpus"):
         with pytest.raises(ValueError, match=name):
-            Request(**{name: 0})
+            BatchJobRequest(**{name: 0})
 
 
 def test_profiles_are_checked() -> None:
@@ -381,19 +381,19 @@ def test_a_job_that_has_ended_is_no_success_by_itself() -> None:
 
 
 def test_what_was_said_fits_into_a_message() -> None:
-    assert Answer(1, "out", " first\n\nsecond \n").words == "first second"
-    assert Answer(1, "out").words == "out"
-    assert Answer(3).words == "no words, but exit status 3"
-    assert Answer(None).words == "no answer"
-    assert len(Answer(1, "x" * 10**6).words) < 2100
+    assert CommandResult(1, "out", " first\n\nsecond \n").words == "first second"
+    assert CommandResult(1, "out").words == "out"
+    assert CommandResult(3).words == "no words, but exit status 3"
+    assert CommandResult(None).words == "no answer"
+    assert len(CommandResult(1, "x" * 10**6).words) < 2100
 
 
 def test_a_full_disk_is_a_passing_fault() -> None:
-    wording = Wording(words("never"), words("limit"), words("down"), words("gone"))
-    assert wording.submit_error(Answer(1, "", "write error: No space left on device")).kind == "transient"
-    assert wording.submit_error(Answer(137)).kind == "transient"
-    assert wording.submit_error(Answer(1)).kind == "transient"
-    assert wording.submit_error(Answer(1, "", "whatever")).kind == "permanent"
+    wording = Wording(any_of("never"), any_of("limit"), any_of("down"), any_of("gone"))
+    assert wording.submit_error(CommandResult(1, "", "write error: No space left on device")).kind == "transient"
+    assert wording.submit_error(CommandResult(137)).kind == "transient"
+    assert wording.submit_error(CommandResult(1)).kind == "transient"
+    assert wording.submit_error(CommandResult(1, "", "whatever")).kind == "permanent"
 
 
 def test_the_five() -> None:

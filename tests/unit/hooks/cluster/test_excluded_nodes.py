@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.batch.system import Profile, Request, Unsupported
+from lading.hooks.batch.system import BatchJobRequest, Profile, Unsupported
 from lading.hooks.cluster.jobs.excluded_nodes import MOST_EXCLUDED, ExcludedNodes, one_node
 from lading.plugin.manager import batch_systems
 
@@ -120,14 +120,14 @@ def test_the_name_of_a_node(text: str | None, node: str | None) -> None:
     ],
 )
 def test_each_batch_system_has_one_word_for_it(name: str, directive: str) -> None:
-    assert SYSTEMS[name].directives(Request(excluded_nodes=("n1", "n2")), Profile()) == [directive]
+    assert SYSTEMS[name].directives(BatchJobRequest(excluded_nodes=("n1", "n2")), Profile()) == [directive]
 
 
 @pytest.mark.parametrize(
     ("name", "native"), [("slurm", {"x": "n9"}), ("sge", {"hostname": "n9"}), ("sge", {"l": "h=n9"})]
 )
 def test_what_an_author_says_of_nodes_goes_before_it(name: str, native: dict[str, str | bool | None]) -> None:
-    found = SYSTEMS[name].directives(Request(excluded_nodes=("n1",), native=native), Profile())
+    found = SYSTEMS[name].directives(BatchJobRequest(excluded_nodes=("n1",), native=native), Profile())
     assert len(found) == 1
     assert "n9" in found[0]
 
@@ -136,9 +136,9 @@ def test_what_an_author_says_of_nodes_goes_before_it(name: str, native: dict[str
 def test_the_others_say_that_they_have_none(name: str) -> None:
     assert SYSTEMS[name].exclusion is None
     with pytest.raises(Unsupported, match=f"n1: {name} has no word"):
-        SYSTEMS[name].directives(Request(excluded_nodes=("n1",)), Profile())
+        SYSTEMS[name].directives(BatchJobRequest(excluded_nodes=("n1",)), Profile())
 
 
 def test_only_names_of_machines_can_be_excluded() -> None:
     with pytest.raises(ValueError, match="'n1\\\\n--uid=0' is no name of a machine"):
-        Request(excluded_nodes=("n1\n--uid=0",))
+        BatchJobRequest(excluded_nodes=("n1\n--uid=0",))

@@ -9,13 +9,13 @@ import pytest
 from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs.config import ClusterConfig
-from lading.hooks.cluster.jobs.job_script import ScriptWriter, Shape, shape
+from lading.hooks.cluster.jobs.job_script import ArrayShape, ScriptWriter, shape
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import batch_systems
 from lading.scheduling.resources import Layout, Resources
 
 SYSTEMS = batch_systems()
-SHAPE = Shape(Layout(threads=2), memory=1000, gpus=0, time=3600)
+SHAPE = ArrayShape(Layout(threads=2), memory=1000, gpus=0, time=3600)
 
 
 def config(**options: object) -> ClusterConfig:
@@ -71,9 +71,9 @@ def test_directives_and_setup_of_the_site() -> None:
 
 def test_what_a_task_asks_for() -> None:
     envelope = Envelope("a", {}, Resources(1.5, 1000, 0, 0.5), 2000, 60, 0, 0.0, 0.0)
-    assert shape(envelope, config()) == Shape(Layout(threads=2), memory=2384, gpus=1, time=60 + 10 + 120)
+    assert shape(envelope, config()) == ArrayShape(Layout(threads=2), memory=2384, gpus=1, time=60 + 10 + 120)
     free = Envelope("a", {}, Resources(0.25, 8800), None, None, 0, 0.0, 0.0)
-    assert shape(free, config()) == Shape(Layout(), memory=9000, gpus=0, time=86400), "no more than a node has"
+    assert shape(free, config()) == ArrayShape(Layout(), memory=9000, gpus=0, time=86400), "no more than a node has"
 
 
 def test_arrays_have_their_limits() -> None:

@@ -13,9 +13,9 @@ from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.status_query import Statuses, accounts
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs.layout import Task
-from lading.hooks.cluster.jobs.tracker import Errands, Submission, Tracked, Tracker
+from lading.hooks.cluster.jobs.tracker import BatchJobTracker, Errands, Submission, TrackedBatchJob
 from lading.hooks.files.trouble import Trouble
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 SUBMITTED_AT = 100.0
 WAITS = NativeJob(id="7", state="pending", name="L1")
@@ -23,18 +23,18 @@ RUNS = replace(WAITS, state="running", nodes="n1")
 
 
 @pytest.fixture
-def job() -> Tracked:
-    return Tracked(Task("token"), submission=Submission("L1", ["token"], "7", SUBMITTED_AT))
+def job() -> TrackedBatchJob:
+    return TrackedBatchJob(Task("token"), submission=Submission("L1", ["token"], "7", SUBMITTED_AT))
 
 
-def test_an_answer_from_before_its_submission_says_nothing(job: Tracked) -> None:
+def test_an_answer_from_before_its_submission_says_nothing(job: TrackedBatchJob) -> None:
     assert not job.see(None, SUBMITTED_AT - 1)
     assert job.gone_since is None
     job.see(None, SUBMITTED_AT + 1)
     assert job.gone_since == SUBMITTED_AT + 1
 
 
-def test_what_is_there_again_has_not_gone(job: Tracked) -> None:
+def test_what_is_there_again_has_not_gone(job: TrackedBatchJob) -> None:
     job.see(None, SUBMITTED_AT + 1)
     assert job.see(RUNS, SUBMITTED_AT + 2)
     assert (job.gone_since, job.node) == (None, "n1")
@@ -42,20 +42,20 @@ def test_what_is_there_again_has_not_gone(job: Tracked) -> None:
     assert job.node == "n1"
 
 
-def test_what_has_said_how_it_ended_has_gone_although_the_batch_system_still_has_it(job: Tracked) -> None:
+def test_what_has_said_how_it_ended_has_gone_although_the_batch_system_still_has_it(job: TrackedBatchJob) -> None:
     job.own, job.gone_since = {"cause": "terminated"}, SUBMITTED_AT + 1
     job.see(RUNS, SUBMITTED_AT + 2)
     assert job.gone_since == SUBMITTED_AT + 1
 
 
-def test_what_will_never_start_has_gone(job: Tracked) -> None:
+def test_what_will_never_start_has_gone(job: TrackedBatchJob) -> None:
     job.see(WAITS, SUBMITTED_AT + 1)
     assert (job.is_hopeless, job.gone_since) == (False, None)
     job.see(replace(WAITS, cause="error"), SUBMITTED_AT + 2)
     assert (job.is_hopeless, job.gone_since) == (True, SUBMITTED_AT + 2)
 
 
-def test_what_would_never_have_started_is_not_cancelled_for_nothing(job: Tracked) -> None:
+def test_what_would_never_have_started_is_not_cancelled_for_nothing(job: TrackedBatchJob) -> None:
     """PBS shows it in its history, once Lading has taken it out of the queue."""
     job.see(replace(WAITS, cause="error", reason="given up"), SUBMITTED_AT + 1)
     job.see(replace(WAITS, state="ended", cause="cancelled"), SUBMITTED_AT + 2)
@@ -64,7 +64,7 @@ def test_what_would_never_have_started_is_not_cancelled_for_nothing(job: Tracked
     assert job.end_seen == replace(WAITS, state="ended", exit_code=0), "somebody has mended it"
 
 
-def test_another_job_of_the_same_id_is_not_this_one(job: Tracked) -> None:
+def test_another_job_of_the_same_id_is_not_this_one(job: TrackedBatchJob) -> None:
     assert job.found_in(Statuses([RUNS])) is RUNS
     assert job.found_in(Statuses([replace(RUNS, name="another_job")])) is None
 
@@ -89,12 +89,12 @@ def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFix
     trouble = Trouble(logging.getLogger("test"))
     with caplog.at_level(logging.INFO):
         for _ in range(2):
-            none = accounts(SLURM(), Answer(1, "", "Slurm accounting storage is disabled\n"), trouble)
+            none = accounts(SLURM(), CommandResult(1, "", "Slurm accounting storage is disabled\n"), trouble)
     assert (list(none.jobs), len(caplog.records)) == ([], 1)
     assert list(accounts(SLURM(), None, trouble).jobs) == []
 
 
-def test_what_can_never_start_as_things_are_is_given_up_after_a_while(job: Tracked) -> None:
+def test_what_can_never_start_as_things_are_is_given_up_after_a_while(job: TrackedBatchJob) -> None:
     never = replace(WAITS, never=True, reason="it asks for more time than the partition allows")
     for at, hopeless in ((110.0, False), (1000.0, False), (1010.0, True)):
         job.see(job.given_up(never, at, 900.0), at)
@@ -107,10 +107,10 @@ def test_what_can_never_start_as_things_are_is_given_up_after_a_while(job: Track
 
 def test_a_job_that_is_shown_although_it_was_cancelled_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """TORQUE's qdel of an array whose MOM is down exits with 0, and ends nothing."""
-    tracker, system = Tracker(), TORQUE()
+    tracker, system = BatchJobTracker(), TORQUE()
     submission = Submission("L1", ["a", "b"], "63[].head1", SUBMITTED_AT)
-    job = Tracked(Task("b"), submission=submission, index=2)
-    system.cancelled(Answer(0))
+    job = TrackedBatchJob(Task("b"), submission=submission, index=2)
+    system.cancelled(CommandResult(0))
     tracker.press(job, system)
     assert tracker.errands.take().cancels == ["63[2].head1"]
     tracker.press(job, system)

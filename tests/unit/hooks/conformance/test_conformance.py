@@ -16,9 +16,9 @@ from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, Profile, Request, SubmitError
+from lading.hooks.batch.system import BatchJobRequest, CouldNotAsk, MemoryDialect, Profile, SubmitError
 from lading.hooks.conformance import Conformance
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import FOLDER, recorded
 
 
@@ -34,8 +34,8 @@ def _ended(id: str, cause: str | None, exit_code: int | None, **more: object) ->
     return {"id": id, "state": "ended", "cause": cause, "exit_code": exit_code, **more}
 
 
-def _slurm_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
-    return Answer(0, "".join(f"{number}|RUNNING|n1|None|{name}\n" for number, name in jobs))
+def _slurm_listing(jobs: Sequence[tuple[int, str]]) -> CommandResult:
+    return CommandResult(0, "".join(f"{number}|RUNNING|n1|None|{name}\n" for number, name in jobs))
 
 
 class TestSLURM(Conformance):
@@ -54,9 +54,9 @@ class TestSLURM(Conformance):
     accepted = [
         (recorded("slurm/submitted"), "1"),
         (recorded("slurm/submitted_array"), "6"),
-        (Answer(0, "4559;far\n"), "4559;far"),
-        (Answer(0, "Submitted batch job 4559\n"), "4559"),
-        (Answer(0, "sbatch: a word of the filter\n77\n"), "77"),
+        (CommandResult(0, "4559;far\n"), "4559;far"),
+        (CommandResult(0, "Submitted batch job 4559\n"), "4559"),
+        (CommandResult(0, "sbatch: a word of the filter\n77\n"), "77"),
     ]
     refused = [
         *((recorded(f"slurm/refused_{what}"), "limit") for what in ("limit", "drained")),
@@ -66,7 +66,7 @@ class TestSLURM(Conformance):
         ),
         (recorded("slurm/refused_unreachable"), "transient"),
         *(
-            (Answer(1, "", f"sbatch: error: Batch job submission failed: {words}\n"), kind)
+            (CommandResult(1, "", f"sbatch: error: Batch job submission failed: {words}\n"), kind)
             for words, kind in (
                 ("Socket timed out on send/recv operation", "transient"),
                 ("Unable to contact slurm controller (connect failure)", "transient"),
@@ -80,9 +80,12 @@ class TestSLURM(Conformance):
                 ("Requested time limit is invalid (missing or exceeds some limit)", "permanent"),
             )
         ),
-        (Answer(1, "", "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Job violates policy"), "limit"),
         (
-            Answer(
+            CommandResult(1, "", "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Job violates policy"),
+            "limit",
+        ),
+        (
+            CommandResult(
                 1,
                 "",
                 "sbatch: error: QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: "
@@ -112,11 +115,11 @@ class TestSLURM(Conformance):
             ],
         ),
         (
-            Answer(0, "CLUSTER: far\n5_[1-3%2]|PENDING||Priority|x\nCLUSTER: near\n6|RUNNING|n1|None|y\n"),
+            CommandResult(0, "CLUSTER: far\n5_[1-3%2]|PENDING||Priority|x\nCLUSTER: near\n6|RUNNING|n1|None|y\n"),
             [*(_pending("5;far", index=index) for index in (1, 2, 3)), _running("6;near")],
         ),
         (
-            Answer(0, "7+0|RUNNING|n1|None|het\n7+1|RUNNING|n2|None|het\n8|CANCELLED by 0|n1|None|x\n"),
+            CommandResult(0, "7+0|RUNNING|n1|None|het\n7+1|RUNNING|n2|None|het\n8|CANCELLED by 0|n1|None|x\n"),
             [_running("7", nodes="n1"), _ended("8", "cancelled", None)],
         ),
     ]
@@ -142,7 +145,7 @@ class TestSLURM(Conformance):
             ],
         ),
         (
-            Answer(
+            CommandResult(
                 0,
                 "far|21|FAILED|1:0|2026-11-20T19:37:40|n1|step\nfar|21.0|OUT_OF_MEMORY|0:125|Unknown|n1|s\n"
                 "22|OUT_OF_MEMORY|0:125|2026-11-20T19:37:40|n1|oom\n23|COMPLETED|0:0|2026-11-20T19:37:40|n1|fine\n"
@@ -171,35 +174,37 @@ class TestSLURM(Conformance):
             recorded("slurm/queue"),
             {"1": "running", "5": "ended", "6": "pending", "7": "pending", "99": "unknown"},
         ),
-        (["1", "2;far"], Answer(0, "1|RUNNING|n1|None|x\n"), {"1": "running", "2;far": None}),
+        (["1", "2;far"], CommandResult(0, "1|RUNNING|n1|None|x\n"), {"1": "running", "2;far": None}),
         (["1", "2"], recorded("slurm/queue_empty"), {"1": "unknown", "2": "unknown"}),
     ]
-    nothing = [recorded("slurm/queue_empty"), recorded("slurm/queue_unknown"), Answer(0, "CLUSTER: far\n")]
+    nothing = [recorded("slurm/queue_empty"), recorded("slurm/queue_unknown"), CommandResult(0, "CLUSTER: far\n")]
     unreachable = [
         recorded("slurm/queue_unreachable"),
         recorded("slurm/queue_nobody"),
-        Answer(1, "", "slurm_load_jobs error: Socket timed out on send/recv operation\n"),
-        Answer(1, "", "slurm_load_jobs error: Invalid job id specified\nslurm_load_jobs error: Socket timed out\n"),
+        CommandResult(1, "", "slurm_load_jobs error: Socket timed out on send/recv operation\n"),
+        CommandResult(
+            1, "", "slurm_load_jobs error: Invalid job id specified\nslurm_load_jobs error: Socket timed out\n"
+        ),
     ]
-    strange = Answer(0, "9|HIBERNATING|n1|None|x\n")
-    hopeless = [Answer(0, "44|PENDING||DependencyNeverSatisfied|a\n")]
-    never = [Answer(0, f"44|PENDING||{reason}|a\n") for reason in ("PartitionTimeLimit", "BadConstraints")]
+    strange = CommandResult(0, "9|HIBERNATING|n1|None|x\n")
+    hopeless = [CommandResult(0, "44|PENDING||DependencyNeverSatisfied|a\n")]
+    never = [CommandResult(0, f"44|PENDING||{reason}|a\n") for reason in ("PartitionTimeLimit", "BadConstraints")]
     killed_for_memory = [(FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text().partition("batch.log")[2]]
     cancelled = [
         recorded("slurm/cancelled"),
         recorded("slurm/cancelled_gone"),
-        Answer(1, "", "scancel: error: Kill job error on job id 9: Invalid job id specified\n"),
+        CommandResult(1, "", "scancel: error: Kill job error on job id 9: Invalid job id specified\n"),
     ]
     not_cancelled = [
         recorded("slurm/cancel_unreachable"),
-        Answer(1, "", "scancel: error: Kill job error on job id 9: Access/permission denied\n"),
+        CommandResult(1, "", "scancel: error: Kill job error on job id 9: Access/permission denied\n"),
     ]
     conflicts = [
-        (Request(nodes=2), "nodes", "3"),
-        (Request(nodes=2), "N", "3"),
-        (Request(time=60), "t", "3"),
-        (Request(mem=60), "mem-per-cpu", "3"),
-        (Request(queue="q"), "partition", "x"),
+        (BatchJobRequest(nodes=2), "nodes", "3"),
+        (BatchJobRequest(nodes=2), "N", "3"),
+        (BatchJobRequest(time=60), "t", "3"),
+        (BatchJobRequest(mem=60), "mem-per-cpu", "3"),
+        (BatchJobRequest(queue="q"), "partition", "x"),
     ]
     listing = staticmethod(_slurm_listing)
 
@@ -208,14 +213,14 @@ def _dsv(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n")
 
 
-def _dsv_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
+def _dsv_listing(jobs: Sequence[tuple[int, str]]) -> CommandResult:
     lines = [f"Job Id: {number}.pbs1|Job_Name={_dsv(name)}|job_state=R|queue=workq\n" for number, name in jobs]
-    return Answer(0, "".join(lines))
+    return CommandResult(0, "".join(lines))
 
 
-def _one_pbs(**attributes: object) -> Answer:
+def _one_pbs(**attributes: object) -> CommandResult:
     fields = [f"{name.replace('__', '.')}={value}" for name, value in {"job_state": "F", **attributes}.items()]
-    return Answer(0, "|".join(["Job Id: 9.pbs1", *fields]) + "\n")
+    return CommandResult(0, "|".join(["Job Id: 9.pbs1", *fields]) + "\n")
 
 
 _USED = {"resources_used__walltime": "00:01:02", "resources_used__mem": "1000000kb"}
@@ -265,11 +270,11 @@ class TestPBSPro(Conformance):
         )
     ]
     accepted = [
-        (Answer(0, "8.pbs1\n"), "8.pbs1"),
-        (Answer(0, "536[].pbs1\n"), "536[].pbs1"),
-        (Answer(0, "12345.login-1.cluster.example.org\n"), "12345.login-1.cluster.example.org"),
+        (CommandResult(0, "8.pbs1\n"), "8.pbs1"),
+        (CommandResult(0, "536[].pbs1\n"), "536[].pbs1"),
+        (CommandResult(0, "12345.login-1.cluster.example.org\n"), "12345.login-1.cluster.example.org"),
     ]
-    refused = [(Answer(170, "", words), kind) for words, kind in PBS_REFUSALS]
+    refused = [(CommandResult(170, "", words), kind) for words, kind in PBS_REFUSALS]
     queues = [
         (
             recorded("pbspro/queue"),
@@ -362,44 +367,44 @@ class TestPBSPro(Conformance):
     nothing = [
         recorded("pbspro/unknown"),
         recorded("pbspro/finished"),
-        Answer(0, "no jobs\n"),
+        CommandResult(0, "no jobs\n"),
     ]
     unreachable = [
         recorded("pbspro/unreachable"),
         recorded("pbspro/no_history"),
-        Answer(1, "", "qstat: Unknown Job Id 99.pbs1\nqstat: cannot connect to server pbs1 (errno=15010)\n"),
-        Answer(0, ""),
+        CommandResult(1, "", "qstat: Unknown Job Id 99.pbs1\nqstat: cannot connect to server pbs1 (errno=15010)\n"),
+        CommandResult(0, ""),
         *(recorded(f"pbspro/{form}") for form in ("plain", "json")),
     ]
     strange = _one_pbs(job_state="Y", Exit_status=0)
     never = [
-        Answer(
+        CommandResult(
             0,
             "Job Id: 7.pbs1|Job_Name=x|job_state=Q|"
             "comment=Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 8 T: 8)\n",
         )
     ]
     cancelled = [
-        Answer(0),
-        Answer(35, "", "qdel: Job has finished 8.pbs1\n"),
-        Answer(153, "", "qdel: Unknown Job Id 9\n"),
-        Answer(35, "", "qdel: Job has finished 2.pbs1\nqdel: Job has finished 3.pbs1\n"),
-        Answer(153, "", "qdel: Unknown Job Id 9999[1].pbs1\n"),
-        Answer(97, "", "qdel: Delete already in progress 12.pbs1\n"),
-        Answer(1, "", "qdel: Request invalid for finished array subjob 8[1].pbs1\n"),
+        CommandResult(0),
+        CommandResult(35, "", "qdel: Job has finished 8.pbs1\n"),
+        CommandResult(153, "", "qdel: Unknown Job Id 9\n"),
+        CommandResult(35, "", "qdel: Job has finished 2.pbs1\nqdel: Job has finished 3.pbs1\n"),
+        CommandResult(153, "", "qdel: Unknown Job Id 9999[1].pbs1\n"),
+        CommandResult(97, "", "qdel: Delete already in progress 12.pbs1\n"),
+        CommandResult(1, "", "qdel: Request invalid for finished array subjob 8[1].pbs1\n"),
     ]
     not_cancelled = [
-        Answer(162, "", "Connection refused\nCouldn't connect to cluster: pbs1\n"),
-        Answer(1, "", "qdel: illegally formed job identifier: abc\n"),
-        Answer(159, "", "qdel: Unauthorized Request  8.pbs1\n"),
-        Answer(1, "", "qdel: Unknown Job Id 9.pbs1\nqdel: cannot connect to server pbs1 (errno=15010)\n"),
+        CommandResult(162, "", "Connection refused\nCouldn't connect to cluster: pbs1\n"),
+        CommandResult(1, "", "qdel: illegally formed job identifier: abc\n"),
+        CommandResult(159, "", "qdel: Unauthorized Request  8.pbs1\n"),
+        CommandResult(1, "", "qdel: Unknown Job Id 9.pbs1\nqdel: cannot connect to server pbs1 (errno=15010)\n"),
     ]
     conflicts = [
-        (Request(nodes=2), "select", "3"),
-        (Request(nodes=2), "l", "place=scatter,nodes=3"),
-        (Request(nodes=2), "ncpus", "3"),
-        (Request(time=60), "walltime", "3"),
-        (Request(jobname="a"), "N", "x"),
+        (BatchJobRequest(nodes=2), "select", "3"),
+        (BatchJobRequest(nodes=2), "l", "place=scatter,nodes=3"),
+        (BatchJobRequest(nodes=2), "ncpus", "3"),
+        (BatchJobRequest(time=60), "walltime", "3"),
+        (BatchJobRequest(jobname="a"), "N", "x"),
     ]
     listing = staticmethod(_dsv_listing)
 
@@ -408,7 +413,7 @@ def _torque(*jobs: str) -> str:
     return f'<?xml version="1.0"?>\n<Data>{"".join(f"<Job>{job}</Job>" for job in jobs)}</Data>\n'
 
 
-def _as_xml(name: str) -> Answer:
+def _as_xml(name: str) -> CommandResult:
     """What ``qstat -x`` says of the jobs that a recording has from ``qstat -f``."""
     answer = recorded(name)
     jobs = []
@@ -421,15 +426,15 @@ def _as_xml(name: str) -> Answer:
             groups[group] = groups.get(group, "") + (f"<{part}>{text}</{part}>" if part else text)
         body = "".join(f"<{key}>{value}</{key}>" for key, value in groups.items())
         jobs.append(_torque(f"<Job_Id>{id}</Job_Id>{body}"))
-    return Answer(answer.status, "".join(jobs), answer.stderr)
+    return CommandResult(answer.status, "".join(jobs), answer.stderr)
 
 
-def _one_torque(attributes: str) -> Answer:
-    return Answer(0, _torque(f"<Job_Id>9.tq1</Job_Id><Job_Name>x</Job_Name>{attributes}"))
+def _one_torque(attributes: str) -> CommandResult:
+    return CommandResult(0, _torque(f"<Job_Id>9.tq1</Job_Id><Job_Name>x</Job_Name>{attributes}"))
 
 
-def _torque_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
-    return Answer(
+def _torque_listing(jobs: Sequence[tuple[int, str]]) -> CommandResult:
+    return CommandResult(
         0,
         "".join(
             _torque(f"<Job_Id>{number}.tq1</Job_Id><Job_Name>{escape(name)}</Job_Name><job_state>R</job_state>")
@@ -441,11 +446,11 @@ def _torque_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
 class TestTORQUE(Conformance):
     system = TORQUE()
     surveyed = [(recorded("torque/nodes"), Inventory([Nodes(8, 24105, idle=0)], ["batch"], "batch", {"batch": 1}))]
-    accepted = [(Answer(0, "1.tq1\n"), "1.tq1"), (Answer(0, "1[].tq1\n"), "1[].tq1")]
+    accepted = [(CommandResult(0, "1.tq1\n"), "1.tq1"), (CommandResult(0, "1[].tq1\n"), "1[].tq1")]
     refused = [
-        *((Answer(172, "", words), kind) for words, kind in PBS_REFUSALS),
+        *((CommandResult(172, "", words), kind) for words, kind in PBS_REFUSALS),
         *(
-            (Answer(190, "", f"qsub: submit error ({words})\n"), kind)
+            (CommandResult(190, "", f"qsub: submit error ({words})\n"), kind)
             for words, kind in (
                 (
                     "Maximum number of jobs already in queue for user MSG=total number of current user's jobs exceeds "
@@ -474,9 +479,9 @@ class TestTORQUE(Conformance):
                 ("Too many submit retries", "transient"),
             )
         ),
-        (Answer(1, "", "qsub:  file must be an ascii script\n"), "permanent"),
+        (CommandResult(1, "", "qsub:  file must be an ascii script\n"), "permanent"),
         (
-            Answer(
+            CommandResult(
                 111,
                 "",
                 "\nUnable to communicate with trq1(10.9.9.1)\nCannot connect to specified server host 'trq1'.\n"
@@ -536,32 +541,32 @@ class TestTORQUE(Conformance):
     nothing = [
         recorded("torque/unknown"),
         recorded("torque/nothing"),
-        Answer(53, "", "qstat: Unknown Array ID 11[].trq1\n"),
+        CommandResult(53, "", "qstat: Unknown Array ID 11[].trq1\n"),
     ]
     unreachable = [
         recorded("torque/unreachable"),
         recorded("torque/plain_running"),
-        Answer(0, ""),
-        Answer(0, "Job ID    Name   User\n------ ----- ----\n1.tq1   a   hpc\n"),
+        CommandResult(0, ""),
+        CommandResult(0, "Job ID    Name   User\n------ ----- ----\n1.tq1   a   hpc\n"),
     ]
     strange = _one_torque("<job_state>Z</job_state><exit_status>0</exit_status>")
     cancelled = [
-        Answer(0),
-        Answer(153, "", "qdel: Unknown Job Id Error 9.tq1\n"),
-        Answer(153, "", "qdel: nonexistent job id: 9999\n"),
-        Answer(156, "", "qdel: Invalid request MSG=job cancel in progress 9.tq1\n"),
-        Answer(153, "", "qdel: nonexistent job id: 11[77]\n"),
-        Answer(170, "", "qdel: Request invalid for state of job MSG=invalid state for job - COMPLETE 9.tq1\n"),
+        CommandResult(0),
+        CommandResult(153, "", "qdel: Unknown Job Id Error 9.tq1\n"),
+        CommandResult(153, "", "qdel: nonexistent job id: 9999\n"),
+        CommandResult(156, "", "qdel: Invalid request MSG=job cancel in progress 9.tq1\n"),
+        CommandResult(153, "", "qdel: nonexistent job id: 11[77]\n"),
+        CommandResult(170, "", "qdel: Request invalid for state of job MSG=invalid state for job - COMPLETE 9.tq1\n"),
     ]
     not_cancelled = [
-        Answer(1, "", "qdel: Unauthorized Request  MSG=operation not permitted 9.tq1\n"),
-        Answer(224, "", "qdel: Server could not connect to MOM 3.trq1\n"),
+        CommandResult(1, "", "qdel: Unauthorized Request  MSG=operation not permitted 9.tq1\n"),
+        CommandResult(224, "", "qdel: Server could not connect to MOM 3.trq1\n"),
     ]
     conflicts = [
-        (Request(nodes=2), "l", "nodes=3:ppn=4"),
-        (Request(nodes=2), "procs", "3"),
-        (Request(mem=60), "l", "mem=3gb"),
-        (Request(time=60), "walltime", "3"),
+        (BatchJobRequest(nodes=2), "l", "nodes=3:ppn=4"),
+        (BatchJobRequest(nodes=2), "procs", "3"),
+        (BatchJobRequest(mem=60), "l", "mem=3gb"),
+        (BatchJobRequest(time=60), "walltime", "3"),
     ]
     listing = staticmethod(_torque_listing)
 
@@ -569,19 +574,19 @@ class TestTORQUE(Conformance):
 HEADER = "JOBID^JOBINDEX^STAT^EXIT_CODE^EXEC_HOST^EXIT_REASON^PEND_REASON^JOB_NAME\n"
 
 
-def _lsf_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
-    return Answer(0, HEADER + "".join(f"{number}^0^RUN^-^host1^-^-^{name}\n" for number, name in jobs))
+def _lsf_listing(jobs: Sequence[tuple[int, str]]) -> CommandResult:
+    return CommandResult(0, HEADER + "".join(f"{number}^0^RUN^-^host1^-^-^{name}\n" for number, name in jobs))
 
 
 class TestLSF(Conformance):
     system = LSF()
     surveyed = [(recorded("lsf/nodes"), Inventory([Nodes(8, 24115, idle=0)], ["normal"], "normal", {"normal": 1}))]
     accepted = [
-        (Answer(0, "Job <114> is submitted to default queue <normal>.\n"), "114"),
-        (Answer(0, "Job <115> is submitted to queue <long>.\n"), "115"),
+        (CommandResult(0, "Job <114> is submitted to default queue <normal>.\n"), "114"),
+        (CommandResult(0, "Job <115> is submitted to queue <long>.\n"), "115"),
     ]
     refused = [
-        (Answer(255, "", f"{words}\n"), kind)
+        (CommandResult(255, "", f"{words}\n"), kind)
         for words, kind in (
             ("LSF is down. Please wait ...", "transient"),
             ("batch system daemon not responding ... still trying\nlsb_submit: Connection refused", "transient"),
@@ -728,36 +733,36 @@ class TestLSF(Conformance):
     nothing = [
         recorded("lsf/openlava_unknown"),
         recorded("lsf/openlava_none"),
-        Answer(0, "", "No job found\n"),
-        Answer(255, "", "No unfinished job found\n"),
-        Answer(0, HEADER),
+        CommandResult(0, "", "No job found\n"),
+        CommandResult(255, "", "No unfinished job found\n"),
+        CommandResult(0, HEADER),
     ]
     unreachable = [
         recorded("lsf/openlava_unreachable"),
         recorded("lsf/openlava_no_columns"),
-        Answer(0, ""),
-        Answer(255, "", "LSF is down. Please wait ...\n"),
-        Answer(255, "", "batch daemon not responding ... still trying\n"),
-        Answer(255, "", "Job <9> is not found\nFailed in an LSF library call: Communication time out\n"),
+        CommandResult(0, ""),
+        CommandResult(255, "", "LSF is down. Please wait ...\n"),
+        CommandResult(255, "", "batch daemon not responding ... still trying\n"),
+        CommandResult(255, "", "Job <9> is not found\nFailed in an LSF library call: Communication time out\n"),
     ]
-    strange = Answer(0, f"{HEADER}9^0^FROZEN^0^host1^-^-^x\n")
+    strange = CommandResult(0, f"{HEADER}9^0^FROZEN^0^host1^-^-^x\n")
     cancelled = [
-        Answer(0, "Job <114[2]> is being terminated\n"),
-        Answer(255, "", "Job <9>: Job has already finished\n"),
-        Answer(255, "Job <8> is being terminated\n", "Job <9>: No matching job found\n"),
+        CommandResult(0, "Job <114[2]> is being terminated\n"),
+        CommandResult(255, "", "Job <9>: Job has already finished\n"),
+        CommandResult(255, "Job <8> is being terminated\n", "Job <9>: No matching job found\n"),
         recorded("lsf/openlava_cancelled_in_part"),
-        Answer(255, "", "Job <110>: Operation is in progress\nJob <9>: Job has already finished\n"),
+        CommandResult(255, "", "Job <110>: Operation is in progress\nJob <9>: Job has already finished\n"),
     ]
     not_cancelled = [
-        Answer(255, "", "Job <110>: Operation is in progress\nJob <9>: User permission denied\n"),
-        Answer(255, "", "Job <9>: User permission denied\n"),
-        Answer(255, "", "LSF is down. Please wait ...\n"),
+        CommandResult(255, "", "Job <110>: Operation is in progress\nJob <9>: User permission denied\n"),
+        CommandResult(255, "", "Job <9>: User permission denied\n"),
+        CommandResult(255, "", "LSF is down. Please wait ...\n"),
     ]
     conflicts = [
-        (Request(nodes=2), "n", "3"),
-        (Request(nodes=2), "R", "span[hosts=1]"),
-        (Request(time=60), "W", "3"),
-        (Request(stdout="a"), "oo", "x"),
+        (BatchJobRequest(nodes=2), "n", "3"),
+        (BatchJobRequest(nodes=2), "R", "span[hosts=1]"),
+        (BatchJobRequest(time=60), "W", "3"),
+        (BatchJobRequest(stdout="a"), "oo", "x"),
     ]
     listing = staticmethod(_lsf_listing)
 
@@ -770,8 +775,8 @@ def _sge(*jobs: str) -> str:
     )
 
 
-def _sge_listing(jobs: Sequence[tuple[int, str]]) -> Answer:
-    return Answer(
+def _sge_listing(jobs: Sequence[tuple[int, str]]) -> CommandResult:
+    return CommandResult(
         0,
         _sge(
             *(
@@ -791,8 +796,8 @@ class TestSGE(Conformance):
     accepted = [
         (recorded("sge/submitted"), "1"),
         (recorded("sge/submitted_array"), "6"),
-        (Answer(0, 'Your job 139 ("a (b) c") has been submitted\n'), "139"),
-        (Answer(0, 'Your job-array 139.1-10:2 ("arr") has been submitted\n'), "139"),
+        (CommandResult(0, 'Your job 139 ("a (b) c") has been submitted\n'), "139"),
+        (CommandResult(0, 'Your job-array 139.1-10:2 ("arr") has been submitted\n'), "139"),
     ]
     refused = [
         *(
@@ -801,30 +806,36 @@ class TestSGE(Conformance):
         ),
         (recorded("sge/refused_limit"), "limit"),
         (recorded("sge/refused_unreachable"), "transient"),
-        (Answer(1, "", "Unable to run job: job rejected: Only 10 jobs are allowed per user (current: 10).\n"), "limit"),
-        (Answer(1, "", "error: commlib error: got select error (Connection refused)\n"), "transient"),
-        (Answer(1, "", "Unable to run job: unable to send message to qmaster using port 6444\n"), "transient"),
+        (
+            CommandResult(1, "", "Unable to run job: job rejected: Only 10 jobs are allowed per user (current: 10).\n"),
+            "limit",
+        ),
+        (CommandResult(1, "", "error: commlib error: got select error (Connection refused)\n"), "transient"),
+        (CommandResult(1, "", "Unable to run job: unable to send message to qmaster using port 6444\n"), "transient"),
     ]
     questions = [
         (["1", "7", "99"], recorded("sge/queue"), {"1": "running", "7": "pending", "99": "unknown"}),
         (["1", "2"], recorded("sge/queue_empty"), {"1": "unknown", "2": "unknown"}),
     ]
     nothing = [recorded("sge/queue_empty")]
-    unreachable = [recorded("sge/queue_unreachable"), Answer(0, ""), recorded("sge/cut")]
-    strange = Answer(0, _sge("<JB_job_number>9</JB_job_number><JB_name>x</JB_name><state>Y</state>"))
+    unreachable = [recorded("sge/queue_unreachable"), CommandResult(0, ""), recorded("sge/cut")]
+    strange = CommandResult(0, _sge("<JB_job_number>9</JB_job_number><JB_name>x</JB_name><state>Y</state>"))
     cancelled = [
         recorded("sge/cancelled"),
         recorded("sge/cancelled_gone"),
-        Answer(1, 'denied: job "99999" does not exist\n', ""),
-        Answer(1, "job 140 is already in deletion\n", ""),
+        CommandResult(1, 'denied: job "99999" does not exist\n', ""),
+        CommandResult(1, "job 140 is already in deletion\n", ""),
     ]
-    not_cancelled = [recorded("sge/cancel_unreachable"), Answer(1, 'denied: "hpc" is not allowed to delete "root"\n')]
+    not_cancelled = [
+        recorded("sge/cancel_unreachable"),
+        CommandResult(1, 'denied: "hpc" is not allowed to delete "root"\n'),
+    ]
     conflicts = [
-        (Request(nodes=2), "pe", "smp 3"),
-        (Request(time=60), "h_rt", "3"),
-        (Request(time=60), "l", "h_rt=3"),
-        (Request(mem=60), "h_vmem", "3G"),
-        (Request(jobname="a"), "N", "x"),
+        (BatchJobRequest(nodes=2), "pe", "smp 3"),
+        (BatchJobRequest(time=60), "h_rt", "3"),
+        (BatchJobRequest(time=60), "l", "h_rt=3"),
+        (BatchJobRequest(mem=60), "h_vmem", "3G"),
+        (BatchJobRequest(jobname="a"), "N", "x"),
     ]
     listing = staticmethod(_sge_listing)
     queues = [
@@ -886,7 +897,7 @@ def test_a_name_that_is_cut_is_no_name() -> None:
     assert job.name is None
 
 
-def _all_answers(suite: type[Conformance]) -> list[Answer]:
+def _all_answers(suite: type[Conformance]) -> list[CommandResult]:
     pairs = [*suite.accepted, *suite.refused, *suite.queues, *suite.accounts]
     lists = [suite.nothing, suite.unreachable, [suite.strange], suite.cancelled, suite.not_cancelled]
     return [*(answer for answer, _ in pairs), *(answer for answers in lists for answer in answers)]

@@ -13,18 +13,18 @@ import pluggy
 import pytest
 
 from lading.hooks.batch.memory import amount, dialect
-from lading.hooks.batch.refusals import Wording, words
+from lading.hooks.batch.refusals import Wording, any_of
 from lading.hooks.batch.system import (
+    BatchJobRequest,
     BatchSystem,
     CouldNotAsk,
     MemoryDialect,
     NativeJob,
     Profile,
-    Request,
     State,
     unknown,
 )
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.plugin import hookspecs, manager
 from lading.plugin.hookspecs import hookimpl
 
@@ -40,9 +40,9 @@ class Nomad(BatchSystem):
     variables = dict.fromkeys(("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST"), "$NOMAD")
     no_requeue = {}  # noqa: RUF012
     leaks = ("NOMAD",)
-    wording = Wording(words("no such queue"), words("too many jobs"), words("cannot connect"), words("no such job"))
+    wording = Wording(any_of("no such queue"), any_of("too many jobs"), any_of("cannot connect"), any_of("no such job"))
 
-    def resource_directives(self, request: Request, profile: Profile) -> list[str]:
+    def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         names = ("jobname", "queue", "time", "nodes", "ppn", "threads", "stdout", "stderr", "gpus", "array")
         options = {name: getattr(request, name) for name in names}
         options["mem"] = amount(request, dialect(profile, NODE))
@@ -54,7 +54,7 @@ class Nomad(BatchSystem):
     def submit(self, path: str) -> list[str]:
         return ["nomad-submit", path]
 
-    def submitted(self, answer: Answer) -> str:
+    def submitted(self, answer: CommandResult) -> str:
         for line in answer.lines:
             if answer.status == 0 and (match := re.fullmatch(r"Submitted (\d+)", line.strip())):
                 return match[1]
@@ -66,7 +66,7 @@ class Nomad(BatchSystem):
     def status(self, user: str, ids: Sequence[str] = ()) -> list[str]:
         return ["nomad-list", "--user", user]
 
-    def statuses(self, answer: Answer) -> list[NativeJob]:
+    def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         rows = [match for line in answer.lines if (match := ROW.fullmatch(line))]
         if answer.stdout.strip() and not rows:
@@ -76,7 +76,7 @@ class Nomad(BatchSystem):
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["nomad-kill", *ids]
 
-    def accounted(self, answer: Answer) -> list[NativeJob]:
+    def accounted(self, answer: CommandResult) -> list[NativeJob]:
         raise CouldNotAsk("none")
 
 

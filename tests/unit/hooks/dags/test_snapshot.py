@@ -75,7 +75,7 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest
     read = []
     digest = snapshot._digest
 
-    def counted(member: snapshot.Member) -> bytes:
+    def counted(member: snapshot.SnapshotFile) -> bytes:
         read.append(member.name)
         return digest(member)
 

@@ -12,7 +12,7 @@ import pytest
 from botocore.config import Config
 
 from lading.hooks.ec2 import client
-from lading.hooks.ec2.client import EC2, EC2Error, Trouble
+from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error
 from tests.unit.hooks.ec2.test_launch import config
 
 
@@ -39,7 +39,7 @@ def test_a_look_that_hangs_is_given_up_before_it_is_due_again_and_a_launch_is_wa
     ec2, began = EC2(config(), make), time.monotonic()
     with pytest.raises(EC2Error) as caught:
         ec2.describe({})
-    assert caught.value.trouble is Trouble.SILENCE
+    assert caught.value.trouble is AWSTrouble.SILENCE
     attempts = made["ec2"]["retries"]["total_max_attempts"]
     assert attempts * tenth <= time.monotonic() - began
     assert attempts * (10 * tenth + made["ec2"]["connect_timeout"]) < 30

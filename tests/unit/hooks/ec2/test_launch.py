@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from lading.hooks.ec2 import boot
 from lading.hooks.ec2.boot import MOST_TOGETHER, batches, named, request, user_data
-from lading.hooks.ec2.client import Instance
+from lading.hooks.ec2.client import EC2Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, identities, key_pair, matching
 from lading.hooks.ec2.site import EC2Site
@@ -137,7 +137,9 @@ def test_only_what_this_deployment_has_launched_is_ours_whatever_its_tags_say() 
     its_tags = {each["Key"]: each["Value"] for each in asked["TagSpecifications"][0]["Tags"]}
 
     def ours(tags: dict[str, str], token: str = asked["ClientToken"], who: tuple[Identity, ...] = (new, old)) -> bool:
-        found = Instance("i-1", "m7i.large", "z", "running", "on-demand", 1, None, None, tags, "", client_token=token)
+        found = EC2Instance(
+            "i-1", "m7i.large", "z", "running", "on-demand", 1, None, None, tags, "", client_token=token
+        )
         return boot.is_ours(found, who)
 
     assert ours(its_tags), "also after a rotation of the key"

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from lading.hooks.ec2 import member as member_module
-from lading.hooks.ec2.client import EC2Error, Instance, Trouble, meaning, read
-from lading.hooks.ec2.life import LONGEST, End, Phase, ended, overdue, unattended
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2 import machine as member_module
+from lading.hooks.ec2.client import AWSTrouble, EC2Error, EC2Instance, meaning, read
+from lading.hooks.ec2.life import LONGEST, End, LifePhase, ended, overdue, unattended
+from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
 from lading.hooks.ssh import backoff
 from lading.scheduling.resources import Resources
@@ -18,26 +18,26 @@ from lading.scheduling.resources import Resources
 OFFERING = "m7i.large", "us-east-1a", "spot"
 
 
-def instance(state: str, reason: str = "", capacity_type: str = "on-demand") -> Instance:
-    return Instance("i-1", "m7i.large", "us-east-1a", state, capacity_type, 0, None, None, {}, reason)
+def instance(state: str, reason: str = "", capacity_type: str = "on-demand") -> EC2Instance:
+    return EC2Instance("i-1", "m7i.large", "us-east-1a", state, capacity_type, 0, None, None, {}, reason)
 
 
 @pytest.mark.parametrize(
     ("code", "trouble"),
     [
-        ("InsufficientInstanceCapacity", Trouble.CAPACITY),
-        ("VcpuLimitExceeded", Trouble.QUOTA),
-        ("RequestLimitExceeded", Trouble.THROTTLE),
-        ("IdempotentInstanceTerminated", Trouble.TERMINATED),
-        ("IdempotentParameterMismatch", Trouble.MISMATCH),
-        ("InternalError", Trouble.SILENCE),
-        ("503", Trouble.SILENCE),
-        ("UnauthorizedOperation", Trouble.PERMANENT),
-        ("InvalidAMIID.NotFound", Trouble.PERMANENT),
-        ("", Trouble.PERMANENT),
+        ("InsufficientInstanceCapacity", AWSTrouble.CAPACITY),
+        ("VcpuLimitExceeded", AWSTrouble.QUOTA),
+        ("RequestLimitExceeded", AWSTrouble.THROTTLE),
+        ("IdempotentInstanceTerminated", AWSTrouble.TERMINATED),
+        ("IdempotentParameterMismatch", AWSTrouble.MISMATCH),
+        ("InternalError", AWSTrouble.SILENCE),
+        ("503", AWSTrouble.SILENCE),
+        ("UnauthorizedOperation", AWSTrouble.PERMANENT),
+        ("InvalidAMIID.NotFound", AWSTrouble.PERMANENT),
+        ("", AWSTrouble.PERMANENT),
     ],
 )
-def test_what_an_error_means(code: str, trouble: Trouble) -> None:
+def test_what_an_error_means(code: str, trouble: AWSTrouble) -> None:
     assert meaning(code) is trouble
 
 
@@ -76,14 +76,14 @@ def test_an_end_that_no_controller_saw_has_a_cause() -> None:
 
 
 def test_every_phase_before_work_has_an_end_with_a_reason() -> None:
-    for phase in (Phase.ORDERED, Phase.UNKNOWN, Phase.PENDING):
+    for phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
         assert overdue(phase, LONGEST[phase], 60, None) is None
         assert phase.value in str(overdue(phase, LONGEST[phase] + 1, 60, None))
-    assert overdue(Phase.BOOTING, 600, 60, None) is None
-    assert "refused" in str(overdue(Phase.BOOTING, 601, 60, "connection refused"))
-    assert overdue(Phase.BOOTING, 1400, 300, None) is None
-    assert overdue(Phase.UP, 1e9, 60, None) is None
-    assert overdue(Phase.DRAINING, 1e9, 60, None) is None
+    assert overdue(LifePhase.BOOTING, 600, 60, None) is None
+    assert "refused" in str(overdue(LifePhase.BOOTING, 601, 60, "connection refused"))
+    assert overdue(LifePhase.BOOTING, 1400, 300, None) is None
+    assert overdue(LifePhase.UP, 1e9, 60, None) is None
+    assert overdue(LifePhase.DRAINING, 1e9, 60, None) is None
 
 
 def test_a_bucket_is_filled_again() -> None:
@@ -114,11 +114,11 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Paper:
 
 
 def test_what_is_refused_is_left_alone_for_a_while(found: Paper) -> None:
-    found.at(100.0).refused(OFFERING, EC2Error(Trouble.CAPACITY, "InsufficientInstanceCapacity", "none"))
+    found.at(100.0).refused(OFFERING, EC2Error(AWSTrouble.CAPACITY, "InsufficientInstanceCapacity", "none"))
     assert found.at(101.0).missing(OFFERING) == "InsufficientInstanceCapacity: none"
     assert found.missing(("m7i.large", "us-east-1b", "spot")) is None
     assert found.at(100.0 + SECONDS_WITHOUT_CAPACITY).missing(OFFERING) is None
-    found.at(200.0).refused(OFFERING, EC2Error(Trouble.QUOTA, "VcpuLimitExceeded", "full"))
+    found.at(200.0).refused(OFFERING, EC2Error(AWSTrouble.QUOTA, "VcpuLimitExceeded", "full"))
     assert found.at(201.0).missing(("c7i.large", "us-east-1b", "spot")) == "VcpuLimitExceeded: full", "of one quota"
     assert found.until(("g5.xlarge", "us-east-1b", "spot")) is None, "of another"
     assert found.until(("m7i.large", "us-east-1b", "on-demand")) is None
@@ -128,8 +128,8 @@ def test_what_is_refused_is_left_alone_for_a_while(found: Paper) -> None:
 
 def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer(found: Paper) -> None:
     throttle, refusal = (
-        EC2Error(Trouble.THROTTLE, "T", "slowly"),
-        EC2Error(Trouble.PERMANENT, "OptInRequired", "not allowed"),
+        EC2Error(AWSTrouble.THROTTLE, "T", "slowly"),
+        EC2Error(AWSTrouble.PERMANENT, "OptInRequired", "not allowed"),
     )
     found.refused(OFFERING, throttle)
     assert "slowly" in str(found.at(4.0).paused)
@@ -185,12 +185,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def launched(state: str) -> Instance:
+def launched(state: str) -> EC2Instance:
     return replace(instance(state), launched_at=50_000.0)
 
 
-def a_member() -> Member:
-    return Member("L1", "L1", OFFERING, Resources(2, 7000), "x86_64", 0.1)
+def a_member() -> EC2Machine:
+    return EC2Machine("L1", "L1", OFFERING, Resources(2, 7000), "x86_64", 0.1)
 
 
 def test_what_is_pending_is_not_billed_by_whatever_clock_aws_has(clock: Clock) -> None:

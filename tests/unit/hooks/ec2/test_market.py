@@ -10,22 +10,22 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.client import EC2, EC2Error, Trouble, read
+from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, read
 from lading.hooks.ec2.identity import Identity
-from lading.hooks.ec2.life import Phase
-from lading.hooks.ec2.market import HOURS_PER_MONTH, LARGEST_VOLUME, Offers, kept_roots, launchable
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.life import LifePhase
+from lading.hooks.ec2.machine import EC2Machine
+from lading.hooks.ec2.market import HOURS_PER_MONTH, LARGEST_VOLUME, EC2Offers, kept_roots, launchable
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.reach import Connector
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.site import Order, Seen
 from lading.scheduling.catalogue import bundled
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import no_such_type
 from lading.scheduling.matching.routes import refusal, route
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.provisioning import Launch, recalls
 from lading.scheduling.resources import Resources
 from tests.unit.hooks.ec2.test_launch import config
@@ -35,8 +35,8 @@ def cloud(**options: Any) -> SiteView:
     return SiteView(name="cloud", possible=launchable(config(**options), {}))
 
 
-def waiting(**options: Any) -> Waiting:
-    return Waiting(**{"name": "j", "resources": Resources(1, 1024), **options})
+def waiting(**options: Any) -> WaitingJob:
+    return WaitingJob(**{"name": "j", "resources": Resources(1, 1024), **options})
 
 
 def test_each_type_with_an_image_as_jobs_have_it() -> None:
@@ -52,11 +52,11 @@ def test_each_type_with_an_image_as_jobs_have_it() -> None:
 
 def test_what_no_type_can_hold_is_refused_and_what_one_can_is_not() -> None:
     site = cloud(instance_types=("m7i.*",))
-    assert site.may_run(Job("j", Resources(192, 700_000)))
+    assert site.may_run(PlannedJob("j", Resources(192, 700_000)))
     words = refusal(waiting(resources=Resources(193, 1024)), [site])
     assert "more than any site can ever give" in words
     assert "m7i.48xlarge" in words
-    assert site.may_run(Job("j", Resources(1, 1024, disk=10_000))), "the image may have that much"
+    assert site.may_run(PlannedJob("j", Resources(1, 1024, disk=10_000))), "the image may have that much"
 
 
 def test_a_target_is_a_pattern_of_types() -> None:
@@ -108,11 +108,11 @@ def test_a_machine_has_the_features_of_its_type(tmp_path: Path) -> None:
         "instance_type,vcpus,memory_gib,arch,gpus,gpu_name,local_storage_gb,usd_per_hour\n"
         "mine.large,4,16,x86_64,1,Own A1,0,1\n"
     )
-    offers = Offers(config(prices=str(table)), EC2(config()), tmp_path)
+    offers = EC2Offers(config(prices=str(table)), EC2(config()), tmp_path)
     for kind, feature in (("g6.xlarge", "NVIDIA L4"), ("mine.large", "Own A1")):
         [batch] = boot.batches([Order("L1", Launch(kind, Resources(4, 16_000, gpus=1), 60, ()))])
-        member = Member.ordered(batch.orders[0], batch, "ours", 60.0, offers.specified(kind))
-        job = Job("j", Resources(1, 1024, gpus=1), features=frozenset({feature}))
+        member = EC2Machine.ordered(batch.orders[0], batch, "ours", 60.0, offers.specified(kind))
+        job = PlannedJob("j", Resources(1, 1024, gpus=1), features=frozenset({feature}))
         assert member.seen("cloud").location.suits(job), "or what was launched for a job would never get it"
 
 
@@ -128,7 +128,7 @@ def test_jobs_have_the_root_volume_and_instance_storage_only_where_the_table_say
 
 def test_a_job_that_asks_for_more_disk_than_the_image_has_is_refused_at_once() -> None:
     site = SiteView(name="cloud", possible=launchable(config(instance_types=("m7i.*",)), {"x86_64": 8192}))
-    assert site.may_run(Job("j", Resources(1, 1024, disk=8192)))
+    assert site.may_run(PlannedJob("j", Resources(1, 1024, disk=8192)))
     assert "more than any site can ever give" in str(refusal(waiting(resources=Resources(1, 1024, disk=8193)), [site]))
 
 
@@ -156,7 +156,7 @@ class Aws:
 
 def test_what_the_image_has_is_known_before_the_first_boot_and_to_later_processes(tmp_path: Path) -> None:
     table = config(instance_types=("m7i.large",))
-    offers = Offers(table, EC2(table, lambda *_: Aws()), tmp_path)
+    offers = EC2Offers(table, EC2(table, lambda *_: Aws()), tmp_path)
     offers.round()
     assert offers.catalogue is not None
     assert offers.catalogue.types["m7i.large"].capacity.disk == 8192, "or no job that asks for disk would ever run"
@@ -189,7 +189,7 @@ def test_what_is_known_of_an_image_follows_the_parameter_that_names_it(tmp_path:
     table = config(instance_types=("m7i.large",), ami={"x86_64": "/my/image"})
     aws = Renewed()
     ec2 = EC2(table, lambda *_: aws)
-    offers = Offers(table, ec2, tmp_path)
+    offers = EC2Offers(table, ec2, tmp_path)
 
     def known() -> tuple[Any, ...]:
         offers.round()
@@ -215,16 +215,16 @@ def test_what_is_known_of_an_image_follows_the_parameter_that_names_it(tmp_path:
 def test_a_machine_says_from_which_image_it_has_booted() -> None:
     described = {"InstanceId": "i-00000001", "InstanceType": "m7i.large", "State": {"Name": "running"}}
     [found] = read([{"Instances": [{**described, "ImageId": "ami-1"}]}])
-    member = Member.found("L1", found, 512, None)
+    member = EC2Machine.found("L1", found, 512, None)
     member.describe(found)
-    member.phase = Phase.UP
+    member.phase = LifePhase.UP
     member.connection = SimpleNamespace(seen=lambda _: Seen(Location("L1", Resources(2, 7000))))  # type: ignore[assignment]
     assert member.seen("cloud").image == "ami-1"
 
 
 def test_a_subnet_that_there_is_not_stops_neither_prices_nor_launches_and_is_in_the_note(tmp_path: Path) -> None:
     table = config(instance_types=("m7i.large",), subnets=("subnet-0000000f", "subnet-0a1b2c3d"))
-    offers = Offers(table, EC2(table, lambda *_: Aws()), tmp_path)
+    offers = EC2Offers(table, EC2(table, lambda *_: Aws()), tmp_path)
     offers.round()
     assert offers.catalogue is not None
     assert {each.zone for each in offers.catalogue.types["m7i.large"].offerings} == {"us-east-1a"}
@@ -233,10 +233,10 @@ def test_a_subnet_that_there_is_not_stops_neither_prices_nor_launches_and_is_in_
 
 def test_a_full_subnet_closes_its_zone_for_planning_only_when_no_other_is_there(tmp_path: Path) -> None:
     table = config(instance_types=("m7i.large",))
-    offers, shortages = Offers(table, EC2(table, lambda *_: Aws()), tmp_path), Shortages()
+    offers, shortages = EC2Offers(table, EC2(table, lambda *_: Aws()), tmp_path), Shortages()
     offers.round()
     shortages.zones = {"us-east-1a": ("subnet-1", "subnet-2")}
-    error = EC2Error(Trouble.PERMANENT, "InsufficientFreeAddressesInSubnet", "full")
+    error = EC2Error(AWSTrouble.PERMANENT, "InsufficientFreeAddressesInSubnet", "full")
     for subnet, is_open in (("subnet-1", True), ("subnet-2", False)):
         shortages.refused(("m7i.large", "us-east-1a", "on-demand"), error, subnet)
         market = offers.market(shortages)
@@ -278,6 +278,6 @@ def test_a_burstable_machine_has_its_baseline_whatever_it_shows_and_is_launched_
     assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
     [other] = boot.batches([Order("L2", Launch("m7i.large", large.capacity, 60, ()))])
     assert "CreditSpecification" not in boot.request(table, us, "cloud", other, "ami-1", "subnet-1", "")
-    member = Member.ordered(batch.orders[0], batch, us.deployment, 60.0, None)
+    member = EC2Machine.ordered(batch.orders[0], batch, us.deployment, 60.0, None)
     connection = Connector("cloud", table, (us,), "http://127.0.0.1:1", tmp_path, tmp_path).connect(member, "127.0.0.1")
     assert connection.machine.host.cpus == 0.6, "what its node agent is given"

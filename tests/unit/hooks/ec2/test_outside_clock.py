@@ -13,7 +13,7 @@ import pytest
 
 from lading.hooks.ec2 import bills, boot
 from lading.hooks.ec2.client import EC2
-from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.life import End
 from tests.services.outside_clocks import off
 from tests.unit.hooks.ec2.test_launch import US, config
@@ -60,9 +60,9 @@ def aws(ahead: float, monkeypatch: pytest.MonkeyPatch) -> Aws:
     return Aws(ahead)
 
 
-def make(aws: Aws, folder: Path) -> Fleet:
+def make(aws: Aws, folder: Path) -> EC2Fleet:
     table = config()
-    return Fleet("cloud", "cloud", table, EC2(table, lambda *_: aws), [US], "http://api", folder, folder)
+    return EC2Fleet("cloud", "cloud", table, EC2(table, lambda *_: aws), [US], "http://api", folder, folder)
 
 
 @off

@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble
+from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, EC2Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.permissions import checks, found_policy, policy
@@ -145,7 +145,7 @@ def request(who: Identity = US[0], **changes: Any) -> dict[str, Any]:
     """What is asked for a machine of the site."""
     launch = Launch("m7i.large", Resources(), 60, (), f"{REGION}a", changes.pop("capacity_type", "spot"))
     subnet, image = changes.pop("subnet", "subnet-0a1b2c3d"), changes.pop("image", "ami-0a1b2c3d")
-    batch = boot.Batch((Order("L1", launch),))
+    batch = boot.LaunchBatch((Order("L1", launch),))
     return boot.request(config(**{**TABLE, **changes}), who, "cloud", batch, image, subnet, "/dev/xvda")
 
 
@@ -206,10 +206,10 @@ def test_keys_of_volumes_are_used_through_ec2_alone_and_only_where_volumes_are_e
 def test_what_aws_does_not_say_of_a_site_is_taken_as_it_is_named() -> None:
     class Silent(EC2):
         def role(self, profile: str) -> str:
-            raise EC2Error(Trouble.PERMANENT, "AccessDenied", "no")
+            raise EC2Error(AWSTrouble.PERMANENT, "AccessDenied", "no")
 
         def encrypts(self) -> bool:
-            raise EC2Error(Trouble.PERMANENT, "UnauthorizedOperation", "no")
+            raise EC2Error(AWSTrouble.PERMANENT, "UnauthorizedOperation", "no")
 
     table = config(**{**TABLE, "region": "cn-north-1", "ami": {"x86_64": "/my/image"}})
     found = found_policy(table, Silent(table, lambda *_: Client(least())), US)
@@ -223,10 +223,10 @@ def test_what_aws_does_not_say_of_a_site_is_taken_as_it_is_named() -> None:
 def test_ending_is_tried_on_a_machine_that_is_ours() -> None:
     [batch] = boot.batches([Order("L1", Launch("m7i.large", Resources(), 60, ()))])
     tags = {each["Key"]: each["Value"] for each in boot.tags(config(), US[0], "cloud", batch)}
-    ours = Instance("i-1", "m7i.large", "z", "running", "on-demand", 0, None, None, tags, "", client_token="L1")
+    ours = EC2Instance("i-1", "m7i.large", "z", "running", "on-demand", 0, None, None, tags, "", client_token="L1")
 
     class One(EC2):
-        def describe(self, filters: Mapping[str, Sequence[str]]) -> list[Instance]:
+        def describe(self, filters: Mapping[str, Sequence[str]]) -> list[EC2Instance]:
             return [ours]
 
     table = config(**TABLE)

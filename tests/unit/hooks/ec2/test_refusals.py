@@ -17,11 +17,11 @@ from botocore.exceptions import ClientError
 
 from lading.executors.controller import launched
 from lading.hooks.ec2 import boot, client
-from lading.hooks.ec2.client import EC2, EC2Error, Instance, Trouble, read
-from lading.hooks.ec2.fleet import Fleet
+from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, EC2Instance, read
+from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.launcher import Launcher
-from lading.hooks.ec2.life import End, Phase
-from lading.hooks.ec2.member import Member
+from lading.hooks.ec2.life import End, LifePhase
+from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import MOST_UNKNOWN, Shortages
 from lading.hooks.ec2.permissions import subnet_check
 from lading.scheduling.location import Location
@@ -208,7 +208,7 @@ def test_a_zone_is_held_when_all_of_its_subnets_are() -> None:
     shortages = in_subnets()
     for subnet, left in (("subnet-a1", ["subnet-a2"]), ("subnet-a2", [])):
         assert held(shortages) in ("nothing", "subnet")
-        error = EC2Error(Trouble.PERMANENT, "InsufficientFreeAddressesInSubnet", f"{subnet} is full")
+        error = EC2Error(AWSTrouble.PERMANENT, "InsufficientFreeAddressesInSubnet", f"{subnet} is full")
         shortages.refused(TRIED, error, subnet)
         assert shortages.open_subnets("us-east-1a") == left
     assert held(shortages) == "zone"
@@ -273,7 +273,7 @@ def test_a_machine_that_ends_before_it_was_up_holds_what_its_reason_concerns(rea
 
 def test_an_instance_profile_that_was_just_made_is_asked_for_again_and_then_named() -> None:
     shortages, words = Shortages(), "Value (jobs) for parameter iamInstanceProfile.name is invalid. Invalid IAM "
-    error = EC2Error(Trouble.PERMANENT, "InvalidParameterValue", f"{words}Instance Profile name")
+    error = EC2Error(AWSTrouble.PERMANENT, "InvalidParameterValue", f"{words}Instance Profile name")
     for _ in range(MOST_UNKNOWN):
         shortages.refused(TRIED, error)
         assert shortages.held is None
@@ -313,10 +313,10 @@ def test_what_is_protected_keeps_no_other_machine_running(names_it: bool) -> Non
     assert fake.asked < 20
 
 
-def machine(number: int) -> Member:
+def machine(number: int) -> EC2Machine:
     id = f"i-{number:08x}"
-    found = Instance(id, "m7i.large", "us-east-1a", "running", "on-demand", 0, None, None, {}, "")
-    member = Member.found(id, found, 0, None)
+    found = EC2Instance(id, "m7i.large", "us-east-1a", "running", "on-demand", 0, None, None, {}, "")
+    member = EC2Machine.found(id, found, 0, None)
     member.describe(found)
     return member
 
@@ -326,7 +326,7 @@ def test_a_protected_machine_is_asked_about_ever_more_rarely_and_named(
 ) -> None:
     fake, now = Fake(["i-00000001"]), [1000.0]
     ec2 = EC2(config(), lambda *_: fake)
-    fleet = Fleet("cloud", "cloud", config(), ec2, [US], "http://api", tmp_path, tmp_path)
+    fleet = EC2Fleet("cloud", "cloud", config(), ec2, [US], "http://api", tmp_path, tmp_path)
     for number in range(3):
         member = machine(number)
         member.doom = End(None, "nothing needs it")
@@ -350,14 +350,14 @@ SKEWS = [sign * skew for skew in (5, 300, 3600) for sign in (1, -1)]
 
 
 @pytest.mark.parametrize("skew", SKEWS)
-@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.BOOTING, Phase.UP])
-def test_the_clock_of_aws_decides_nothing_and_is_on_the_bill(skew: float, phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [LifePhase.PENDING, LifePhase.BOOTING, LifePhase.UP])
+def test_the_clock_of_aws_decides_nothing_and_is_on_the_bill(skew: float, phase: LifePhase) -> None:
     [order] = orders(1)
     [batch] = boot.batches([order])
     known = launched.row("cloud", order, 0.0)
 
     def seen(by: float) -> tuple[Location, float | None]:
-        member = Member.ordered(order, batch, "ours", 60.0, None)
+        member = EC2Machine.ordered(order, batch, "ours", 60.0, None)
         member.describe(replace(machine(0).instance, launched_at=time.time() + by))  # type: ignore[type-var]
         member.heard_at, member.phase = 1000.0, phase
         there = member.seen("cloud")
@@ -365,7 +365,7 @@ def test_the_clock_of_aws_decides_nothing_and_is_on_the_bill(skew: float, phase:
 
     (agreeing, _), (location, billed) = seen(0.0), seen(skew)
     assert location == agreeing
-    assert location.ready_at == (None if phase is Phase.UP else 1060.0)
+    assert location.ready_at == (None if phase is LifePhase.UP else 1060.0)
     assert billed is not None
     assert abs(billed - time.time() - skew) < 60
 
@@ -391,7 +391,7 @@ def test_credentials_and_images_are_read_again_when_aws_does_not_take_them(code:
     assert ec2.image("x86_64") == ec2.image("x86_64") == "ami-1"
     with pytest.raises(EC2Error) as caught:
         ec2.run({})
-    assert caught.value.trouble is Trouble.PERMANENT
+    assert caught.value.trouble is AWSTrouble.PERMANENT
     assert ec2.run({}) == []
     assert ec2.image("x86_64") == "ami-2"
     ec2._read_at -= client.SECONDS_UNTIL_READ_AGAIN
@@ -529,15 +529,17 @@ class Region(EC2):
     def image(self, arch: str) -> str:
         return self.ami
 
-    def run(self, parameters: Any) -> list[Instance]:
+    def run(self, parameters: Any) -> list[EC2Instance]:
         self.asked.append(json.loads(json.dumps(parameters)))
         if self.refusals:
             raise self.refusals.pop(0)
         subnet = boot.subnet_of(parameters)
         if subnet in self.full:
-            raise EC2Error(Trouble.PERMANENT, "InsufficientFreeAddressesInSubnet", NO_ADDRESSES)
+            raise EC2Error(AWSTrouble.PERMANENT, "InsufficientFreeAddressesInSubnet", NO_ADDRESSES)
         zone = next(zone for zone, subnets in self.zones().items() if subnet in subnets)
-        found = Instance("i-00000001", parameters["InstanceType"], zone, "pending", "on-demand", 0, None, None, {}, "")
+        found = EC2Instance(
+            "i-00000001", parameters["InstanceType"], zone, "pending", "on-demand", 0, None, None, {}, ""
+        )
         return [found]
 
     @property
@@ -555,15 +557,15 @@ class Launching:
         self.launcher.looked_at = 0.0
         self.number = 0
 
-    def _leave(self, member: Member, end: End) -> None:
+    def _leave(self, member: EC2Machine, end: End) -> None:
         self.ended[member.name] = end.words
         del self.launcher.members[member.name]
 
-    def order(self, kind: str, zone: str | None = "us-east-1a") -> Member:
+    def order(self, kind: str, zone: str | None = "us-east-1a") -> EC2Machine:
         [order] = orders(1, kind, zone=zone)
         self.number += 1
         [batch] = boot.batches([replace(order, name=f"L{self.number}")])
-        member = Member.ordered(batch.orders[0], batch, "ours", 60.0, None)
+        member = EC2Machine.ordered(batch.orders[0], batch, "ours", 60.0, None)
         self.launcher.members[member.name] = member
         self.launcher.order([batch])
         return member
@@ -576,7 +578,7 @@ def test_when_a_subnet_is_full_the_next_one_of_its_zone_is_taken_and_then_anothe
     site.launcher.round()
     assert ec2.asked_in == ["b", "a"]
     assert "not enough free addresses" in site.ended[first.name]
-    assert second.phase is Phase.PENDING
+    assert second.phase is LifePhase.PENDING
     assert "subnet-0000000b: " in str(site.launcher.shortages.closed)
     assert site.launcher.shortages.missing(("m7i.large", "us-east-1a", "on-demand")) is None, "it is ordered anew"
     ec2.full.add("subnet-0000000a")
@@ -584,7 +586,7 @@ def test_when_a_subnet_is_full_the_next_one_of_its_zone_is_taken_and_then_anothe
     site.launcher.round()
     assert ec2.asked_in == ["b", "a", "a", "c"], "not type by type"
     assert {third.name, fourth.name} < site.ended.keys()
-    assert fifth.phase is Phase.PENDING
+    assert fifth.phase is LifePhase.PENDING
 
 
 def test_where_no_zone_is_named_any_subnet_may_be_taken() -> None:
@@ -594,7 +596,7 @@ def test_where_no_zone_is_named_any_subnet_may_be_taken() -> None:
         last = site.order(kind, None)
         site.launcher.round()
     assert ec2.asked_in == ["b", "a", "c"]
-    assert last.phase is Phase.PENDING
+    assert last.phase is LifePhase.PENDING
 
 
 class Clock:
@@ -614,7 +616,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-SILENCE = EC2Error(Trouble.SILENCE, "", "AWS does not answer")
+SILENCE = EC2Error(AWSTrouble.SILENCE, "", "AWS does not answer")
 
 
 def test_what_was_not_answered_is_repeated_by_the_same_bytes_also_when_credentials_expire_meanwhile(
@@ -626,18 +628,18 @@ def test_what_was_not_answered_is_repeated_by_the_same_bytes_also_when_credentia
     member = site.order("m7i.large")
     with pytest.raises(EC2Error, match="does not answer"):
         site.launcher.round()
-    assert member.phase is Phase.UNKNOWN
+    assert member.phase is LifePhase.UNKNOWN
     ec2.ami = "ami-2"
     clock.look(site.launcher, 4.0)
     assert len(ec2.asked) == 2
     assert site.ended == {}, "what the credentials refuse says nothing of the request before"
-    assert member.phase is Phase.UNKNOWN
+    assert member.phase is LifePhase.UNKNOWN
     assert "RequestExpired" in str(site.launcher.shortages.held)
     clock.look(site.launcher, 20.0)
     assert len(ec2.asked) == 2, "nothing is asked for while launches are held"
     clock.look(site.launcher, 50.0)
     assert [each == ec2.asked[0] for each in ec2.asked] == [True] * 3, "or EC2 would not take the token"
-    assert member.phase is Phase.PENDING
+    assert member.phase is LifePhase.PENDING
     assert site.launcher.unanswered == {}
 
 
@@ -669,10 +671,10 @@ def test_what_was_not_asked_for_yet_is_not_taken_for_launched(clock: Clock) -> N
     with pytest.raises(EC2Error):
         site.launcher.round()
     assert ec2.asked == []
-    assert arm.phase is Phase.ORDERED, "it can be withdrawn"
+    assert arm.phase is LifePhase.ORDERED, "it can be withdrawn"
     with pytest.raises(EC2Error):
         clock.look(site.launcher, 1.0)
-    assert other.phase is Phase.PENDING
+    assert other.phase is LifePhase.PENDING
     ec2.ami = "ami-2"
     clock.look(site.launcher, 1.0)
-    assert arm.phase is Phase.PENDING
+    assert arm.phase is LifePhase.PENDING

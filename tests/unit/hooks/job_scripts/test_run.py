@@ -17,7 +17,7 @@ from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 
 NEW = RunRecord("token", "/scratch/token", "lading-token")
 LIVE = replace(NEW, job_id="7", state="submitted", submitted_at=0.0)
@@ -25,7 +25,7 @@ NOW = 1000.0
 
 
 def submitted(status: int | None, stdout: str = "", stderr: str = "", record: RunRecord = NEW) -> RunRecord:
-    return after_submission(record, Answer(status, stdout, stderr), SLURM(), NOW)
+    return after_submission(record, CommandResult(status, stdout, stderr), SLURM(), NOW)
 
 
 def asked(record: RunRecord = LIVE, at: float = NOW, **facts: Any) -> RunRecord:
@@ -70,10 +70,10 @@ def test_an_array_that_is_too_large_for_ever_is_not_waited_for() -> None:
         "Job array index too large. Job not submitted.",
     ):
         system = PBSPro() if words.startswith("qsub") else LSF()
-        refused = after_submission(record, Answer(1, "answered\n", words), system, NOW)
+        refused = after_submission(record, CommandResult(1, "answered\n", words), system, NOW)
         assert (refused.state, refused.cause, words in str(refused.reason)) == ("failed", "submit_rejected", True)
     full = after_submission(
-        record, Answer(1, "answered\n", "qsub: would exceed complex's per-user limit"), PBSPro(), NOW
+        record, CommandResult(1, "answered\n", "qsub: would exceed complex's per-user limit"), PBSPro(), NOW
     )
     assert (full.state, full.cause) == ("queued", None)
 

@@ -14,12 +14,12 @@ from lading.executors.settings import Settings
 from lading.hooks.machines.connection import NO_ANSWER
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
-from lading.hooks.machines.introduction import Facts
+from lading.hooks.machines.introduction import MachineFacts
 from lading.hooks.site import LocationState
 from lading.plugin.sites import SitesError, load_sites
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
-FACTS = Facts("big", "b", "x86_64", "linux", Resources(8, 16000, 100))
+FACTS = MachineFacts("big", "b", "x86_64", "linux", Resources(8, 16000, 100))
 
 
 def table(**changes: Any) -> dict[str, Any]:

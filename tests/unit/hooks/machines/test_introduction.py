@@ -11,7 +11,7 @@ import pytest
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.ssh.answer import TransportError
-from lading.hooks.ssh.session import Ended
+from lading.hooks.ssh.session import SessionEnded
 from lading.scheduling.resources import Resources
 
 TOLD: dict[str, Any] = {
@@ -51,7 +51,7 @@ def test_what_is_asked() -> None:
 
 def test_what_is_answered() -> None:
     found = introduction.read(answer(), 999.9, 1000.1)
-    assert found.facts == introduction.Facts("lab1", "b", "x86_64", "linux", Resources(4, 8000, 10))
+    assert found.facts == introduction.MachineFacts("lab1", "b", "x86_64", "linux", Resources(4, 8000, 10))
     assert (found.clock_ahead, found.lives, found.drains, found.note) == (0.0, True, False, None)
 
 
@@ -82,8 +82,8 @@ def test_no_answer(said: str, words: str) -> None:
 def test_a_machine_without_lading_is_refused_with_its_last_words() -> None:
     class Without:
         def begin(self, *_: object) -> str:
-            raise Ended("it ended; its last words were: sh: /p: not found")
+            raise SessionEnded("it ended; its last words were: sh: /p: not found")
 
     spool: Any = Without()
-    with pytest.raises(introduction.Refused, match=r"does not answer there: .* sh: /p: not found"):
+    with pytest.raises(introduction.MachineRefused, match=r"does not answer there: .* sh: /p: not found"):
         introduction.introduce(spool, table(), table().hosts[0], "u", None)

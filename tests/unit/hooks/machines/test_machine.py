@@ -16,7 +16,7 @@ import pytest
 
 from lading.hooks.files.owner import Owner
 from lading.hooks.machines import introduction, tracker
-from lading.hooks.machines.facts import Facts, Residents
+from lading.hooks.machines.facts import MachineFacts, Residents
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.introduction import Introduction
 from lading.hooks.machines.machine import Machine
@@ -28,7 +28,7 @@ from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.resources import Resources
 from tests.reasons import told_in
 
-FACTS = Facts("big", "first", "x86_64", "linux", Resources(8, 16000, 100))
+FACTS = MachineFacts("big", "first", "x86_64", "linux", Resources(8, 16000, 100))
 
 
 class Here:

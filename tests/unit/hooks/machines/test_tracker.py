@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from lading.hooks.machines import tracker as module
-from lading.hooks.machines.tracker import Parcel, Tracker
+from lading.hooks.machines.tracker import MachineJobTracker, Parcel
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources
 
@@ -19,12 +19,12 @@ def envelope(token: str | None = None) -> Envelope:
     return Envelope(token or str(uuid.uuid4()), workload, Resources(1, 100), None, None, 0, now, now + 600)
 
 
-def parcels(tracker: Tracker) -> list[Parcel]:
+def parcels(tracker: MachineJobTracker) -> list[Parcel]:
     return [Parcel(job, each, each, job.is_renewed) for job, each in tracker.on_the_way()]
 
 
 def test_a_job_is_known_from_when_it_is_given_until_its_end_is_stored() -> None:
-    tracker, job = Tracker(), envelope()
+    tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
     assert tracker.known() == {job.token}
     tracker.arrived(parcels(tracker), frozenset([job.token]))
@@ -43,7 +43,7 @@ def test_a_job_is_known_from_when_it_is_given_until_its_end_is_stored() -> None:
 
 
 def test_an_envelope_that_is_given_anew_meanwhile_is_not_taken_for_the_one_that_has_arrived() -> None:
-    tracker, old = Tracker(), envelope()
+    tracker, old = MachineJobTracker(), envelope()
     tracker.give([old])
     on_the_way = parcels(tracker)
     new = envelope(old.token)
@@ -53,7 +53,7 @@ def test_an_envelope_that_is_given_anew_meanwhile_is_not_taken_for_the_one_that_
 
 
 def test_one_that_is_there_is_replaced_and_one_that_is_not_is_brought_again() -> None:
-    tracker, job = Tracker(), envelope()
+    tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
     assert [each.is_renewed for each in parcels(tracker)] == [False]
     tracker.arrived(parcels(tracker), frozenset([job.token]))
@@ -65,14 +65,14 @@ def test_one_that_is_there_is_replaced_and_one_that_is_not_is_brought_again() ->
 
 
 def test_a_job_that_has_begun_is_not_brought_again() -> None:
-    tracker, job = Tracker(), envelope()
+    tracker, job = MachineJobTracker(), envelope()
     tracker.read({"event": "started", "token": job.token})
     tracker.give([job])
     assert tracker.on_the_way() == []
 
 
 def test_a_cancellation_is_asked_for_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker, job = Tracker(), envelope()
+    tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
     assert tracker.ask_to_cancel({job.token: "why"})
     assert tracker.on_the_way() == [], "it is not brought there any more"
@@ -86,7 +86,7 @@ def test_a_cancellation_is_asked_for_once_in_a_while(monkeypatch: pytest.MonkeyP
 
 
 def test_logs_of_an_earlier_controllers_jobs() -> None:
-    tracker, running, ended, told = Tracker(), *(str(uuid.uuid4()) for _ in range(3))
+    tracker, running, ended, told = MachineJobTracker(), *(str(uuid.uuid4()) for _ in range(3))
     tracker.arrived([], frozenset([running]))
     tracker.read({"event": "finished", "token": told})
     tracker.load({**dict.fromkeys((running, ended, told), "dag_id=a/x.log"), "no token": "x.log"})
@@ -96,7 +96,7 @@ def test_logs_of_an_earlier_controllers_jobs() -> None:
 
 
 def test_what_nobody_knows_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker, job = Tracker(), envelope()
+    tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
     tracker.arrived(parcels(tracker), frozenset([job.token]))
     tracker.arrived([], frozenset())
@@ -107,7 +107,7 @@ def test_what_nobody_knows_is_forgotten_after_a_while(monkeypatch: pytest.Monkey
 
 
 def test_a_job_that_is_taken_back_may_be_given_again_at_once() -> None:
-    tracker, job = Tracker(), envelope()
+    tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
     tracker.arrived(parcels(tracker), frozenset([job.token]))
     tracker.give_back(job.token)
@@ -123,7 +123,7 @@ def test_a_job_that_is_taken_back_may_be_given_again_at_once() -> None:
 
 def test_a_job_that_came_back_and_of_which_that_is_not_stored_is_not_brought_again() -> None:
     """Who renews its JWT has not heard yet that it goes elsewhere: it would run here and there."""
-    tracker, job = Tracker(), envelope()
+    tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
     tracker.arrived(parcels(tracker), frozenset([job.token]))
     tracker.give_back(job.token)
@@ -135,7 +135,7 @@ def test_a_job_that_came_back_and_of_which_that_is_not_stored_is_not_brought_aga
 
 
 def test_what_is_on_its_way_is_not_taken_back_when_it_arrives() -> None:
-    tracker, there, comes = Tracker(), envelope(), envelope()
+    tracker, there, comes = MachineJobTracker(), envelope(), envelope()
     tracker.arrived([], frozenset([there.token]))
     tracker.give([comes])
     tracker.ask_back([there.token, comes.token])
@@ -143,7 +143,7 @@ def test_what_is_on_its_way_is_not_taken_back_when_it_arrives() -> None:
 
 
 def test_jobs_that_wait_in_vain_are_taken_back_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker = Tracker()
+    tracker = MachineJobTracker()
     tracker.stuck(frozenset("ab"))
     assert tracker.to_recall() == []
     monkeypatch.setattr(module, "SECONDS_UNTIL_RETURNED", -1.0)
@@ -155,7 +155,7 @@ def test_jobs_that_wait_in_vain_are_taken_back_after_a_while(monkeypatch: pytest
 def test_there_is_leisure_while_its_store_lasts_at_the_pace_of_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    tracker = Tracker()
+    tracker = MachineJobTracker()
     assert tracker.leisure() == 0.0
     tokens = [str(uuid.uuid4()) for _ in range(6)]
 
@@ -172,4 +172,4 @@ def test_there_is_leisure_while_its_store_lasts_at_the_pace_of_its_jobs(monkeypa
     assert leisure(1, 5, 1.0) == pytest.approx(0.1)
     assert leisure(1, 5, 0.5) == pytest.approx(0.05)
     assert leisure(2, 5, 1.0) == pytest.approx(0.2)
-    assert leisure(6, 5, 1.0) == module.LONGEST_LEISURE, "news is not kept for longer, whatever waits"
+    assert leisure(6, 5, 1.0) == module.MAX_COALESCE_SECONDS, "news is not kept for longer, whatever waits"

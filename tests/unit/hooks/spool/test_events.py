@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.hooks.api_tunnel.tunnel import RelayWords
-from lading.hooks.cluster.allocations.layout import Terms
+from lading.hooks.cluster.allocations.layout import AllocationTerms
 from lading.hooks.cluster.jobs.remote_steps import loaded
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool import events
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.resources import Resources
 
 STARTED = {"event": "started", "token": "good", "at": 5.0, "pid": 1}
@@ -99,7 +99,7 @@ def test_a_wrong_event_is_set_aside_and_the_others_of_its_file_count(
 ) -> None:
     path = spool.events / "000000000007.jsonl"
     path.write_bytes(text(STARTED, value, FINISHED))
-    rejected = Rejected(spool.rejected)
+    rejected = RejectedFiles(spool.rejected)
     assert list(spool.journal(rejected)) == [(path, [STARTED, FINISHED])]
     assert "000000000007.jsonl" in caplog.text
     assert "000000000007.jsonl" in (rejected.note or "")
@@ -166,7 +166,7 @@ def test_only_regular_files_are_read_and_the_others_are_out_of_the_way(
     with (spool.events / "6.jsonl").open("wb") as giant:
         giant.truncate(8 * 2**40)
     (spool.events / "7.jsonl").write_bytes(text(STARTED))
-    rejected = Rejected(spool.rejected)
+    rejected = RejectedFiles(spool.rejected)
     begun = time.monotonic()
     assert [found for _, found in spool.journal(rejected)] == [[STARTED]]
     assert time.monotonic() - begun < 100, "what has no end, or would be waited for, is not read"
@@ -185,7 +185,7 @@ def test_what_cannot_be_set_aside_stays_and_keeps_nobody_up(spool: Spool) -> Non
 
 
 def test_of_what_was_set_aside_the_latest_is_kept_whatever_it_is(spool: Spool) -> None:
-    rejected = Rejected(spool.rejected)
+    rejected = RejectedFiles(spool.rejected)
     for number in range(105):
         path = spool.events / f"{number:03}.jsonl"
         path.mkdir() if number % 2 else path.symlink_to("nowhere")
@@ -213,14 +213,14 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path, size: int) -> None:
         assert read_regular(tmp_path / "file", 100) == b"x" * size
 
 
-TERMS = Terms(
+TERMS = AllocationTerms(
     Resources(4.0, 8000, 0, 1.0), 3600.0, 600.0, 60.0, 10.0, '["long", [["account", "x"], ["exclusive", true]]]'
 )
 
 
 def test_the_terms_of_an_allocation_are_read_as_they_were_written() -> None:
-    assert Terms.from_json(TERMS.to_json()) == TERMS
-    assert Terms.from_json(replace(TERMS, kind="").to_json()).kind == ""
+    assert AllocationTerms.from_json(TERMS.to_json()) == TERMS
+    assert AllocationTerms.from_json(replace(TERMS, kind="").to_json()).kind == ""
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_terms_of_an_allocation_are_read_as_they_were_written() -> None:
 )
 def test_terms_that_make_no_sense_are_none(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        Terms.from_json(json.dumps({**json.loads(TERMS.to_json()), **wrong}))
+        AllocationTerms.from_json(json.dumps({**json.loads(TERMS.to_json()), **wrong}))
 
 
 @given(st.binary(max_size=50) | VALUES.map(lambda value: json.dumps(value).encode()))
@@ -254,7 +254,7 @@ def test_whatever_lies_in_a_file_of_a_job_it_is_read_or_left_alone(content: byte
 def test_a_list_of_tasks_that_is_damaged_is_left_alone(text: str, caplog: pytest.LogCaptureFixture) -> None:
     lines = ["me", "submission\tsubmissions/L1/", f"task\t{text}", "submission\tsubmissions/L2/"]
     lines += ["task\tgood\tdag/good.log", "answer\t.", "answer\t17", f"begun\t{text}", "."]
-    user, found, begun = loaded(Answer(0, "\n".join(lines)))
+    user, found, begun = loaded(CommandResult(0, "\n".join(lines)))
     assert (user, [each.name for each in found], begun) == ("me", ["L2"], frozenset([text]))
     assert found[0].answer == ".\n17"
     assert "L1" in caplog.text

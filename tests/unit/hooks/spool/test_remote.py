@@ -9,9 +9,9 @@ import pytest
 
 from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Spool
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.local_transport import ShellTransport
-from lading.hooks.ssh.steps import Put, Run
+from lading.hooks.ssh.steps import Put, RunCommand
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(*steps: Run | Put) -> list[Answer]:
+def ask(*steps: RunCommand | Put) -> list[CommandResult]:
     return list(ShellTransport().exchange(list(steps)))
 
 

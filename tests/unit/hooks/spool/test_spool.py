@@ -11,7 +11,7 @@ import pytest
 
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.spool.lock import lock
-from lading.hooks.spool.rejected import MOST_REJECTED, Rejected
+from lading.hooks.spool.rejected import MOST_REJECTED, RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 
@@ -100,7 +100,7 @@ def test_what_is_set_aside_holds_no_secret(spool: Spool) -> None:
     for number, text in enumerate([f'{{"workload": {{"token": "{jwt}"}}, "bad"', f'{{"token": "{jwt[:30]}']):
         path = spool.envelope(f"t-{number}")
         write_atomically(path, text)
-        Rejected(spool.rejected).move(path, "it is damaged")
+        RejectedFiles(spool.rejected).move(path, "it is damaged")
         kept = spool.rejected / path.name
         assert kept.read_text() == text.replace(jwt, "(a JWT)").replace(jwt[:30], "(a JWT)")
         assert (mode(kept), mode(spool.rejected)) == (0o600, 0o700)
@@ -113,7 +113,7 @@ def test_only_the_latest_of_what_was_set_aside_is_kept(spool: Spool) -> None:
         (spool.rejected / f"old-{number}.json").touch()
         os.utime(spool.rejected / f"old-{number}.json", (number, number))
     spool.envelope("new").touch()
-    Rejected(spool.rejected).move(spool.envelope("new"), "it is damaged")
+    RejectedFiles(spool.rejected).move(spool.envelope("new"), "it is damaged")
     names = {path.name for path in spool.rejected.iterdir()}
     assert len(names) == MOST_REJECTED
     assert {"new.json", "old-1.json"} <= names

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from lading.hooks.ssh.paramiko_transport import SSHTransport
-from lading.hooks.ssh.steps import Run
+from lading.hooks.ssh.steps import RunCommand
 
 
 def test_the_connection_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_NO_SUCH", raising=False)
     transport = SSHTransport("no_such")
-    (answer,) = transport.exchange([Run("true")])
+    (answer,) = transport.exchange([RunCommand("true")])
     assert answer.status is None
     assert answer.words.count("no_such'") == 1, answer.words
     assert transport.fault(answer) == answer.words
     monkeypatch.setenv("AIRFLOW_CONN_NO_SUCH", '{"conn_type": "ssh", "host": "127.0.0.1", "port": 1}')
     transport.backoff.succeeded()
-    (answer,) = transport.exchange([Run("true")])
+    (answer,) = transport.exchange([RunCommand("true")])
     assert answer.words.count("no_such'") == 1, answer.words
 
 
@@ -25,7 +25,7 @@ def test_the_connection_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_variable_that_cannot_be_read_is_not_called_undefined(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MAL", value)
     transport = SSHTransport("mal")
-    (answer,) = transport.exchange([Run("true")])
+    (answer,) = transport.exchange([RunCommand("true")])
     assert "AIRFLOW_CONN_MAL is set, but cannot be read as a connection" in answer.words
     assert "isn't defined" not in answer.words
     assert "sesame" not in answer.words
@@ -34,7 +34,7 @@ def test_a_variable_that_cannot_be_read_is_not_called_undefined(monkeypatch: pyt
 
 def test_a_variable_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_MAL", raising=False)
-    (answer,) = SSHTransport("mal").exchange([Run("true")])
+    (answer,) = SSHTransport("mal").exchange([RunCommand("true")])
     assert "isn't defined" in answer.words
     assert "set AIRFLOW_CONN_MAL, for example to" in answer.words
     assert "`airflow connections add mal --conn-type ssh" in answer.words

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lading.hooks.machines import introduction
-from lading.hooks.ssh.answer import Answer, TransportError
+from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.exchange import Exchange
-from lading.hooks.ssh.steps import Get, GetAll, Put, Run
+from lading.hooks.ssh.steps import Get, GetAll, Put, RunCommand
 
 
 def packed(name: str) -> str:
@@ -32,7 +32,7 @@ CONTENTS = st.one_of(st.sampled_from(["", TAR, TAR[:-9], packed("../a"), packed(
 
 @given(LETTERS, CONTENTS, st.text(max_size=20), st.sampled_from([0, 1, None, 255]))
 def test_files(letters: str, content: str, said: str, status: int | None) -> None:
-    answer = Answer(status, f"{letters}:{content}", f"lading-left {said}\n{said}")
+    answer = CommandResult(status, f"{letters}:{content}", f"lading-left {said}\n{said}")
     for step in (Get("/f", ["a"]), Get("/f", ["a", "b"]), GetAll("/f"), GetAll("/f", largest=5)):
         with contextlib.suppress(TransportError):
             step.files(answer)
@@ -43,12 +43,12 @@ def test_files(letters: str, content: str, said: str, status: int | None) -> Non
 def test_one_letter_for_each_file() -> None:
     for letters in ("", "p", "ppp", "px", "\ud800a"):
         with pytest.raises(TransportError):
-            Get("/f", ["a", "b"]).files(Answer(0, f"{letters}:{TAR}", ""))
+            Get("/f", ["a", "b"]).files(CommandResult(0, f"{letters}:{TAR}", ""))
 
 
 @given(st.text(), st.text(max_size=5))
 def test_what_cannot_be_sent_is_a_value_error(text: str, name: str) -> None:
-    for step in (Run(text), Run([text]), Put("/f", {name: b""}), Get(text, [name])):
+    for step in (RunCommand(text), RunCommand([text]), Put("/f", {name: b""}), Get(text, [name])):
         with contextlib.suppress(ValueError):
             Exchange([step])
 
@@ -58,7 +58,7 @@ PIECES = ("MARK:0", "MARK:1", "MARK:begin", "MARK:end", "\n", "\r\n", ":", "0", 
 
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20), st.booleans())
 def test_exchanges(parts: list[str], errors: bool) -> None:
-    exchange = Exchange([Run("true"), Run("false")])
+    exchange = Exchange([RunCommand("true"), RunCommand("false")])
     said = "".join(parts).replace("MARK", exchange.marker).encode(errors="surrogatepass")
     exchange.hear(stdout=said, stderr=said if errors else b"")
     answers = exchange.answers("cut")
@@ -69,10 +69,10 @@ def test_exchanges(parts: list[str], errors: bool) -> None:
 
 @pytest.mark.parametrize("status", ["", "x", "1 2", "0x1", "-1", "9999", "²"])
 def test_an_exit_status_that_is_none_is_no_answer(status: str) -> None:
-    exchange = Exchange([Run("true")])
+    exchange = Exchange([RunCommand("true")])
     mark = f"{exchange.marker}:0"
     exchange.hear(stdout=f"{mark}\nout\n{mark}:{status}\n".encode())
-    assert exchange.answers("cut")[0] == Answer(None, "", "cut")
+    assert exchange.answers("cut")[0] == CommandResult(None, "", "cut")
 
 
 WELL = {

@@ -15,8 +15,8 @@ from airflow.sdk import DAG, Asset, task, task_group
 from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import Session
 
-from lading.executors.estimation.inputs import Inputs
-from lading.executors.estimation.xcom_json import Unknown
+from lading.executors.sizing.inputs import Inputs
+from lading.executors.sizing.xcom_json import Unknown
 from lading.operators import scatter
 from lading.operators.scattering import input_sources
 from lading.scheduling.hints.expressions import ExpressionError

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lading.plugin.offline.command import main
-from lading.plugin.offline.watch import Watch
+from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.catalogue import BUNDLED_DATE, COLUMNS, bundled
 from lading.scheduling.simulation import simulator, trace
 
@@ -387,14 +387,14 @@ TRACE = "name,cpus,memory_mib,arrival_seconds,duration_seconds,count\na,2,4096,0
 
 def test_ctrl_c_prints_the_best_plan_so_far(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "".join(f"j{i},{1 + i % 7},{1000 + 37 * i}\n" for i in range(40))
-    found = Watch.__call__
+    found = ProgressWatch.__call__
 
-    def interrupted(watch: Watch, what: str, part: float) -> bool:
+    def interrupted(watch: ProgressWatch, what: str, part: float) -> bool:
         if not watch.asked:
             signal.raise_signal(signal.SIGINT)
         return found(watch, what, part)
 
-    monkeypatch.setattr(Watch, "__call__", interrupted)
+    monkeypatch.setattr(ProgressWatch, "__call__", interrupted)
     status, out, err = folder.run("plan", f"name,cpus,memory_mib\n{rows}", "--output", "json")
     assert status == 130
     assert "not finished" in err
@@ -403,12 +403,12 @@ def test_ctrl_c_prints_the_best_plan_so_far(folder: Folder, monkeypatch: pytest.
 
 
 def test_a_second_ctrl_c_ends_the_command(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def impatient(watch: Watch, what: str, part: float) -> bool:
+    def impatient(watch: ProgressWatch, what: str, part: float) -> bool:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         return True
 
-    monkeypatch.setattr(Watch, "__call__", impatient)
+    monkeypatch.setattr(ProgressWatch, "__call__", impatient)
     status, out, err = folder.run("plan", JOBS)
     assert (status, out) == (130, "")
     assert "before there was anything to print" in err

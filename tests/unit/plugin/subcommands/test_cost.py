@@ -10,9 +10,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.store import Job, State
-from lading.executors.store.instances import Instance, InstanceState
-from lading.plugin.subcommands.cost import amounts, in_words, unknown
+from lading.executors.store import JobRow, State
+from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.plugin.subcommands.cost import amounts, format_parts, unknown
 from lading.plugin.ui.queries.runs import beside, of_runs, of_tasks
 
 NOW = 23_600.0
@@ -63,9 +63,9 @@ def test_what_machines_cost_while_nobody_used_them_is_shared_by_what_was_used(se
     machine = {**amounts_of, "site": "cloud", "state": InstanceState.ENDED, "ordered_at": 0.0, "capacity_type": "spot"}
     hour = {"launched_at": 0.0, "ended_at": 3600.0, "usd_per_hour": 1.0}
     named = json.dumps({"volumes": 0.1, "public IPv4": 0.02})
-    session.add(Instance(token="A", usd=1.0, usd_idle=0.2, surcharges=named, **machine, **hour))
-    session.add(Instance(token="B", usd=1.0, usd_idle=0.5, **machine, **hour))
-    session.add(Instance(token="C", usd=None, usd_idle=None, **(machine | {"state": InstanceState.UP}), **hour))
+    session.add(InstanceRow(token="A", usd=1.0, usd_idle=0.2, surcharges=named, **machine, **hour))
+    session.add(InstanceRow(token="B", usd=1.0, usd_idle=0.5, **machine, **hour))
+    session.add(InstanceRow(token="C", usd=None, usd_idle=None, **(machine | {"state": InstanceState.UP}), **hour))
     add(session, "a", "one", "align", "cloud", usd=0.6, location="A")
     add(session, "b", "two", "align", "cloud", usd=0.2, location="A")
     add(session, "c", "one", "call", "cloud", usd=0.5, location="B")
@@ -74,10 +74,10 @@ def test_what_machines_cost_while_nobody_used_them_is_shared_by_what_was_used(se
     idle, parts = beside(session, "d", "one")
     assert idle == pytest.approx(0.2 * 0.75 + 0.5), "what still runs has no idle time yet"
     assert parts == pytest.approx({"volumes": 0.075, "public IPv4": 0.015})
-    assert beside(session, "d", "one", Job.task_id == "call") == (pytest.approx(0.5), {})
+    assert beside(session, "d", "one", JobRow.task_id == "call") == (pytest.approx(0.5), {})
     [(_, found), _] = of_runs(session, "d", 10, NOW)
     assert amounts(found, idle, parts)["usd_idle"] == 0.65
-    assert in_words(amounts(found, idle, parts)["of_which"]) == "public IPv4 0.0150, volumes 0.0750"
+    assert format_parts(amounts(found, idle, parts)["of_which"]) == "public IPv4 0.0150, volumes 0.0750"
 
 
 def test_what_is_unknown(session: Session) -> None:

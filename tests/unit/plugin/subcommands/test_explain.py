@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.columns import hint_columns
 from lading.executors.controller.sites_file import rules_of
-from lading.executors.store import Job, Location, SiteRow, State
-from lading.executors.store.gangs.terms import Terms
+from lading.executors.store import JobRow, LocationRow, SiteRow, State
+from lading.executors.store.gangs.terms import GangTerms
 from lading.operators import resources
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands.explain import report
@@ -61,7 +61,7 @@ class Known:
         self.session = Session(engine)
         for position, (name, nodes, idle) in enumerate((("ten", 10, 5), ("four", 4, 3), ("small", 9, 9))):
             row = {"site": name, "name": name, "state": "up", "kind": "slurm", "seen_at": 1.0}
-            self.session.add(Location(cpus=1.0, memory=1, disk=0, gpus=0.0, nodes=nodes, idle_nodes=idle, **row))
+            self.session.add(LocationRow(cpus=1.0, memory=1, disk=0, gpus=0.0, nodes=nodes, idle_nodes=idle, **row))
             self.session.add(SiteRow(name=name, kind="slurm", position=position, limits="{}"))
 
     def lines(self, state: State = State.QUEUED, hints: dict[str, Any] | None = None, **columns: Any) -> list[str]:
@@ -72,7 +72,7 @@ class Known:
             **{"task_id": "t", **asked, **columns},
         )  # fmt: skip
         rules = rules_of(self.settings.sites_file, {})
-        return list(report(self.session, self.session.get_one(Job, "t"), load_sites(self.settings), rules))
+        return list(report(self.session, self.session.get_one(JobRow, "t"), load_sites(self.settings), rules))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_job_that_nothing_can_run_and_a_site_that_is_silent(known: Known) -> N
     known.session.get_one(SiteRow, "ten").trouble = "it is down"
     lines = known.lines(hints={"cpus": 99})
     assert lines[6].startswith("3. refused: asks for 99 cpus")
-    known.session.delete(known.session.get_one(Job, "t"))
+    known.session.delete(known.session.get_one(JobRow, "t"))
     known.session.flush()
     lines = known.lines(hints={"site": "ten"})
     assert "ten has none (site 'ten' could not be asked: it is down)" in lines[4]
@@ -189,8 +189,8 @@ def test_a_gang_is_explained_with_all_its_members(
 ) -> None:
     known = Known(airflow_database, tmp_path, LAB)
     row = {"site": "lab", "name": "m1", "state": "up", "kind": "ssh", "seen_at": 1.0}
-    known.session.add(Location(cpus=16.0, memory=64 * 1024, disk=0, gpus=0.0, **row))
-    terms = Terms("ray", tasks={"head": (), "worker": ()}).to_json()
+    known.session.add(LocationRow(cpus=16.0, memory=64 * 1024, disk=0, gpus=0.0, **row))
+    terms = GangTerms("ray", tasks={"head": (), "worker": ()}).to_json()
     for number in range(workers):
         asked = hint_columns(Hints.of(resources(cpus=4, memory="1 GiB")), known.settings)
         store.add_job(

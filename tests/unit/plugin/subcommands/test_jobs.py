@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 from lading.plugin.subcommands.jobs import group_rows, job_row, short_job_row
 
 
-def job(task_id: str | None, map_index: int, state: State, memory: int = 512) -> Job:
+def job(task_id: str | None, map_index: int, state: State, memory: int = 512) -> JobRow:
     names = {"dag_id": "d", "run_id": "r", "task_id": task_id} if task_id else {}
     asked = {"cpus": 1.0, "memory": memory, "disk": 0, "gpus": 0.0}
-    return Job(kind="ExecuteTask" if task_id else "ExecuteCallback", map_index=map_index, state=state, **names, **asked)
+    return JobRow(
+        kind="ExecuteTask" if task_id else "ExecuteCallback", map_index=map_index, state=state, **names, **asked
+    )
 
 
 def test_jobs_of_one_task_run_and_shape_are_one_group() -> None:

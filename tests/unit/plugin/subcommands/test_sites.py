@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lading.executors.store import Location
+from lading.executors.store import LocationRow
 from lading.plugin.subcommands.console import show
 from lading.plugin.subcommands.sites import in_it, location_row, short_rows
 from lading.scheduling.resources import Resources
@@ -13,9 +13,9 @@ from lading.scheduling.resources import Resources
 def test_allocations_are_rows_beside_that_of_their_site(capsys: pytest.CaptureFixture[str]) -> None:
     amounts = {"cpus": 8.0, "memory": 15232, "disk": 0, "gpus": 0.0}
     found = [
-        Location(site="hpc", name="hpc", kind="slurm", state="up", **amounts),
-        Location(site="hpc", name="La", kind="slurm", state="up", native_id="17", node="n1", **amounts),
-        Location(site="hpc", name="Lb", kind="slurm", state="booting", note="it waits in queue batch", **amounts),
+        LocationRow(site="hpc", name="hpc", kind="slurm", state="up", **amounts),
+        LocationRow(site="hpc", name="La", kind="slurm", state="up", native_id="17", node="n1", **amounts),
+        LocationRow(site="hpc", name="Lb", kind="slurm", state="booting", note="it waits in queue batch", **amounts),
     ]
     used = {("hpc", "La"): (3, Resources(1.5, 1000)), ("lab", "lab"): (1, Resources())}
     show([location_row(each, in_it(each, used), None) for each in found], "json")
@@ -30,8 +30,8 @@ def test_allocations_are_rows_beside_that_of_their_site(capsys: pytest.CaptureFi
 def test_a_table_has_what_people_ask_for_and_no_empty_columns() -> None:
     amounts = {"cpus": 8.0, "memory": 15360, "disk": 0, "gpus": 1.0}
     found = [
-        Location(site="lab", name="lab1", kind="ssh", state="up", node="n1", instance_type="big", **amounts),
-        Location(site="lab", name="lab2", kind="ssh", state="unreachable", note="no answer", **amounts),
+        LocationRow(site="lab", name="lab1", kind="ssh", state="up", node="n1", instance_type="big", **amounts),
+        LocationRow(site="lab", name="lab2", kind="ssh", state="unreachable", note="no answer", **amounts),
     ]
     used = {("lab", "lab1"): (3, Resources(1.5, 1024))}
     first, second = short_rows([location_row(each, in_it(each, used), None) for each in found])

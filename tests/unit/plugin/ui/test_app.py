@@ -26,10 +26,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from lading.executors import store
-from lading.executors.store import Capacity, Location, SiteRow, State, instances, requests
+from lading.executors.store import Capacity, LocationRow, SiteRow, State, instances, requests
 from lading.executors.store.gangs.tables import GangRow, HoldRow
-from lading.executors.store.instances import Instance, InstanceState
-from lading.executors.store.requests import Kind
+from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.executors.store.requests import RequestKind
 from lading.scheduling.reasons import because
 from tests.services.examples import part
 
@@ -116,7 +116,7 @@ def add_house(session: Session) -> None:
     for site, name, state in (("local", "host", "up"), ("hpc", "hpc", "up")):
         rate, nodes = (0.5, {"nodes": 40, "idle_nodes": 12}) if site == "hpc" else (None, {})
         session.add(
-            Location(
+            LocationRow(
                 site=site,
                 name=name,
                 kind=site,
@@ -130,7 +130,7 @@ def add_house(session: Session) -> None:
         )
     session.add(Capacity(site="local", name="host", since=NOW - 9000, **AMOUNTS))
     session.add(
-        Instance(
+        InstanceRow(
             token="L1", site="hpc", kind="", disk=0, seconds=60.0, state=InstanceState.UP, ordered_at=NOW - 900,
             ready_at=NOW - 800, usd_per_hour=2.0, **AMOUNTS,
         )
@@ -230,13 +230,13 @@ def test_who_holds_what_while_it_waits(session: Session, client: TestClient) -> 
 def test_what_was_bought_says_what_it_is_and_costs(session: Session, client: TestClient) -> None:
     add_house(session)
     session.add(
-        Instance(
+        InstanceRow(
             token="M1", site="cloud", kind="c7i.xlarge", disk=0, seconds=0.0, state=InstanceState.UP,
             zone="us-east-1a", capacity_type="spot", ordered_at=NOW - 700, launched_at=NOW - 690, ready_at=NOW - 600,
             usd_per_hour=0.06, usd=0.01, usd_since=NOW - 300, native_id="i-1", **AMOUNTS,
         )
     )  # fmt: skip
-    session.get_one(Instance, "L1").kind = '["hush_queue", []]'
+    session.get_one(InstanceRow, "L1").kind = '["hush_queue", []]'
     session.commit()
     found = {each["name"]: each for each in client.get("/machines", params=HOUR).json()}
     names = ("instance_type", "capacity_type", "zone", "usd_per_hour", "usd", "usd_since")
@@ -263,9 +263,9 @@ def test_what_ran_where(session: Session, client: TestClient) -> None:
 
 def test_a_delta_has_what_is_new(session: Session, client: TestClient) -> None:
     add_house(session)
-    for table in (store.Job, Instance):
+    for table in (store.JobRow, InstanceRow):
         session.execute(update(table).values(changed_at=NOW - 1000))
-    session.execute(update(store.Location).values(seen_at=NOW - 1000))
+    session.execute(update(store.LocationRow).values(seen_at=NOW - 1000))
     session.commit()
     delta = {**HOUR, "cursor": client.get("/packing", params=HOUR).json()["cursor"]}
     found = client.get("/packing", params=delta).json()
@@ -317,7 +317,7 @@ def test_the_phases_of_a_try_have_no_gaps(session: Session, client: TestClient) 
     times = {"queued_at": NOW - 100, "placed_at": NOW - 90, "started_at": NOW - 50, "ended_at": NOW - 10}
     add(session, "a", state=State.SUCCEEDED, **times, submitted_at=NOW - 80, site="hpc", location="hpc")
     session.add(
-        Instance(
+        InstanceRow(
             token="L1", site="hpc", kind="", disk=0, seconds=60.0, state=InstanceState.UP, ordered_at=NOW - 95,
             ready_at=NOW - 60, **AMOUNTS,
         )
@@ -393,7 +393,7 @@ def test_what_tasks_could_ask_for(session: Session, client: TestClient) -> None:
     assert store.forget_ended(session, NOW + 1) == 27
     session.commit()
     assert store.forget_ended(session, NOW + 1) == 0
-    assert session.query(store.Job).count() == 0
+    assert session.query(store.JobRow).count() == 0
     big_before, big = big, next(each for each in client.get("/dags/mine/advice").json()["tasks"] if each["tries"] == 25)
     known = ("memory", "cpus", "time", "line", "waited", "short")
     assert {name: big[name] for name in known} == {name: big_before[name] for name in known}, "it outlives the jobs"
@@ -489,7 +489,7 @@ def test_names_that_no_database_takes_are_refused(session: Session, client: Test
         assert answer.json()["detail"][0]["loc"] == ["body", "target"]
     for target in ("a\0b", "\ud800", "a/\udfff"):
         with pytest.raises(LookupError, match="is no name"):
-            requests.ask(session, Kind.PAUSE, target, "x")
+            requests.ask(session, RequestKind.PAUSE, target, "x")
 
 
 def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(

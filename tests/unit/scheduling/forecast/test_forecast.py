@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import Resources
 
 
 def step(name: str, seconds: float, *parents: str, begun: float | None = None, spread: float = 0.0) -> WorkflowStep:
-    return WorkflowStep(Job(name, Resources(1, 1)), seconds, parents, begun, spread=spread)
+    return WorkflowStep(PlannedJob(name, Resources(1, 1)), seconds, parents, begun, spread=spread)
 
 
 def of(*steps: WorkflowStep) -> Forecast:

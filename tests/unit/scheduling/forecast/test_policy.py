@@ -8,21 +8,21 @@ import pytest
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import SLACK, Actions, Planner
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.resources import Resources
 from tests.reasons import clauses
 from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
-PROBLEM = pose([], [], GOODS, Limits(), Objective(), 0.0, None)
+PROBLEM = pose([], [], GOODS, InstanceLimits(), Objective(), 0.0, None)
 BOOT = 60.0
 
 
 def step(name: str, seconds: float, *parents: str, cpus: float = 2) -> WorkflowStep:
-    return WorkflowStep(Job(name, Resources(cpus, 1), run="r"), seconds, parents)
+    return WorkflowStep(PlannedJob(name, Resources(cpus, 1), run="r"), seconds, parents)
 
 
 class Workflow:

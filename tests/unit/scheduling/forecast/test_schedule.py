@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from lading.scheduling.forecast.choice import all_ways, choose
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Problem, pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
@@ -23,7 +23,7 @@ BOOT, NOW = 60.0, 1000.0
 
 
 def posed(most: int | None = None) -> Problem:
-    return pose([], [], GOODS, Limits(instances=most), Objective(), NOW, None)
+    return pose([], [], GOODS, InstanceLimits(instances=most), Objective(), NOW, None)
 
 
 def there(name: str, cpus: float = 2, **more: object) -> Location:
@@ -36,7 +36,9 @@ def forecasts(draw: st.DrawFn) -> Forecast:
     for number in range(draw(st.integers(1, 10))):
         parents = draw(st.lists(st.sampled_from(sorted(steps)), max_size=3, unique=True)) if steps else []
         parents = [each for each in parents if steps[each].begun is None or draw(st.booleans())]
-        job = Job(f"{number}", Resources(draw(st.sampled_from([1, 2, 8])), 1024), run=draw(st.sampled_from("xy")))
+        job = PlannedJob(
+            f"{number}", Resources(draw(st.sampled_from([1, 2, 8])), 1024), run=draw(st.sampled_from("xy"))
+        )
         steps[job.name] = WorkflowStep(job, draw(st.sampled_from([0.5, 7.0, 90.0, 400.0])), tuple(parents))
     return Forecast(steps, {"x": NOW - 100})
 
@@ -71,7 +73,9 @@ def test_what_holds_for_every_schedule(forecast: Forecast, hurry: float, most: i
 
 def test_hurry_is_what_time_is_worth() -> None:
     """Eight jobs of a quarter of an hour: the more machines, the sooner, for a boot more each."""
-    forecast = Forecast({f"{number}": WorkflowStep(Job(f"{number}", Resources(2, 1)), 900.0) for number in range(8)})
+    forecast = Forecast(
+        {f"{number}": WorkflowStep(PlannedJob(f"{number}", Resources(2, 1)), 900.0) for number in range(8)}
+    )
     ends, usd = [], []
     for hurry in (0.0, 1.0, 10.0):
         found = choose(forecast, [], posed(), boot=BOOT, hurry=hurry, now=NOW)
@@ -85,8 +89,8 @@ def test_hurry_is_what_time_is_worth() -> None:
 def test_a_step_that_can_wait_for_nothing_waits() -> None:
     """Beside a long one a short one runs first on the machine that is there, and the other short one after it."""
     steps = {
-        "long": WorkflowStep(Job("long", Resources(2, 1)), 600.0),
-        **{f"short{number}": WorkflowStep(Job(f"short{number}", Resources(2, 1)), 100.0) for number in range(3)},
+        "long": WorkflowStep(PlannedJob("long", Resources(2, 1)), 600.0),
+        **{f"short{number}": WorkflowStep(PlannedJob(f"short{number}", Resources(2, 1)), 100.0) for number in range(3)},
     }
     schedule = choose(Forecast(steps), [there("up"), there("too")], posed(), boot=BOOT, now=NOW).schedule
     assert len(schedule.machines) == 2
@@ -96,9 +100,9 @@ def test_a_step_that_can_wait_for_nothing_waits() -> None:
 
 def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
     steps = {
-        "huge": WorkflowStep(Job("huge", Resources(64, 1)), 10.0),
-        "after": WorkflowStep(Job("after", Resources(1, 1)), 10.0, ("huge",)),
-        "other": WorkflowStep(Job("other", Resources(1, 1)), 10.0),
+        "huge": WorkflowStep(PlannedJob("huge", Resources(64, 1)), 10.0),
+        "after": WorkflowStep(PlannedJob("after", Resources(1, 1)), 10.0, ("huge",)),
+        "other": WorkflowStep(PlannedJob("other", Resources(1, 1)), 10.0),
     }
     schedule = choose(Forecast(steps), [], posed(), boot=BOOT, now=NOW).schedule
     assert schedule.starts.keys() == {"other"}

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.forecast.timeline import Timeline
+from lading.scheduling.forecast.timeline import MachineTimeline
 
 BOOT = 60.0
 JOBS = st.lists(
@@ -53,7 +53,7 @@ def paid(planned: list[tuple[float, float, int, int]], since: float, *, is_there
 
 @given(JOBS, st.sampled_from([0.0, 5.0]), st.booleans())
 def test_room_and_money(jobs: list[tuple[float, float, int, int]], since: float, is_there: bool) -> None:
-    timeline = Timeline((4, 100, 0, 0), 1.0, BOOT, since, is_there=is_there)
+    timeline = MachineTimeline((4, 100, 0, 0), 1.0, BOOT, since, is_there=is_there)
     planned: list[tuple[float, float, int, int]] = []
     for earliest, seconds, cpus, memory in jobs:
         begin = timeline.earliest(earliest, seconds, (cpus, memory, 0, 0))

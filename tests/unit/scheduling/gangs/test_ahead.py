@@ -8,7 +8,7 @@ import pytest
 
 from lading.scheduling.gangs.ahead import Expected, before, course
 from lading.scheduling.gangs.inheritance import Inheritance
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.resources import Resources
 
@@ -79,8 +79,8 @@ def test_all_that_comes_before() -> None:
 MACHINE = Location("m", Resources(4, 4096), Resources(4, 1000), ends_at=NOW + 500.0)
 
 
-def job(name: str, cpus: float, time: float | None = 60.0) -> Job:
-    return Job(name, Resources(cpus, 100), time=time)
+def job(name: str, cpus: float, time: float | None = 60.0) -> PlannedJob:
+    return PlannedJob(name, Resources(cpus, 100), time=time)
 
 
 def room(location: Location = MACHINE) -> Inheritance:
@@ -88,7 +88,7 @@ def room(location: Location = MACHINE) -> Inheritance:
     return Inheritance({("hpc", "m"): location}, at_work)
 
 
-def names(jobs: list[Job]) -> list[str]:
+def names(jobs: list[PlannedJob]) -> list[str]:
     return [each.name for each in jobs]
 
 
@@ -109,7 +109,7 @@ def test_what_those_before_it_leave_is_not_asked_for() -> None:
     ],
     ids=["too large", "another site", "it ends before", "it takes no more"],
 )
-def test_what_it_cannot_use_does_not_count(site: str, asked: Job, start: float, location: Location) -> None:
+def test_what_it_cannot_use_does_not_count(site: str, asked: PlannedJob, start: float, location: Location) -> None:
     assert names(room(location).missing("b", {"a"}, site, [asked], NOW + start)) == ["b"]
 
 

@@ -16,18 +16,18 @@ from lading.scheduling.gangs.gang import (
     Freed,
     Gang,
     Gathered,
-    Held,
     Lost,
+    NoRoomFound,
     Partition,
-    Refused,
+    RoomAttempt,
+    RoomFound,
     Sleep,
     Stage,
     Start,
-    Try,
     Woken,
     step,
 )
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from tests.services.outside_clocks import OFFSETS
 
 MINUTE = 60.0
@@ -44,9 +44,9 @@ def run(
     while effects:
         done += effects
         last = effects[-1]
-        if not isinstance(last, Try):
+        if not isinstance(last, RoomAttempt):
             break
-        answer = Held(last.partition) if tuple(last) in good else Refused(last.partition, "it is full")
+        answer = RoomFound(last.partition) if tuple(last) in good else NoRoomFound(last.partition, "it is full")
         gang, effects = step(gang, [answer], now, choices.__getitem__)
     return gang, done
 
@@ -55,7 +55,7 @@ def words(effects: list[Effect]) -> list[str]:
     """Effects as the table has them."""
     found = []
     for each in effects:
-        if isinstance(each, Try):
+        if isinstance(each, RoomAttempt):
             found.append(f"try {each.partition} {each.rule or '-'} {each.match}")
         elif isinstance(each, Cancel):
             found.append(f"cancel {each.held.partition} {each.held.match}")
@@ -173,13 +173,13 @@ def test_attempts_at_0_15_30_60_and_120_minutes_and_then_it_fails() -> None:
         assert step(gang, [], gang.wake_at - 1, choices.__getitem__) == (gang, [])  # it sleeps
         now = gang.wake_at
         gang, effects = step(gang, [], now, choices.__getitem__)
-        assert effects == [Try("A", "", "x")]
+        assert effects == [RoomAttempt("A", "", "x")]
         begun.append(now / MINUTE)
-        gang, effects = step(gang, [Held("A")], now, choices.__getitem__)
-        gang, done = step(gang, [Refused("B", "it is full")], now, choices.__getitem__)
+        gang, effects = step(gang, [RoomFound("A")], now, choices.__getitem__)
+        gang, done = step(gang, [NoRoomFound("B", "it is full")], now, choices.__getitem__)
     assert begun == [0, 15, 30, 60, 120]
     assert done == [
-        Cancel(Try("A", "", "x")),
+        Cancel(RoomAttempt("A", "", "x")),
         Fail(("A", "B"), "no room was found, tried 5 times; the last time: it is full"),
     ]
     assert gang.stage is Stage.FAILED
@@ -187,27 +187,30 @@ def test_attempts_at_0_15_30_60_and_120_minutes_and_then_it_fails() -> None:
 
 def test_it_is_woken_by_hand_and_by_nothing_else() -> None:
     gang, _ = run(Gang((A,)), {"A": ONE}, ())
-    assert step(gang, [Gathered(), Held("A"), Refused("A"), Lost("A")], 1.0, {"A": ONE}.__getitem__) == (gang, [])
+    assert step(gang, [Gathered(), RoomFound("A"), NoRoomFound("A"), Lost("A")], 1.0, {"A": ONE}.__getitem__) == (
+        gang,
+        [],
+    )
     woken, effects = step(gang, [Woken()], 1.0, {"A": ONE}.__getitem__)
-    assert (woken.attempt, effects) == (2, [Try("A", "", "x")])
+    assert (woken.attempt, effects) == (2, [RoomAttempt("A", "", "x")])
     assert step(woken, [Woken()], 2.0, {"A": ONE}.__getitem__) == (woken, [])
 
 
 def test_what_was_lost_is_tried_again_before_the_gang_starts() -> None:
     choices = {"A": TWO, "B": ONE}
     gang, _ = step(Gang((A, B)), [Gathered()], 0.0, choices.__getitem__)
-    gang, effects = step(gang, [Held("A")], 0.0, choices.__getitem__)
-    assert effects == [Try("B", "", "x")]
-    gang, effects = step(gang, [Lost("A"), Held("B")], 1.0, choices.__getitem__)
-    assert effects == [Try("A", "", "x")]
-    gang, effects = step(gang, [Held("A")], 1.0, choices.__getitem__)
+    gang, effects = step(gang, [RoomFound("A")], 0.0, choices.__getitem__)
+    assert effects == [RoomAttempt("B", "", "x")]
+    gang, effects = step(gang, [Lost("A"), RoomFound("B")], 1.0, choices.__getitem__)
+    assert effects == [RoomAttempt("A", "", "x")]
+    gang, effects = step(gang, [RoomFound("A")], 1.0, choices.__getitem__)
     assert effects == [Start(("B", "A"))]
 
 
 def test_a_site_that_does_not_answer_costs_the_time_of_an_attempt() -> None:
     choices = {"A": ONE, "B": TWO}
-    gang, _ = step(Gang((A, B), attempts=Attempts(timeout=60)), [Gathered()], 0.0, choices.__getitem__)
-    gang, _ = step(gang, [Held("A")], 0.0, choices.__getitem__)
+    gang, _ = step(Gang((A, B), attempts=AttemptSchedule(timeout=60)), [Gathered()], 0.0, choices.__getitem__)
+    gang, _ = step(gang, [RoomFound("A")], 0.0, choices.__getitem__)
     assert step(gang, [], 59.0, choices.__getitem__) == (gang, [])
     gang, effects = step(gang, [], 60.0, choices.__getitem__)
     assert words(effects) == ["cancel B x", "cancel A x", "sleep A B"]
@@ -215,12 +218,14 @@ def test_a_site_that_does_not_answer_costs_the_time_of_an_attempt() -> None:
 
 def test_those_that_a_partial_gang_leaves_are_tried_alone() -> None:
     _, done = run(Gang((A, B, C), partial=True), dict.fromkeys("ABC", ONE), {("C", "", "x")})
-    assert done == [Try("A", "", "x"), Sleep(("A",), 900.0), Alone(("B", "C"))]
-    _, done = run(Gang((A, B), partial=True, attempts=Attempts(count=1)), dict.fromkeys("AB", ONE), {("A", "", "x")})
+    assert done == [RoomAttempt("A", "", "x"), Sleep(("A",), 900.0), Alone(("B", "C"))]
+    _, done = run(
+        Gang((A, B), partial=True, attempts=AttemptSchedule(count=1)), dict.fromkeys("AB", ONE), {("A", "", "x")}
+    )
     assert done[2:] == [Start(("A",)), Fail(("B",), "no room was found, tried once; the last time: it is full")]
 
 
-def asleep(gang: Gang, refuse: Refused | Lost, now: float = 0.0) -> Gang:
+def asleep(gang: Gang, refuse: NoRoomFound | Lost, now: float = 0.0) -> Gang:
     """A gang whose first pass has failed."""
     gang, _ = step(gang, [Gathered()], now, {"A": ONE}.__getitem__)
     gang, _ = step(gang, [refuse], now, {"A": ONE}.__getitem__)
@@ -231,7 +236,7 @@ def asleep(gang: Gang, refuse: Refused | Lost, now: float = 0.0) -> Gang:
 @pytest.mark.parametrize("ahead", OFFSETS)
 def test_it_sleeps_and_waits_no_longer_by_the_clock_of_another_controller(ahead: float) -> None:
     """The one before was on another machine, whose clock was before this one's, or behind."""
-    sleeping = asleep(Gang((A,)), Refused("A"), now=ahead)
+    sleeping = asleep(Gang((A,)), NoRoomFound("A"), now=ahead)
     now = 0.0
     while sleeping.stage is Stage.ATTEMPTED and now <= 2 * 15 * MINUTE:
         now += MINUTE
@@ -245,14 +250,14 @@ def test_it_sleeps_and_waits_no_longer_by_the_clock_of_another_controller(ahead:
 
 
 def test_room_wakes_a_gang_that_found_none_and_its_next_attempt_stays_when_it_was() -> None:
-    sleeping = asleep(Gang((A,)), Refused("A"))
+    sleeping = asleep(Gang((A,)), NoRoomFound("A"))
     trying, effects = step(sleeping, [Freed()], 10.0, {"A": ONE}.__getitem__)
     assert (words(effects), trying.attempt) == (["try A - x"], 1)
-    again, effects = step(trying, [Refused("A")], 11.0, {"A": ONE}.__getitem__)
+    again, effects = step(trying, [NoRoomFound("A")], 11.0, {"A": ONE}.__getitem__)
     assert effects == [Sleep(("A",), 15 * MINUTE)]
     assert (again.wake_at, again.attempt) == (15 * MINUTE, 1)
     started, effects = step(again, [Freed()], 12.0, {"A": ONE}.__getitem__)
-    started, effects = step(started, [Held("A")], 12.0, {"A": ONE}.__getitem__)
+    started, effects = step(started, [RoomFound("A")], 12.0, {"A": ONE}.__getitem__)
     assert (started.stage, words(effects)) == (Stage.STARTED, ["start A"])
 
 

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.gangs.gang import NO_RULE
-from lading.scheduling.gangs.room import Room, Ways, most_fitting, options
-from lading.scheduling.job import Job
+from lading.scheduling.gangs.room import GangRoom, Ways, most_fitting, options
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from tests.reasons import trouble
 
 
-def members(count: int, cpus: float = 1.0, first: int = 0, **more: object) -> list[Waiting]:
+def members(count: int, cpus: float = 1.0, first: int = 0, **more: object) -> list[WaitingJob]:
     return [
-        Waiting(name=f"job{number}", resources=Resources(cpus, 100), **more)  # type: ignore[arg-type]
+        WaitingJob(name=f"job{number}", resources=Resources(cpus, 100), **more)  # type: ignore[arg-type]
         for number in range(first, first + count)
     ]
 
@@ -32,7 +32,7 @@ def site(name: str, *free: float, holds: bool = True, why: Reason | None = None)
     return SiteView(name=name, locations=locations, possible=locations, holds=holds, trouble=why)
 
 
-def found(room: Room, jobs: Sequence[Waiting], match: str) -> dict[str, int] | None:
+def found(room: GangRoom, jobs: Sequence[WaitingJob], match: str) -> dict[str, int] | None:
     """How many jobs each location has got; None: there is no room for all."""
     places = options(jobs, list(room.sites.values())).stops[NO_RULE, match]
     placed, left = room.find(jobs, places, 0.0)
@@ -50,10 +50,10 @@ def test_each_site_is_a_match_and_so_are_all_together() -> None:
 
 
 def test_members_are_as_near_to_each_other_as_may_be() -> None:
-    assert found(Room([site("a", 1, 4, 2)], {}), members(4), "a") == {"a1": 4}
-    assert found(Room([site("a", 1, 4, 2)], {}), members(6), "a") == {"a1": 4, "a2": 2}
-    assert found(Room([site("a", 1, 4, 2)], {}), members(8), "a") is None
-    assert found(Room([site("a", 1, 4, 2), site("b", 1)], {}), members(8), "a + b") == {
+    assert found(GangRoom([site("a", 1, 4, 2)], {}), members(4), "a") == {"a1": 4}
+    assert found(GangRoom([site("a", 1, 4, 2)], {}), members(6), "a") == {"a1": 4, "a2": 2}
+    assert found(GangRoom([site("a", 1, 4, 2)], {}), members(8), "a") is None
+    assert found(GangRoom([site("a", 1, 4, 2), site("b", 1)], {}), members(8), "a + b") == {
         "a1": 4,
         "a2": 2,
         "a0": 1,
@@ -63,15 +63,15 @@ def test_members_are_as_near_to_each_other_as_may_be() -> None:
 
 def test_what_is_held_is_taken_and_what_is_in_store_is_not() -> None:
     there = site("a", 4)
-    assert found(Room([there], {("a", "a0"): Resources(3, 100)}), members(2), "a") is None
-    stored = there.locations[0].given([Job("stored", Resources(4, 100))])
-    assert found(Room([SiteView(name="a", locations=[stored], possible=[stored], holds=True)], {}), members(4), "a")
-    [taken] = Room([there], {("a", "a0"): Resources(3, 100)}).with_held()
+    assert found(GangRoom([there], {("a", "a0"): Resources(3, 100)}), members(2), "a") is None
+    stored = there.locations[0].given([PlannedJob("stored", Resources(4, 100))])
+    assert found(GangRoom([SiteView(name="a", locations=[stored], possible=[stored], holds=True)], {}), members(4), "a")
+    [taken] = GangRoom([there], {("a", "a0"): Resources(3, 100)}).with_held()
     assert taken.locations[0].used == taken.locations[0].held == Resources(3, 100)
 
 
 def test_a_site_in_trouble_has_no_room() -> None:
-    assert found(Room([site("a", 4, why=trouble("it is away"))], {}), members(1), "a") is None
+    assert found(GangRoom([site("a", 4, why=trouble("it is away"))], {}), members(1), "a") is None
 
 
 def test_a_rule_is_tried_at_every_place() -> None:
@@ -87,7 +87,7 @@ def test_a_rule_is_tried_at_every_place() -> None:
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=6),
 )
 def test_no_location_is_given_more_than_it_has(free: list[int], gangs: list[tuple[int, int]]) -> None:
-    room, used = Room([site("a", *map(float, free))], {}), Counter[str]()
+    room, used = GangRoom([site("a", *map(float, free))], {}), Counter[str]()
     for number, (count, cpus) in enumerate(gangs):
         jobs = members(count, float(cpus), first=10 * number)
         places = options(jobs, list(room.sites.values())).stops.get((NO_RULE, "a"), ())
@@ -109,7 +109,7 @@ def test_how_many_fit() -> None:
 
 
 def test_members_that_are_spread_have_a_location_each() -> None:
-    jobs, room = members(3), Room([site("a", 8, 2), site("b", 8)], {})
+    jobs, room = members(3), GangRoom([site("a", 8, 2), site("b", 8)], {})
     places = options(jobs, list(room.sites.values())).stops[NO_RULE, "a + b"]
     placed, left = room.find(jobs, places, 0.0, apart=())
     assert not left
@@ -129,7 +129,7 @@ def test_what_would_fit_is_what_a_pass_finds_and_nothing_is_taken(
 ) -> None:
     sites = [site("a", *map(float, free))]
     partitions = [members(first), members(second, first=first)]
-    room, other = Room(sites, {}), Room(sites, {})
+    room, other = GangRoom(sites, {}), GangRoom(sites, {})
     asked = [(jobs, options(jobs, sites).in_order()) for jobs in partitions]
     said = [room.would_fit(asked, 0.0, spread=spread) for _ in range(2)]
     assert said[0] == said[1]

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.gangs.room import Room, options
-from lading.scheduling.gangs.supply import Demand, Supply, demand, shortage
+from lading.scheduling.gangs.room import GangRoom, options
+from lading.scheduling.gangs.supply import Demand, SiteSupply, demand, shortage
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
@@ -19,11 +19,11 @@ from tests.reasons import trouble
 from tests.unit.scheduling.gangs.test_room import members, site
 
 
-def supply(*cpus: float, most: float | None = None, name: str = "lab") -> Supply:
-    return Supply(name, {number: Location("", Resources(each, 10_000)) for number, each in enumerate(cpus)}, most)
+def supply(*cpus: float, most: float | None = None, name: str = "lab") -> SiteSupply:
+    return SiteSupply(name, {number: Location("", Resources(each, 10_000)) for number, each in enumerate(cpus)}, most)
 
 
-def wants(name: str, count: int, cpus: float, *supplies: Supply) -> Demand:
+def wants(name: str, count: int, cpus: float, *supplies: SiteSupply) -> Demand:
     return Demand(name, [Resources(cpus, 100)] * count, supplies)
 
 
@@ -101,7 +101,7 @@ def test_nothing_that_fits_is_said_never_to(free: list[int], asked: list[tuple[i
     partitions = [members(count, float(cpus), 10 * number) for number, (count, cpus) in enumerate(asked)]
     found = [options(jobs, there) for jobs in partitions]
     pairs = list(zip(partitions, found, strict=True))
-    if Room(there, {}).would_fit([(jobs, each.in_order()) for jobs, each in pairs], 0.0, spread=spread):
+    if GangRoom(there, {}).would_fit([(jobs, each.in_order()) for jobs, each in pairs], 0.0, spread=spread):
         demands = [demand(str(each), jobs, each, {"a": there[0]}) for jobs, each in pairs]
         assert None not in demands
         assert shortage([each for each in demands if each is not None], spread=spread) == ""

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from lading.scheduling.hints.attempts import Attempts
+from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.text.units import UnitError
 
 
 def test_the_usual_pauses() -> None:
-    assert [Attempts().pause(number) for number in (1, 2, 3, 4, 5)] == [900, 900, 1800, 3600, None]
+    assert [AttemptSchedule().pause(number) for number in (1, 2, 3, 4, 5)] == [900, 900, 1800, 3600, None]
 
 
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        (3, Attempts(count=3)),
-        ({"pauses": ["1m"]}, Attempts((60,), 2)),
-        ({"pauses": ["10s", "1h"], "count": 5, "timeout": "90s"}, Attempts((10, 3600), 5, 90)),
-        ({"timeout": "1h"}, Attempts(timeout=3600)),
+        (3, AttemptSchedule(count=3)),
+        ({"pauses": ["1m"]}, AttemptSchedule((60,), 2)),
+        ({"pauses": ["10s", "1h"], "count": 5, "timeout": "90s"}, AttemptSchedule((10, 3600), 5, 90)),
+        ({"timeout": "1h"}, AttemptSchedule(timeout=3600)),
     ],
 )
-def test_how_they_are_written(written: object, meant: Attempts) -> None:
-    found = Attempts.parse(written)
+def test_how_they_are_written(written: object, meant: AttemptSchedule) -> None:
+    found = AttemptSchedule.parse(written)
     assert found == meant
-    assert Attempts.from_json(found.to_json()) == found
-    assert Attempts.parse(found) == found
+    assert AttemptSchedule.from_json(found.to_json()) == found
+    assert AttemptSchedule.parse(found) == found
 
 
 def test_the_last_pause_is_repeated() -> None:
-    found = Attempts.parse({"pauses": ["1m", "2m"], "count": 5})
+    found = AttemptSchedule.parse({"pauses": ["1m", "2m"], "count": 5})
     assert [found.pause(number) for number in range(1, 6)] == [60, 120, 120, 120, None]
 
 
@@ -49,5 +49,5 @@ def test_the_last_pause_is_repeated() -> None:
 )
 def test_what_is_wrong_is_said(written: object, said: str) -> None:
     with pytest.raises(UnitError) as caught:
-        Attempts.parse(written)
+        AttemptSchedule.parse(written)
     assert said in str(caught.value)

@@ -12,7 +12,7 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from lading.operators import resources
-from lading.scheduling.hints.hints import HINT_KEY, HintError, Hints, Limits, given
+from lading.scheduling.hints.hints import HINT_KEY, HintError, Hints, JobLimits, given
 from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
 from lading.scheduling.hints.values import HINT_NAMES
 from lading.scheduling.resources import Layout, Resources
@@ -30,7 +30,7 @@ def test_a_range_has_the_least_that_will_do_and_the_wish() -> None:
     hints = Hints.of(json.loads(json.dumps(resources(cpus=(4, 16), memory=("2 GiB", "8 GiB"), gpus=(0, 1)))))
     assert hints.resources(DEFAULTS) == Resources(cpus=16, memory=8192, gpus=1)
     assert hints.minimum(hints.resources(DEFAULTS)) == Resources(cpus=4, memory=2048, gpus=0)
-    assert hints.limits() == Limits(memory=8192)
+    assert hints.limits() == JobLimits(memory=8192)
     for wrong, words in (
         ({"cpus": (16, 4)}, "first the least that will do, then the wish"),
         ({"cpus": [1, 2, 3]}, "valid: two amounts"),
@@ -60,8 +60,8 @@ def test_zero_is_a_hint() -> None:
 
 
 def test_only_what_the_author_wrote_is_enforced() -> None:
-    assert Hints(cpus=1, disk=1).limits() == Limits(memory=None, time=None)
-    assert Hints(memory=2048, time=60).limits() == Limits(memory=2048, time=60)
+    assert Hints(cpus=1, disk=1).limits() == JobLimits(memory=None, time=None)
+    assert Hints(memory=2048, time=60).limits() == JobLimits(memory=2048, time=60)
 
 
 def test_none_stands_for_no_hint() -> None:
@@ -166,7 +166,7 @@ def test_expressions_are_hints_of_one_job() -> None:
     assert (hints.cpus, hints.memory, hints.time, hints.disk) == (None, None, None, 1024)
     assert set(hints.expressions) == {"cpus", "memory", "time"}
     assert hints.evaluated(Facts()) == Hints(cpus=3, memory=7168, time=3600, disk=1024)
-    assert hints.evaluated(Facts()).limits() == Limits(memory=7168, time=3600)
+    assert hints.evaluated(Facts()).limits() == JobLimits(memory=7168, time=3600)
 
 
 def test_expressions_without_a_job_are_values() -> None:
@@ -223,7 +223,7 @@ def test_results_that_are_wrong(hints: dict[str, object], words: str) -> None:
 def test_auto_is_decided_later_and_a_hint_of_three_only() -> None:
     parsed = Hints.of(resources(memory="auto", cpus=" AUTO ", time="1h"))
     assert parsed == Hints(time=3600, auto=frozenset({"memory", "cpus"}))
-    assert (parsed.resources(DEFAULTS), parsed.limits()) == (DEFAULTS, Limits(time=3600))
+    assert (parsed.resources(DEFAULTS), parsed.limits()) == (DEFAULTS, JobLimits(time=3600))
     for name in ("disk", "gpus"):
         with pytest.raises(HintError, match=f"hint {name}: 'auto'"):
             Hints.parse({name: "auto"})

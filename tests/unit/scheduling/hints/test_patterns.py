@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lading.executors.estimation.matched_targets import matched
-from lading.executors.estimation.xcom_json import Unknown
+from lading.executors.sizing.matched_targets import matched
+from lading.executors.sizing.xcom_json import Unknown
 from lading.hooks.site.bindings import parse, published
 from lading.operators import resources
 from lading.scheduling.hints.expressions import ExpressionError

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from benchmarks.traces import UNKNOWN, poisson
 from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.job import Job
-from lading.scheduling.location import Location, Running
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import Limits, Objective, Plan
+from lading.scheduling.plan import InstanceLimits, Objective, Plan
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.provisioning.machines import planned
 from lading.scheduling.provisioning.planner import Policy, hours_at_once, hours_of_many, plan
@@ -32,14 +32,14 @@ FREE = Resources(1, 8)
 
 def busy(name: str, seconds: float) -> Location:
     """A machine of two, half of it taken for so long."""
-    running = (Running(0.0, Prediction(seconds)),)
+    running = (AssignedJob(0.0, Prediction(seconds)),)
     return Location(name, PAIR.types["pair"].capacity, FREE, "pair", usd_per_hour=2.0, running_jobs=running)
 
 
 @part(0.1)
 @given(problems(), st.sampled_from(["alone", "hours"]), st.sampled_from([0.0, 0.5]))
 def test_it_obeys_the_rules(
-    problem: tuple[list[Job], list[Location], Catalogue], policy: str, per_instance: float
+    problem: tuple[list[PlannedJob], list[Location], Catalogue], policy: str, per_instance: float
 ) -> None:
     jobs, locations, goods = problem
     result = plan(jobs, locations, goods, policy=policy, objective=Objective(per_instance))
@@ -51,8 +51,8 @@ def test_it_obeys_the_rules(
 def test_a_job_for_a_machine_that_is_there_alone_is_packed_with_others(recwarn: pytest.WarningsRecorder) -> None:
     """Nothing that can be launched grants what it asks for, so it has no worth."""
     old = Location("old", Resources(2, 16), Resources(0, 0), "old", arch="aarch64", launched_at=0.0)
-    jobs = [Job(f"j{i}", FREE, time=100.0 + i) for i in range(8)]
-    jobs.append(Job("arm", FREE, time=50.0, arch="aarch64"))
+    jobs = [PlannedJob(f"j{i}", FREE, time=100.0 + i) for i in range(8)]
+    jobs.append(PlannedJob("arm", FREE, time=50.0, arch="aarch64"))
     found = plan(jobs, [old], PAIR, policy="hours")
     check(found, jobs, [old], PAIR)
     assert {each.job: each.location for each in found.placements}["arm"] == "old"
@@ -61,12 +61,12 @@ def test_a_job_for_a_machine_that_is_there_alone_is_packed_with_others(recwarn: 
 
 @part(0.06)
 @given(problems(), st.integers(0, 6), st.sampled_from(["alone", "hours"]))
-def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most: int, policy: str) -> None:
+def test_limits_hold(problem: tuple[list[PlannedJob], list[Location], Catalogue], most: int, policy: str) -> None:
     jobs, locations, goods = problem
-    result = plan(jobs, locations, goods, Limits(instances=most), policy)
+    result = plan(jobs, locations, goods, InstanceLimits(instances=most), policy)
     check(result, jobs, locations, goods)
     assert not result.launches or len(result.launches) + len(locations) <= most
-    greedy = plan(jobs, locations, goods, Limits(instances=most))
+    greedy = plan(jobs, locations, goods, InstanceLimits(instances=most))
     assert sum(wait.count for wait in told(result.waits)) <= sum(wait.count for wait in told(greedy.waits))
 
 
@@ -78,12 +78,12 @@ def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most:
     st.sampled_from([hours_of_many, hours_at_once]),
 )
 def test_many_jobs_obey_the_rules(
-    problem: tuple[list[Job], list[Location], Catalogue], most: int | None, per_instance: float, policy: Policy
+    problem: tuple[list[PlannedJob], list[Location], Catalogue], most: int | None, per_instance: float, policy: Policy
 ) -> None:
     jobs, locations, goods = problem
 
     def packed() -> Plan:
-        limits, objective = Limits(instances=most), Objective(per_instance)
+        limits, objective = InstanceLimits(instances=most), Objective(per_instance)
         return plan(jobs, locations, goods, limits, "hours", objective=objective, policies={"hours": policy})
 
     result = packed()
@@ -96,7 +96,9 @@ def test_many_jobs_obey_the_rules(
 def test_many_jobs_share_machines_with_those_of_similar_length() -> None:
     """Of each shape some are short and some long; what runs for long takes short ones besides."""
     goods = catalogue(one=(1, 8, 1.0), four=(4, 32, 3.6))
-    jobs = [Job(f"{'long' if i % 2 else 'short'}-{i}", FREE, time=9e4 if i % 2 else 60.0 + i % 3) for i in range(800)]
+    jobs = [
+        PlannedJob(f"{'long' if i % 2 else 'short'}-{i}", FREE, time=9e4 if i % 2 else 60.0 + i % 3) for i in range(800)
+    ]
     there = [busy("m", 1e5)]
     result = plan(jobs, there, goods, policy="hours", policies={"hours": hours_of_many})
     check(result, jobs, there, goods)
@@ -110,19 +112,19 @@ def test_jobs_that_have_come_at_once_are_packed_one_by_one_when_no_more_come(mod
     """While some may come it is done by classes, which is quick, and so it is where they have waited for long."""
     chance = random.Random(4)
     jobs = [
-        Job(
+        PlannedJob(
             f"j{i}", Resources(chance.choice([1, 2, 4]), chance.choice([2, 4, 16]) * 1024), time=chance.uniform(60, 9e3)
         )
         for i in range(150)
     ]
-    found = {now: planned(jobs, (), (), MachineMarket(modern), Limits(), now).plan for now in (1.0, 3.0, 31.0)}
+    found = {now: planned(jobs, (), (), MachineMarket(modern), InstanceLimits(), now).plan for now in (1.0, 3.0, 31.0)}
     assert ["windows" in plan.why for plan in found.values()] == [False, True, False]
     check(found[3.0], jobs, (), modern)
     assert not told(found[3.0].waits)
     assert until_the_end(found[3.0], jobs) < 0.998 * until_the_end(found[1.0], jobs)
 
 
-def until_the_end(result: Plan, jobs: list[Job]) -> float:
+def until_the_end(result: Plan, jobs: list[PlannedJob]) -> float:
     """USD for all that a plan launches, from the boot of a minute until the last job of each machine has ended."""
     seconds = {job.name: job.time or 0.0 for job in jobs}
     ends: dict[str, float] = {}
@@ -133,40 +135,43 @@ def until_the_end(result: Plan, jobs: list[Job]) -> float:
 
 def test_a_job_goes_where_it_keeps_nothing_up_for_longer() -> None:
     there = [busy("short", 600.0), busy("long", 7_200.0)]
-    result = plan([Job("a", FREE, time=3_600.0)], there, PAIR, policy="hours")
+    result = plan([PlannedJob("a", FREE, time=3_600.0)], there, PAIR, policy="hours")
     assert [placed.location for placed in result.placements] == ["long"]
 
 
 def test_a_long_job_gets_a_small_machine_rather_than_the_rest_of_a_large_one() -> None:
-    result = plan([Job("a", FREE, time=36_000.0)], [busy("short", 600.0)], PAIR, policy="hours")
+    result = plan([PlannedJob("a", FREE, time=36_000.0)], [busy("short", 600.0)], PAIR, policy="hours")
     assert [launch.instance_type for launch in result.launches] == ["one"]
     assert result.why.startswith(("least growth has won", "one instance per job has won"))
 
 
 def test_a_job_waits_for_room_that_comes_soon_and_is_cheaper_than_a_new_machine() -> None:
     def there(seconds: float) -> Location:
-        running = (Running(0.0, Prediction(seconds), FREE), Running(0.0, Prediction(9_000.0), FREE))
+        running = (AssignedJob(0.0, Prediction(seconds), FREE), AssignedJob(0.0, Prediction(9_000.0), FREE))
         size = PAIR.types["pair"].capacity
         return Location("m", size, size, "pair", usd_per_hour=2.0, running_jobs=running)
 
-    soon = plan([Job("a", FREE, time=600.0)], [there(50.0)], PAIR, policy="hours")
+    soon = plan([PlannedJob("a", FREE, time=600.0)], [there(50.0)], PAIR, policy="hours")
     assert [told(wait.reason) for wait in told(soon.waits)] == [
         "waits: m is expected to have room in 50 s, cheaper than a new one"
     ]
     assert not soon.launches
-    for job, seconds in (Job("a", FREE, time=600.0), 980.0), (Job("a", FREE, time=600.0, queued_at=-920.0), 50.0):
+    for job, seconds in (
+        (PlannedJob("a", FREE, time=600.0), 980.0),
+        (PlannedJob("a", FREE, time=600.0, queued_at=-920.0), 50.0),
+    ):
         assert plan([job], [there(seconds)], PAIR, policy="hours").launches  # that would be too late
     # What a new machine costs for a short job is less than the wait is worth.
-    assert told(plan([Job("a", FREE, time=600.0)], [there(250.0)], PAIR, policy="hours").waits)
-    assert plan([Job("a", FREE, time=10.0)], [there(250.0)], PAIR, policy="hours").launches
+    assert told(plan([PlannedJob("a", FREE, time=600.0)], [there(250.0)], PAIR, policy="hours").waits)
+    assert plan([PlannedJob("a", FREE, time=10.0)], [there(250.0)], PAIR, policy="hours").launches
 
 
 def test_a_job_whose_length_is_an_estimate_waits_for_longer() -> None:
     size = PAIR.types["pair"].capacity
-    running = (Running(0.0, Prediction(700.0), FREE), Running(0.0, Prediction(9_000.0), FREE))
+    running = (AssignedJob(0.0, Prediction(700.0), FREE), AssignedJob(0.0, Prediction(9_000.0), FREE))
     there = Location("m", size, size, "pair", usd_per_hour=2.0, running_jobs=running)
     for spread, waits in (0.0, 0), (0.5, 1):
-        result = plan([Job("a", FREE, expected=Prediction(600.0, spread))], [there], PAIR, policy="hours")
+        result = plan([PlannedJob("a", FREE, expected=Prediction(600.0, spread))], [there], PAIR, policy="hours")
         assert len(told(result.waits)) == waits
         assert len(result.launches) == 1 - waits
 
@@ -175,12 +180,14 @@ def test_where_jobs_keep_coming_room_for_the_next_one_is_bought_as_well() -> Non
     """A fifth more for twice the machine, not two fifths; but it is only worth that while more jobs run than wait."""
     size = Resources(1, 8)
     full = [
-        Location(f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(Running(0.0, Prediction(9_000.0), size),))
+        Location(
+            f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(AssignedJob(0.0, Prediction(9_000.0), size),)
+        )
         for i in range(9)
     ]
     for there, price, launched in (full, 1.2, "roomy"), (full, 1.4, "one"), ((), 1.2, "one"):
         goods = catalogue(one=(1, 8, 1.0), roomy=(2, 16, price))
-        result = plan([Job("a", FREE, time=3_600.0)], there, goods, policy="hours")
+        result = plan([PlannedJob("a", FREE, time=3_600.0)], there, goods, policy="hours")
         assert [launch.instance_type for launch in result.launches] == [launched]
 
 
@@ -191,11 +198,16 @@ def test_where_jobs_come_often_room_is_bought_for_a_short_job_too() -> None:
     for apart, launched in (10.0, "roomy"), (0.0, "one"):
         there = [
             Location(
-                f"m{i}", size, size, "one", usd_per_hour=1.0, running_jobs=(Running(i * apart, Prediction(9e3), size),)
+                f"m{i}",
+                size,
+                size,
+                "one",
+                usd_per_hour=1.0,
+                running_jobs=(AssignedJob(i * apart, Prediction(9e3), size),),
             )
             for i in range(20)
         ]
-        result = plan([Job("a", FREE, time=400.0)], there, goods, policy="hours", now=300.0)
+        result = plan([PlannedJob("a", FREE, time=400.0)], there, goods, policy="hours", now=300.0)
         assert [launch.instance_type for launch in result.launches] == [launched]
 
 
@@ -205,20 +217,23 @@ def test_room_that_suits_later_jobs_is_left_to_them() -> None:
 
     def there(name: str, memory: int) -> Location:
         used = Resources(1, memory)
-        running = (Running(0.0, Prediction(9_000.0), used),)
+        running = (AssignedJob(0.0, Prediction(9_000.0), used),)
         return Location(
             name, goods.types["pair"].capacity, used, "pair", usd_per_hour=2.0, running_jobs=running, launched_at=0.0
         )
 
     result = plan(
-        [Job("a", Resources(1, 1), time=3_600.0)], [there("roomy", 1), there("used up", 15)], goods, policy="hours"
+        [PlannedJob("a", Resources(1, 1), time=3_600.0)],
+        [there("roomy", 1), there("used up", 15)],
+        goods,
+        policy="hours",
     )
     assert [placed.location for placed in result.placements] == ["used up"]
 
 
 def test_jobs_that_end_together_share_a_machine() -> None:
     goods = catalogue(pair=(2, 16, 2.0))
-    jobs = [Job(f"{name}{i}", FREE, time=time) for i in range(4) for name, time in [("s", 60.0), ("l", 9e4)]]
+    jobs = [PlannedJob(f"{name}{i}", FREE, time=time) for i in range(4) for name, time in [("s", 60.0), ("l", 9e4)]]
     for _, _, held in contents(plan(jobs, (), goods, policy="hours")):
         assert len({name[0] for name in held}) == 1
 
@@ -226,7 +241,7 @@ def test_jobs_that_end_together_share_a_machine() -> None:
 def test_whole_periods_that_are_paid_are_used() -> None:
     """What is left of a paid hour costs nothing, so a job takes it rather than the machine that is up for longer."""
     idle = Location("idle", PAIR.types["pair"].capacity, instance_type="pair", usd_per_hour=2.0, launched_at=0.0)
-    job = [Job("a", FREE, time=1_000.0)]
+    job = [PlannedJob("a", FREE, time=1_000.0)]
     by_hour = plan(job, [idle], PAIR, policy="hours", now=600.0, objective=Objective(billing_seconds=3_600.0))
     assert [placed.location for placed in by_hour.placements] == ["idle"]
     by_second = plan(job, [idle], PAIR, policy="hours", now=600.0)
@@ -274,7 +289,9 @@ def test_packing_pays_over_a_day(
 def test_a_burst_is_packed_by_length(modern: Catalogue) -> None:
     chance = random.Random(3)
     jobs = [
-        Job(f"j{i}", Resources(chance.choice([1, 2, 4]), chance.choice([2, 4, 16]) * 1024), time=60.0 * 2**i, arch=None)
+        PlannedJob(
+            f"j{i}", Resources(chance.choice([1, 2, 4]), chance.choice([2, 4, 16]) * 1024), time=60.0 * 2**i, arch=None
+        )
         for i in (chance.uniform(0, 7) for _ in range(150))
     ]
     result = plan(jobs, (), modern, policy="hours")
@@ -286,7 +303,7 @@ def test_a_burst_is_packed_by_length(modern: Catalogue) -> None:
 def test_what_is_there_is_filled_where_a_new_machine_would_cost_its_minute(usd: float, new: bool) -> None:
     """For 40 s a machine that is there costs 40 s, and a new one 60 s of its price."""
     old = Location("old", FREE, Resources(0, 0), "old", usd_per_hour=1.0, launched_at=-1000.0)
-    job = Job("j", FREE, time=40.0, expected=Prediction(40.0))
+    job = PlannedJob("j", FREE, time=40.0, expected=Prediction(40.0))
     found = plan(
         [job], [old], catalogue(one=(1, 8, usd)), policy="hours", now=0.0, objective=Objective(boot_seconds=0.0)
     )

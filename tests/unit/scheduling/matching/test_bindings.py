@@ -11,12 +11,12 @@ import pytest
 from lading.hooks.site.bindings import parse
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.place_words import Target, parse_targets
-from lading.scheduling.job import NATIVE, Job
+from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding, binding, filtered, shuffle
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
@@ -30,11 +30,11 @@ CLOUD = SiteView(name="cloud", locations=TYPES, possible=TYPES, takes_unnamed=Fa
 LOCAL = SiteView(name="local", locations=[Location("here", NODE)], possible=[Location("here", NODE)])
 
 
-def job(name: str, *targets: str, filters: Sequence[str] = (), cpus: float = 1) -> Waiting:
-    return Waiting(name=name, resources=Resources(cpus, 100), targets=as_text(targets, filters))
+def job(name: str, *targets: str, filters: Sequence[str] = (), cpus: float = 1) -> WaitingJob:
+    return WaitingJob(name=name, resources=Resources(cpus, 100), targets=as_text(targets, filters))
 
 
-def place(jobs: Sequence[Waiting], *sites: SiteView) -> Assignment:
+def place(jobs: Sequence[WaitingJob], *sites: SiteView) -> Assignment:
     return assign(jobs, sites, now=100.0)
 
 
@@ -117,7 +117,7 @@ def test_each_job_goes_its_own_way_and_is_told_of_its_own_places() -> None:
 def test_a_filter_sees_whose_job_it_is_and_its_inputs() -> None:
     seen: list[tuple[object, ...]] = []
 
-    def note(job: Job, targets: Sequence[str]) -> Sequence[str]:
+    def note(job: PlannedJob, targets: Sequence[str]) -> Sequence[str]:
         seen.append((job.dag_id, job.run_id, job.task_id, job.map_index, job.inputs))
         return targets[::-1] if job.inputs[0]["sample"] == "big" else targets
 
@@ -146,10 +146,10 @@ def test_a_filter_may_name_a_target_twice() -> None:
 
 
 def test_a_filter_of_a_third_party_chooses_among_the_targets_and_what_it_gets_wrong_costs_its_job_alone() -> None:
-    def last(job: Job, targets: Sequence[str]) -> Sequence[str]:
+    def last(job: PlannedJob, targets: Sequence[str]) -> Sequence[str]:
         return targets[-1:]
 
-    def broken(job: Job, targets: Sequence[str]) -> Sequence[str]:
+    def broken(job: PlannedJob, targets: Sequence[str]) -> Sequence[str]:
         raise KeyError(job.name)
 
     known = {"last": last, "broken": broken, "liar": lambda job, targets: ["moon"], "none": lambda job, targets: []}

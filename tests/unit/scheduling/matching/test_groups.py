@@ -4,11 +4,11 @@ import pytest
 
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.location import Location
-from lading.scheduling.matching.groups import Allowance, Group, Label, Machines, admitted
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.groups import Allowance, GroupMachines, JobGroup, Label, admitted
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.filling import queue_up
 from lading.scheduling.placing.rooms import Rooms
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.resources import Resources
 
 RUN = ("dag", "run")
@@ -26,11 +26,15 @@ RUN = ("dag", "run")
     ],
 )
 def test_room(most: int | None, of_run: int | None, live: dict[str, int], room: int | None) -> None:
-    assert Group(RUN, "align", most, of_run).room({RUN: live, ("dag", "other"): {"align": 99}}) == room
+    assert JobGroup(RUN, "align", most, of_run).room({RUN: live, ("dag", "other"): {"align": 99}}) == room
 
 
 def test_jobs_are_admitted_in_order_until_a_limit_is_reached() -> None:
-    align, sort, free = Group(RUN, "align", 2, 3), Group(RUN, "sort", None, 3), Group(("dag", "other"), "align", 2)
+    align, sort, free = (
+        JobGroup(RUN, "align", 2, 3),
+        JobGroup(RUN, "sort", None, 3),
+        JobGroup(("dag", "other"), "align", 2),
+    )
     jobs = [
         ("a1", align),
         ("s1", sort),
@@ -49,13 +53,15 @@ def test_jobs_are_admitted_in_order_until_a_limit_is_reached() -> None:
 MANY = 10**9  # as an author may write them; each of them on its own would take all memory
 
 
-def of_many_nodes(name: str, nodes: int = MANY) -> Waiting:
-    return Waiting(name, Resources(1, 1), task="d r t", nodes=nodes, max_instances=2 * MANY, hints=frozenset([LAYOUT]))
+def of_many_nodes(name: str, nodes: int = MANY) -> WaitingJob:
+    return WaitingJob(
+        name, Resources(1, 1), task="d r t", nodes=nodes, max_instances=2 * MANY, hints=frozenset([LAYOUT])
+    )
 
 
 def test_the_nodes_of_a_batch_job_are_a_number_and_are_counted_once() -> None:
     job, other = of_many_nodes("a"), of_many_nodes("b", nodes=MANY - 1)
-    machines = Machines.of([job, other])
+    machines = GroupMachines.of([job, other])
     for _ in range(2):
         machines.put(job, "hpc", "hpc", is_queue=True)
     machines.put(other, "lab", "m", is_queue=False)
@@ -72,9 +78,9 @@ def test_the_nodes_of_a_batch_job_are_a_number_and_are_counted_once() -> None:
 def test_jobs_of_any_number_of_nodes_are_queued_up_by_how_many_are_left() -> None:
     jobs = [of_many_nodes(name) for name in "abc"]
     hpc = Location("hpc", Resources(1, 1), max_jobs=9, hints=frozenset([LAYOUT]))
-    allowance = Allowance(Limits(tasks={"d r t": 2 * MANY}), [])
+    allowance = Allowance(InstanceLimits(tasks={"d r t": 2 * MANY}), [])
     assert queue_up(jobs, [hpc], allowance, now=0.0) == {"a": "hpc", "b": "hpc"}
-    rooms = Rooms([hpc], Limits(tasks={"d r t": 2 * MANY}), now=0.0)
+    rooms = Rooms([hpc], InstanceLimits(tasks={"d r t": 2 * MANY}), now=0.0)
     for job in jobs[:2]:
         assert rooms.has_room(job, "hpc")
         rooms.put(job, "hpc")
@@ -82,7 +88,7 @@ def test_jobs_of_any_number_of_nodes_are_queued_up_by_how_many_are_left() -> Non
 
 
 def test_reasons_name_the_limit() -> None:
-    group = Group(RUN, "align", 2, 3)
+    group = JobGroup(RUN, "align", 2, 3)
     assert str(group.reason({RUN: {"align": 2}})) == "waits: 2 jobs of task 'align' may be at work at once (max_jobs)"
     assert str(group.reason({RUN: {"sort": 3}})) == (
         "waits: 3 jobs of this run may be at work at once (max_jobs of the Dag)"

@@ -12,16 +12,16 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.explanation import explained, wishes
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.routes import matches, nowhere, rankable, route, router
-from lading.scheduling.matching.rules import RULES, Rule, Soft, in_words, variants
+from lading.scheduling.matching.rules import RULES, Rule, Soft, describe_changes, variants
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.reasons import told
 
 NODE = Resources(16, 65536)
-JOB = Waiting(name="a", resources=Resources(4, 1000), nodes=4, hints=frozenset([LAYOUT]))
+JOB = WaitingJob(name="a", resources=Resources(4, 1000), nodes=4, hints=frozenset([LAYOUT]))
 RANGE = replace(JOB, nodes=8, soft=Soft({"nodes": 2}).as_text())
 
 
@@ -38,7 +38,7 @@ def batch(name: str, most: dict[str, int] | None, **options: Any) -> SiteView:
     return SiteView(name=name, locations=[location], possible=[location])
 
 
-def order(job: Waiting, *sites: SiteView) -> list[str]:
+def order(job: WaitingJob, *sites: SiteView) -> list[str]:
     return [stop.target or stop.site for stop in route(job, sites)]
 
 
@@ -138,10 +138,10 @@ def test_a_target_caps_the_range_by_its_own_queue() -> None:
 def test_the_rule_less_goes_down_to_the_least() -> None:
     steps = variants(RANGE, [Rule("less", amounts=("nodes",))])
     assert [dict(changes).get("nodes") for _, changes in steps] == [None, 4, 2]
-    assert in_words(RANGE, steps[1][1]) == "4 of 8 nodes"
+    assert describe_changes(RANGE, steps[1][1]) == "4 of 8 nodes"
     both = replace(RANGE, soft=Soft({"nodes": 3, "memory": 500}).as_text())
     [_, step, last] = variants(both, [Rule("less", amounts=("memory", "nodes"))])
-    assert in_words(both, step[1]) == "500 MiB of 1000 MiB memory, 4 of 8 nodes"
+    assert describe_changes(both, step[1]) == "500 MiB of 1000 MiB memory, 4 of 8 nodes"
     assert dict(last[1])["nodes"] == 3
     assert variants(RANGE, [Rule("other", amounts=("cpus",))]) == [(None, ())]
 

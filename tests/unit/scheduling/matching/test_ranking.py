@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.job import NATIVE, Job
+from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.matching.ranking import FEWEST_WAITS, Match, Waits, by_probability
+from lading.scheduling.matching.ranking import FEWEST_WAITS, Match, QueueWaits, by_probability
 from lading.scheduling.matching.routes import matches, rankable, ranked, router
 from lading.scheduling.matching.routes import route as route_of
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.reasons import told, trouble
 
 NODE = Resources(16, 65536)
-JOB = Waiting(name="a", resources=Resources(4, 1000))
+JOB = WaitingJob(name="a", resources=Resources(4, 1000))
 
 
 def queue(name: str, idle: int | None, nodes: int | None, **options: Any) -> SiteView:
@@ -36,7 +36,7 @@ def machine(name: str, **options: Any) -> SiteView:
     return SiteView(name=name, locations=there, possible=there, **options)
 
 
-def order(*sites: SiteView, job: Waiting = JOB) -> list[str]:
+def order(*sites: SiteView, job: WaitingJob = JOB) -> list[str]:
     return [stop.site for stop in route_of(job, sites)]
 
 
@@ -44,7 +44,7 @@ def test_3_of_4_nodes_come_before_5_of_10() -> None:
     ten, four = queue("ten", 5, 10), queue("four", 3, 4)
     assert order(ten, four) == ["four", "ten"]
     assert assign([JOB], [ten, four], now=1.0).placed == {"a": ("four", "four")}
-    wide = Waiting(name="b", resources=Resources(64, 1000), soft=Soft({"cpus": 4}).as_text())
+    wide = WaitingJob(name="b", resources=Resources(64, 1000), soft=Soft({"cpus": 4}).as_text())
     least = [site.name for _, site in ranked(wide, matches(wide, [ten, four]))]
     assert least == ["four", "ten"], "by the nodes that can run the least that will do"
     assert order(ten, queue("even", 1, 2)) == ["ten", "even"], "of the same share the first of the file"
@@ -63,17 +63,17 @@ def test_what_cannot_be_compared_stays_where_the_file_has_it() -> None:
 
 
 def test_a_job_that_names_a_place_asks_nobody() -> None:
-    def never(job: Job, matches: Sequence[Match]) -> Sequence[Match]:
+    def never(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match]:
         raise AssertionError("it is asked")
 
     ten, four = queue("ten", 5, 10), queue("four", 3, 4)
     for job in (
-        Waiting(name="a", resources=NODE, site="ten"),
-        Waiting(name="a", resources=NODE, targets=as_text(["ten", "four"], [])),
+        WaitingJob(name="a", resources=NODE, site="ten"),
+        WaitingJob(name="a", resources=NODE, targets=as_text(["ten", "four"], [])),
     ):
         assert router([ten, four], (), never)(job)[0].site == "ten"
         assert assign([job], [ten, four], now=1.0, rank=never).placed == {"a": ("ten", "ten")}
-    typed = Waiting(name="a", resources=NODE, instance_type="m")
+    typed = WaitingJob(name="a", resources=NODE, instance_type="m")
     with pytest.raises(AssertionError, match="it is asked"):
         router([ten, four], (), never)(JOB)
     from lading.scheduling.hints.place_words import Target
@@ -88,7 +88,7 @@ def test_a_plugin_orders_the_matches_or_leaves_it_to_lading() -> None:
     found = [Match("ten", 5, 10), Match("four", 3, 4)]
     asked: list[Sequence[Match]] = []
 
-    def last_first(job: Job, matches: Sequence[Match]) -> Sequence[Match]:
+    def last_first(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match]:
         asked.append(matches)
         return matches[::-1]
 
@@ -100,14 +100,14 @@ def test_a_plugin_orders_the_matches_or_leaves_it_to_lading() -> None:
 def test_a_plugin_ranks_each_job_also_of_those_that_are_alike() -> None:
     """By the task that it runs and its inputs; what it leaves to Lading goes Lading's way among the others."""
 
-    def by_sample(job: Job, matches: Sequence[Match]) -> Sequence[Match] | None:
+    def by_sample(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match] | None:
         if job.task_id == "plain":
             return None
         return sorted(matches, key=lambda each: each.site != job.inputs[0]["site"])
 
     ten, four = queue("ten", 5, 10), queue("four", 3, 4)
     jobs = [
-        Waiting(
+        WaitingJob(
             name=str(number), resources=NODE, dag_id="d", run_id="r", task_id=task, map_index=number, input_values=text
         )
         for number, (task, text) in enumerate(
@@ -127,7 +127,7 @@ def test_a_plugin_ranks_each_job_also_of_those_that_are_alike() -> None:
 
 def test_where_enough_waits_are_known_they_decide() -> None:
     """From 20 of its size on, or of its queue, else the share of idle nodes does."""
-    waits = Waits()
+    waits = QueueWaits()
     for number in range(FEWEST_WAITS - 1):
         waits.add("ten", None, 4, float(number))
         waits.add("four", None, 4, 1000.0 + number)

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import NATIVE, Job
+from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.matching.rules import MOST_STEPS, RULES, Rule, Soft, in_words, minimum, variants
+from lading.scheduling.matching.rules import MOST_STEPS, RULES, Rule, Soft, describe_changes, minimum, variants
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import Assignment, assign
 from lading.scheduling.resources import Resources
 from tests.reasons import clauses, told
@@ -27,9 +27,9 @@ NODE = Resources(cpus=16, memory=65536)
 LESS = Rule("less", amounts=("cpus", "memory"))
 
 
-def wants(name: str, least: float = 4, wish: float = 16, **others: Any) -> Waiting:
+def wants(name: str, least: float = 4, wish: float = 16, **others: Any) -> WaitingJob:
     soft = Soft({"cpus": least}, frozenset(others.pop("preferred", ()))).as_text()
-    return Waiting(name=name, resources=Resources(wish, 1000), soft=soft, **others)
+    return WaitingJob(name=name, resources=Resources(wish, 1000), soft=soft, **others)
 
 
 def site(name: str, *free: float, features: Sequence[str] = (), **options: Any) -> SiteView:
@@ -41,11 +41,11 @@ def site(name: str, *free: float, features: Sequence[str] = (), **options: Any) 
     return SiteView(name=name, locations=there, possible=there, **options)
 
 
-def place(job: Waiting, *sites: SiteView, rules: Sequence[Rule] = RULES) -> Assignment:
+def place(job: WaitingJob, *sites: SiteView, rules: Sequence[Rule] = RULES) -> Assignment:
     return assign([job], sites, now=100.0, rules=rules)
 
 
-def got(found: Assignment, job: Waiting) -> tuple[str | None, Waiting]:
+def got(found: Assignment, job: WaitingJob) -> tuple[str | None, WaitingJob]:
     stop = found.stops.get(job.name)
     return (None, job) if stop is None else (stop.rule, stop.asked(job))
 
@@ -99,7 +99,7 @@ def test_a_job_stays_where_something_is_launched_for_all_that_it_wishes() -> Non
 
 
 def test_who_asks_for_spot_gets_a_machine_on_demand_only_by_a_rule_and_where_no_spot_is_to_be_had() -> None:
-    job = Waiting(name="a", resources=Resources(4, 1000), capacity_type="spot")
+    job = WaitingJob(name="a", resources=Resources(4, 1000), capacity_type="spot")
     kinds = {"m": InstanceType("m", NODE, (Offering(0.4, capacity_type="spot"), Offering(1.0)))}
     possible = [Location("m", NODE, instance_type="m", capacity_type=each) for each in ("spot", "on-demand")]
 
@@ -124,19 +124,19 @@ def test_a_v100_if_there_is_no_a100() -> None:
     busy = sites[0], site("new", 3, features=["gpu", "a100"])
     found = place(job, *busy)
     assert found.placed == {"a": ("old", "old0")}
-    assert in_words(job, found.stops["a"].relaxed) == "without a100"
+    assert describe_changes(job, found.stops["a"].relaxed) == "without a100"
     assert place(job, *busy, rules=[LESS]).placed == {"a": ("new", "new0")}, "without such a rule it waits there"
 
 
 def test_a_longer_queue_for_the_one_that_is_named() -> None:
     queue = Location("hpc", NODE, hints=frozenset([NATIVE]), max_jobs=1)
     names = {"queue": "short", "hints": frozenset([NATIVE])}
-    job = Waiting(name="a", resources=Resources(1, 100), **names)  # type: ignore[arg-type]
+    job = WaitingJob(name="a", resources=Resources(1, 100), **names)  # type: ignore[arg-type]
     rule = Rule("a longer queue", queues={"short": "long"})
     assert variants(job, [rule]) == [(None, ()), ("a longer queue", (("queue", "long"),))]
     full = SiteView(name="hpc", locations=[replace(queue, jobs=1)], possible=[queue])
     assert told(place(job, full, rules=[rule]).waits).keys() == {"a"}
-    assert variants(Waiting(name="b", resources=Resources(1, 100)), [rule]) == [(None, ())]
+    assert variants(WaitingJob(name="b", resources=Resources(1, 100)), [rule]) == [(None, ())]
 
 
 def test_filters_choose_the_places_and_rules_stay_outside() -> None:
@@ -157,7 +157,7 @@ AMOUNTS = st.tuples(st.integers(1, 200), st.integers(1, 200)).map(sorted)
 @given(AMOUNTS, AMOUNTS)
 def test_amounts_go_down_in_few_steps_to_the_least_that_will_do(cpus: list[int], memory: list[int]) -> None:
     soft = Soft({"cpus": cpus[0], "memory": memory[0]}).as_text()
-    job = Waiting(name="a", resources=Resources(cpus[1], memory[1]), memory_limit=memory[1], soft=soft)
+    job = WaitingJob(name="a", resources=Resources(cpus[1], memory[1]), memory_limit=memory[1], soft=soft)
     found = [replace(job, **dict(changes)) for _, changes in variants(job, [LESS])]
     assert (found[0], found[-1].resources) == (job, minimum(job).resources)
     assert len(found) <= MOST_STEPS + 1
@@ -168,11 +168,11 @@ def test_amounts_go_down_in_few_steps_to_the_least_that_will_do(cpus: list[int],
 
 
 def test_less_than_one_is_halved_as_well() -> None:
-    job = Waiting(name="a", resources=Resources(1.0, 5), soft=Soft({"cpus": 0.25}).as_text())
+    job = WaitingJob(name="a", resources=Resources(1.0, 5), soft=Soft({"cpus": 0.25}).as_text())
     assert [dict(changes)["resources"].cpus for _, changes in variants(job, [LESS])[1:]] == [0.5, 0.25]
 
 
-def half(job: Job) -> Sequence[Mapping[str, object]]:
+def half(job: PlannedJob) -> Sequence[Mapping[str, object]]:
     return [{"cpus": job.resources.cpus / 2}]
 
 

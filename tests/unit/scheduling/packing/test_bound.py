@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing import bound
 from lading.scheduling.packing.bound import bound_of_hours
 from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from tests.services.examples import part
 from tests.services.packing import catalogue, catalogues, optimum, problems, workloads
 
 
-def whole_program(jobs: list[Job], goods: Catalogue) -> float:
+def whole_program(jobs: list[PlannedJob], goods: Catalogue) -> float:
     """The same program without any reduction: one variable for every job and type that fits it."""
     kinds = list(goods.types.values())
     spread = [(i, t) for i, job in enumerate(jobs) for t, kind in enumerate(kinds) if fitting(job, kind.name, goods)]
@@ -46,14 +46,14 @@ def whole_program(jobs: list[Job], goods: Catalogue) -> float:
     return float(cost @ program.solve()[0])
 
 
-def fitting(job: Job, name: str, goods: Catalogue) -> bool:
+def fitting(job: PlannedJob, name: str, goods: Catalogue) -> bool:
     kind = goods.types[name]
     return job.resources.fits(kind.capacity) and job.instance_type in (None, name) and job.arch in (None, kind.arch)
 
 
 @part(0.5)
 @given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods))))
-def test_it_is_the_whole_program(problem: tuple[Catalogue, list[Job]]) -> None:
+def test_it_is_the_whole_program(problem: tuple[Catalogue, list[PlannedJob]]) -> None:
     goods, jobs = problem
     found = plan(jobs, (), goods).bound
     assert found == pytest.approx(whole_program(jobs, goods), rel=1e-6)
@@ -63,7 +63,7 @@ def test_merging_shapes_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(4)
     goods = bundled().select(["c7i.*", "m7i.*", "r7i.*", "t3a.*"])
     jobs = [
-        Job(f"j{i}", Resources(round(chance.uniform(0.25, 16), 2), chance.randint(200, 60_000)), arch="x86_64")
+        PlannedJob(f"j{i}", Resources(round(chance.uniform(0.25, 16), 2), chance.randint(200, 60_000)), arch="x86_64")
         for i in range(250)
     ]
     merged = plan(jobs, (), goods).bound
@@ -74,7 +74,7 @@ def test_merging_shapes_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @part(0.25)
 @given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods, size=4, count=2))))
-def test_nothing_can_cost_less(problem: tuple[Catalogue, list[Job]]) -> None:
+def test_nothing_can_cost_less(problem: tuple[Catalogue, list[PlannedJob]]) -> None:
     goods, jobs = problem
     least = optimum(jobs, goods)
     for policy in ("greedy", "priced"):
@@ -85,7 +85,7 @@ def test_nothing_can_cost_less(problem: tuple[Catalogue, list[Job]]) -> None:
 
 @part(0.3)
 @given(problems())
-def test_running_instances_are_free_room(problem: tuple[list[Job], list[Location], Catalogue]) -> None:
+def test_running_instances_are_free_room(problem: tuple[list[PlannedJob], list[Location], Catalogue]) -> None:
     jobs, locations, goods = problem
     alone, together = plan(jobs, (), goods), plan(jobs, locations, goods)
     assert alone.bound is not None
@@ -97,31 +97,31 @@ def test_running_instances_are_free_room(problem: tuple[list[Job], list[Location
 def test_what_fits_matters() -> None:
     """A small type that is cheap by the cpu is of no use to a large job."""
     goods = catalogue(small=(1, 8, 0.01), large=(16, 128, 1.6))
-    assert plan([Job("x", Resources(16, 128))], (), goods).bound == pytest.approx(1.6)
+    assert plan([PlannedJob("x", Resources(16, 128))], (), goods).bound == pytest.approx(1.6)
 
 
 def test_gap() -> None:
     goods = catalogue(one=(4, 8, 1.0))
-    result = plan([Job("x", Resources(3, 1))], (), goods)
+    result = plan([PlannedJob("x", Resources(3, 1))], (), goods)
     assert result.bound == pytest.approx(0.75)
     assert result.gap == pytest.approx(1 / 3)
     assert plan([], (), goods).gap is None
-    assert plan([Job("x", Resources(3, 1))], (), goods, Limits(instances=0)).gap is None
+    assert plan([PlannedJob("x", Resources(3, 1))], (), goods, InstanceLimits(instances=0)).gap is None
     there = [Location("i", Resources(4, 8), instance_type="one")]
-    assert plan([Job("x", Resources(3, 1))], there, goods).gap == 0
+    assert plan([PlannedJob("x", Resources(3, 1))], there, goods).gap == 0
 
 
 def test_job_hours_add_up() -> None:
     goods = catalogue(one=(4, 8, 1.0))
-    jobs = [(Job("a", Resources(1, 1)), 2.0), (Job("b", Resources(2, 1)), 0.5)]
+    jobs = [(PlannedJob("a", Resources(1, 1)), 2.0), (PlannedJob("b", Resources(2, 1)), 0.5)]
     assert bound_of_hours(jobs, goods) == pytest.approx(0.75)
 
 
 def test_prices_prove_the_value() -> None:
     """Whatever the solver answered: no type is worth more than it costs, and the worths of the jobs are the bound."""
     goods = bundled().select(["c7i.*", "r7i.*"])
-    jobs = [Job(f"j{i}", Resources(1 + i % 7, 1000 * (1 + i % 11)), 1 + i % 3, arch="x86_64") for i in range(60)]
-    problem = pose(jobs, [], goods, Limits(), Objective(), 0.0, None)
+    jobs = [PlannedJob(f"j{i}", Resources(1 + i % 7, 1000 * (1 + i % 11)), 1 + i % 3, arch="x86_64") for i in range(60)]
+    problem = pose(jobs, [], goods, InstanceLimits(), Objective(), 0.0, None)
     solved = bound.relax(problem, problem.counts(), 0.0, [])
     assert float(solved.worth @ problem.counts()) == pytest.approx(solved.value)
     for i, prices in zip(solved.bins, solved.prices, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
@@ -30,7 +30,7 @@ def test_the_worked_example() -> None:
     rows = table()
     assert len(rows) == 6
     jobs = [
-        Job(name, Resources(float(cpus), int(gib) * GIB), int(count), instance_type=hint or None)
+        PlannedJob(name, Resources(float(cpus), int(gib) * GIB), int(count), instance_type=hint or None)
         for name, count, cpus, gib, hint, _, _ in rows
     ]
     there = [Location("i-1", TYPES.types["medium"].capacity, Resources(1, 6 * GIB), "medium")]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.plan import Limits
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from tests.reasons import told
@@ -22,7 +22,7 @@ from tests.services.packing import catalogue, check, contents, problems, seven_b
 
 @part(0.5)
 @given(problems())
-def test_it_is_the_algorithm_job_by_job(problem: tuple[list[Job], list[Location], Catalogue]) -> None:
+def test_it_is_the_algorithm_job_by_job(problem: tuple[list[PlannedJob], list[Location], Catalogue]) -> None:
     jobs, locations, goods = problem
     result = plan(jobs, locations, goods)
     check(result, jobs, locations, goods)
@@ -32,7 +32,7 @@ def test_it_is_the_algorithm_job_by_job(problem: tuple[list[Job], list[Location]
 @part(0.4)
 @given(problems(), st.randoms(use_true_random=False))
 def test_the_order_of_the_jobs_does_not_matter(
-    problem: tuple[list[Job], list[Location], Catalogue], shuffler: random.Random
+    problem: tuple[list[PlannedJob], list[Location], Catalogue], shuffler: random.Random
 ) -> None:
     jobs, locations, goods = problem
     shuffled = jobs.copy()
@@ -45,7 +45,9 @@ def test_many_shapes_and_machines_at_once() -> None:
     chance = random.Random(3)
     goods = catalogue(small=(4, 16, 0.2), wide=(8, 16, 0.3), deep=(8, 64, 0.5), large=(16, 128, 1.2))
     jobs = [
-        Job(f"j{i}", Resources(chance.choice([0.1, 0.5, 1, 1.5, 3, 7]), chance.randint(0, 60)), chance.randint(1, 4))
+        PlannedJob(
+            f"j{i}", Resources(chance.choice([0.1, 0.5, 1, 1.5, 3, 7]), chance.randint(0, 60)), chance.randint(1, 4)
+        )
         for i in range(300)
     ]
     locations = [
@@ -59,7 +61,7 @@ def test_many_shapes_and_machines_at_once() -> None:
 
 def test_the_dearest_job_goes_first_and_running_instances_before_new_ones() -> None:
     goods = catalogue(small=(2, 4, 0.1), large=(8, 16, 0.4))
-    jobs = [Job("tiny", Resources(1, 1)), Job("huge", Resources(6, 12))]
+    jobs = [PlannedJob("tiny", Resources(1, 1)), PlannedJob("huge", Resources(6, 12))]
     there = [Location("old", Resources(8, 16), Resources(0, 0), "large")]
     assert contents(plan(jobs, there, goods), there) == [("old", "large", {"huge": 1, "tiny": 1})]
 
@@ -69,7 +71,7 @@ def test_the_fullest_instance_is_tried_first_then_the_oldest() -> None:
     there = [
         Location(name, Resources(8, 16), Resources(used, 0), "large") for name, used in [("a", 1), ("b", 3), ("c", 3)]
     ]
-    assert contents(plan([Job("x", Resources(1, 1))], there, goods), there) == [("b", "large", {"x": 1})]
+    assert contents(plan([PlannedJob("x", Resources(1, 1))], there, goods), there) == [("b", "large", {"x": 1})]
 
 
 @pytest.mark.parametrize(
@@ -82,20 +84,20 @@ def test_the_fullest_instance_is_tried_first_then_the_oldest() -> None:
     ],
 )
 def test_ties_between_types(others: dict[str, tuple[float, int, float]], chosen: str) -> None:
-    result = plan([Job("x", Resources(1, 1))], (), catalogue(plain=(2, 8, 0.1), **others))
+    result = plan([PlannedJob("x", Resources(1, 1))], (), catalogue(plain=(2, 8, 0.1), **others))
     assert [launch.instance_type for launch in result.launches] == [chosen]
 
 
 def test_a_hint_is_the_only_type_also_of_running_instances() -> None:
     goods = catalogue(small=(2, 4, 0.1), large=(8, 16, 0.4))
     there = [Location("old", Resources(8, 16), Resources(0, 0), "large")]
-    jobs = [Job("x", Resources(1, 1), instance_type="small")]
+    jobs = [PlannedJob("x", Resources(1, 1), instance_type="small")]
     assert contents(plan(jobs, there, goods), there) == [(None, "small", {"x": 1})]
 
 
 def test_a_hint_that_is_too_small_is_an_error() -> None:
     goods = catalogue(small=(2, 4, 0.1), large=(8, 16, 0.4))
-    result = plan([Job("x", Resources(4, 1), instance_type="small")], (), goods)
+    result = plan([PlannedJob("x", Resources(4, 1), instance_type="small")], (), goods)
     assert [(refusal.job, told(refusal.reason)) for refusal in told(result.refusals)] == [
         ("x", "is too large for every machine that is a small; the closest is small: 4 cpus where it has 2 cpus")
     ]
@@ -103,13 +105,13 @@ def test_a_hint_that_is_too_small_is_an_error() -> None:
 
 
 def test_fractions_fill_a_machine_to_the_brim() -> None:
-    result = plan([Job("x", Resources(0.1, 1), 30)], (), catalogue(one=(1, 100, 0.1)))
+    result = plan([PlannedJob("x", Resources(0.1, 1), 30)], (), catalogue(one=(1, 100, 0.1)))
     assert len(result.launches) == 3
 
 
 def test_a_limited_type_gives_way_to_the_next_cheapest() -> None:
     goods = catalogue(small=(2, 4, 0.1), large=(8, 16, 0.4))
-    result = plan([Job("x", Resources(2, 4), 6)], (), goods, Limits(types={"small": 2}))
+    result = plan([PlannedJob("x", Resources(2, 4), 6)], (), goods, InstanceLimits(types={"small": 2}))
     assert contents(result) == [(None, "small", {"x": 1}), (None, "small", {"x": 1}), (None, "large", {"x": 4})]
 
 
@@ -119,4 +121,4 @@ def test_empty_instances_are_released_and_others_are_not() -> None:
     there = [idle, replace(idle, name="busy", used=Resources(1, 1)), Location("host", Resources(2, 4))]
     assert [release.location for release in plan([], there, goods).releases] == ["idle"]
     # A job goes to the busy one, which has less left.
-    assert [release.location for release in plan([Job("x", Resources(1, 1))], there, goods).releases] == ["idle"]
+    assert [release.location for release in plan([PlannedJob("x", Resources(1, 1))], there, goods).releases] == ["idle"]

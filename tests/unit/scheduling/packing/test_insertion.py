@@ -12,17 +12,17 @@ import pytest
 
 from benchmarks.sizes import mixed
 from lading.scheduling.catalogue import bundled
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.packing import insertion, kernel_state
 from lading.scheduling.packing.arrays import Goods, goods
 from lading.scheduling.packing.filling import Pattern, cost
 from lading.scheduling.packing.insertion import Kinds, kinds, pack
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective
 
 
-def posed(jobs: list[Job]) -> tuple[Goods, Kinds]:
-    problem = pose(jobs, (), bundled().select(), Limits(), Objective(), 0.0, None)
+def posed(jobs: list[PlannedJob]) -> tuple[Goods, Kinds]:
+    problem = pose(jobs, (), bundled().select(), InstanceLimits(), Objective(), 0.0, None)
     material = goods(problem, problem.counts(), 0.0, frozenset())
     found = kinds(problem, material)
     assert found is not None
@@ -81,7 +81,7 @@ def test_of_many_machines_one_of_each_stride_is_looked_at_and_those_that_were_ch
     blank, marked = np.zeros(number), np.zeros(number)
     marked[changed] = turn
     kind = np.where(np.arange(number) == 500, -1, 0)  # which is empty now
-    machines = kernel_state.Machines(
+    machines = kernel_state.KernelMachines(
         *map(kernel_state.ints, (blank, blank, blank, kind, blank, marked)), *[kernel_state.ints(blank)] * 4
     )
     ways = set()
@@ -109,7 +109,7 @@ def test_wishes_that_have_nothing_in_common_share_no_machine() -> None:
 
 
 def test_too_many_kinds_of_wishes_are_left_to_filling(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = pose(mixed(20, 1), (), bundled(), Limits(), Objective(), 0.0, None)
+    problem = pose(mixed(20, 1), (), bundled(), InstanceLimits(), Objective(), 0.0, None)
     material = goods(problem, problem.counts(), 0.0, frozenset())
     monkeypatch.setattr(insertion, "MOST_KINDS", 2)
     assert kinds(problem, material) is None

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.plan import Limits, Objective
+from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from tests.reasons import told
@@ -26,13 +26,13 @@ CPUS_AND_GIB = (
 )
 
 
-def pipeline(number: int, seed: int = 1) -> list[Job]:
+def pipeline(number: int, seed: int = 1) -> list[PlannedJob]:
     """So many jobs of twenty shapes, as bioinformatics pipelines have them."""
     chance = random.Random(seed)
     counts: defaultdict[tuple[int, int], int] = defaultdict(int)
     for _ in range(number):
         counts[chance.choice(CPUS_AND_GIB)] += 1
-    return [Job(f"{c}-{m}", Resources(c, m * 1024), count, arch="x86_64") for (c, m), count in counts.items()]
+    return [PlannedJob(f"{c}-{m}", Resources(c, m * 1024), count, arch="x86_64") for (c, m), count in counts.items()]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def general_purpose() -> Catalogue:
 @part(0.12)
 @given(problems(), st.sampled_from(["fast", "best"]), st.sampled_from([0.0, 0.5]))
 def test_it_obeys_the_rules_and_is_never_dearer_than_greedy(
-    problem: tuple[list[Job], list[Location], Catalogue], effort: str, per_instance: float
+    problem: tuple[list[PlannedJob], list[Location], Catalogue], effort: str, per_instance: float
 ) -> None:
     jobs, locations, goods = problem
     objective = Objective(per_instance, 2.0)
@@ -57,9 +57,9 @@ def test_it_obeys_the_rules_and_is_never_dearer_than_greedy(
 
 @part(0.1)
 @given(problems(), st.integers(0, 6), st.integers(0, 3))
-def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most: int, of_type: int) -> None:
+def test_limits_hold(problem: tuple[list[PlannedJob], list[Location], Catalogue], most: int, of_type: int) -> None:
     jobs, locations, goods = problem
-    limits = Limits(instances=most, types={"large": of_type})
+    limits = InstanceLimits(instances=most, types={"large": of_type})
     greedy = plan(jobs, locations, goods, limits)
     for policy in ("greedy", "priced"):
         result = plan(jobs, locations, goods, limits, policy)
@@ -75,7 +75,7 @@ def test_limits_hold(problem: tuple[list[Job], list[Location], Catalogue], most:
 @part(0.06)
 @given(problems(), st.randoms(use_true_random=False))
 def test_the_same_input_gives_the_same_plan_in_any_order(
-    problem: tuple[list[Job], list[Location], Catalogue], shuffler: random.Random
+    problem: tuple[list[PlannedJob], list[Location], Catalogue], shuffler: random.Random
 ) -> None:
     jobs, locations, goods = problem
     shuffled = jobs.copy()
@@ -94,7 +94,7 @@ def test_the_best_plan_is_the_same_in_any_order(general_purpose: Catalogue) -> N
 
 @part(0.1)
 @given(catalogues.flatmap(lambda goods: st.tuples(st.just(goods), workloads(goods, size=5, count=2))))
-def test_small_problems_are_solved_nearly_exactly(problem: tuple[Catalogue, list[Job]]) -> None:
+def test_small_problems_are_solved_nearly_exactly(problem: tuple[Catalogue, list[PlannedJob]]) -> None:
     goods, jobs = problem
     least = optimum(jobs, goods)
     assert least - 1e-9 <= plan(jobs, (), goods, policy="priced", effort="best").cost <= 1.2 * least
@@ -109,7 +109,7 @@ def test_small_problems_on_average() -> None:
             large=(16, 64, 1.0),
             **{f"t{i}": (c, c * chance.choice([2, 4, 8]), c * 0.06) for i, c in enumerate([2, 4, 8])},
         )
-        jobs = [Job(f"j{i}", Resources(chance.choice([1, 2, 3, 5]), chance.randint(1, 20))) for i in range(9)]
+        jobs = [PlannedJob(f"j{i}", Resources(chance.choice([1, 2, 3, 5]), chance.randint(1, 20))) for i in range(9)]
         least = optimum(jobs, goods)
         for policy in ("greedy", "priced"):
             excess[policy].append(plan(jobs, (), goods, policy=policy, effort="best").cost / least - 1)
@@ -140,7 +140,7 @@ def test_sizes_that_are_all_different(number: int, most: float) -> None:
     """Rounding and filling alone leave 1.04 and 1.06 here; with single jobs moved it is near the bound."""
     chance = random.Random(1)
     jobs = [
-        Job(f"j{i}", Resources(round(chance.uniform(0.5, 16), 3), chance.randint(500, 120 * 1024)))
+        PlannedJob(f"j{i}", Resources(round(chance.uniform(0.5, 16), 3), chance.randint(500, 120 * 1024)))
         for i in range(number)
     ]
     goods = bundled().select(["c7i.*", "m7i.*", "r7i.*"], ["*.metal*"])
@@ -158,7 +158,7 @@ def test_a_cost_per_launch_buys_fewer_and_larger_machines(general_purpose: Catal
 
 
 def test_a_million_jobs_by_count(general_purpose: Catalogue) -> None:
-    jobs = [Job(job.name, job.resources, 50_000, arch="x86_64") for job in pipeline(400)]
+    jobs = [PlannedJob(job.name, job.resources, 50_000, arch="x86_64") for job in pipeline(400)]
     result = plan(jobs, (), general_purpose, policy="priced")
     assert sum(placement.count for placement in result.placements) == 1_000_000
     assert result.gap is not None
@@ -168,7 +168,7 @@ def test_a_million_jobs_by_count(general_purpose: Catalogue) -> None:
 def test_running_instances_are_filled_first_and_by_priority() -> None:
     goods = catalogue(one=(4, 8, 1.0))
     there = [Location("i", Resources(4, 8), Resources(2, 0), "one")]
-    jobs = [Job("low", Resources(2, 4), 3), Job("high", Resources(2, 4), priority=1)]
+    jobs = [PlannedJob("low", Resources(2, 4), 3), PlannedJob("high", Resources(2, 4), priority=1)]
     result = plan(jobs, there, goods, policy="priced")
     assert contents(result, there)[0] == ("i", "one", {"high": 1})
     assert len(result.launches) == 2
@@ -176,7 +176,11 @@ def test_running_instances_are_filled_first_and_by_priority() -> None:
 
 def test_jobs_that_end_together_share_an_instance() -> None:
     goods = catalogue(pair=(2, 8, 1.0))
-    jobs = [Job(f"{name}{i}", Resources(1, 4), time=time) for i in range(4) for name, time in [("s", 60.0), ("l", 9e4)]]
+    jobs = [
+        PlannedJob(f"{name}{i}", Resources(1, 4), time=time)
+        for i in range(4)
+        for name, time in [("s", 60.0), ("l", 9e4)]
+    ]
     for policy in ("greedy", "priced"):
         for _, _, held in contents(plan(jobs, (), goods, policy=policy)):
             assert len({name[0] for name in held}) == 1
@@ -185,7 +189,7 @@ def test_jobs_that_end_together_share_an_instance() -> None:
 def test_what_no_type_fits_goes_to_what_is_there() -> None:
     goods = catalogue(one=(4, 8, 1.0))
     there = [Location("big", Resources(32, 64))]
-    jobs = [Job("huge", Resources(30, 1)), Job("small", Resources(3, 1), 2)]
+    jobs = [PlannedJob("huge", Resources(30, 1)), PlannedJob("small", Resources(3, 1), 2)]
     result = plan(jobs, there, goods, policy="priced")
     assert contents(result, there) == [
         ("big", None, {"huge": 1}),
@@ -196,8 +200,8 @@ def test_what_no_type_fits_goes_to_what_is_there() -> None:
 
 def test_limited_tasks_and_the_others_share_machines() -> None:
     goods = catalogue(one=(4, 8, 1.0))
-    jobs = [Job("limited", Resources(1, 1), 6, task="align"), Job("other", Resources(1, 1), 10)]
-    result = plan(jobs, (), goods, Limits(tasks={"align": 1}), "priced")
+    jobs = [PlannedJob("limited", Resources(1, 1), 6, task="align"), PlannedJob("other", Resources(1, 1), 10)]
+    result = plan(jobs, (), goods, InstanceLimits(tasks={"align": 1}), "priced")
     check(result, jobs, (), goods)
     assert sum("limited" in held for _, _, held in contents(result)) == 1
     assert [(wait.job, wait.count) for wait in told(result.waits)] == [("limited", 2)]

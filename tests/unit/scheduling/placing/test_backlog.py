@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.placing import backlog
 from lading.scheduling.placing.backlog import MOST_AHEAD, MOST_JOBS_IN_STORE
@@ -26,18 +26,18 @@ def location(
     instance_type: str | None = None,
 ) -> Location:
     empty = Location(name, capacity, running, instance_type=instance_type)
-    return empty.given([Job(f"stored {number}", asked) for number, asked in enumerate(stored)])
+    return empty.given([PlannedJob(f"stored {number}", asked) for number, asked in enumerate(stored)])
 
 
-def job(name: str, asked: Resources, instance_type: str | None = None) -> Job:
-    return Job(name, asked, instance_type=instance_type)
+def job(name: str, asked: Resources, instance_type: str | None = None) -> PlannedJob:
+    return PlannedJob(name, asked, instance_type=instance_type)
 
 
-def jobs(count: int, **asked: float) -> list[Job]:
+def jobs(count: int, **asked: float) -> list[PlannedJob]:
     return [job(f"job{index}", Resources(**asked)) for index in range(count)]  # type: ignore[arg-type]
 
 
-def fill(jobs: list[Job], locations: list[Location]) -> dict[str, str]:
+def fill(jobs: list[PlannedJob], locations: list[Location]) -> dict[str, str]:
     return backlog.fill(jobs, locations, now=0.0)
 
 

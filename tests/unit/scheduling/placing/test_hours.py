@@ -11,11 +11,11 @@ from lading.scheduling.job import Budget
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.hours import BOOTS, PATIENCE
 from lading.scheduling.placing.placement import assign
-from lading.scheduling.plan import Limits, Plan
+from lading.scheduling.plan import InstanceLimits, Plan
 from lading.scheduling.provisioning import machines
 from lading.scheduling.resources import Resources
 from tests.reasons import told
@@ -34,13 +34,13 @@ IDLE = Location(
 )
 
 
-def job(name: str = "job", **values: Any) -> Waiting:
+def job(name: str = "job", **values: Any) -> WaitingJob:
     """A long one, for which a small machine is cheaper than the large one that is idle."""
     known = {"queued_at": NOW - 10, "time": 3600.0, "resources": Resources(1, 1000)}
-    return Waiting(name=name, **{**known, **values})
+    return WaitingJob(name=name, **{**known, **values})
 
 
-def tick(*jobs: Waiting, there: tuple[Location, ...] = (IDLE,), **market: Any) -> Assignment:
+def tick(*jobs: WaitingJob, there: tuple[Location, ...] = (IDLE,), **market: Any) -> Assignment:
     """What is decided for jobs none of which has come just now."""
     goods = MachineMarket(TYPES, boot_seconds=BOOT, **market)
     waited = {each.name: NOW - each.queued_at for each in jobs}
@@ -97,7 +97,9 @@ def test_one_whose_run_cannot_pay_takes_no_room_of_others() -> None:
     assert "max_usd" in told(found.provisions["cloud"].waits["job"])
 
 
-@pytest.mark.parametrize("market", [{"held": "AWS says no"}, {"limits": Limits(instances=1)}], ids=["held", "limit"])
+@pytest.mark.parametrize(
+    "market", [{"held": "AWS says no"}, {"limits": InstanceLimits(instances=1)}], ids=["held", "limit"]
+)
 def test_room_is_used_where_nothing_may_be_bought(market: dict[str, Any]) -> None:
     found = tick(job(), **market)
     assert (found.placed, bought(found)) == ({"job": ("cloud", "there")}, [])
@@ -109,7 +111,7 @@ def test_a_machine_that_is_kept_anyway_costs_nothing_more() -> None:
     busy = replace(IDLE, name="busy", used=IDLE.capacity)
     assert bought(tick(job(), there=(IDLE, busy), min_instances=1)) == [("job",)], "the busy one is kept, not this"
     limited = tick(
-        job(), job("large", resources=Resources(16, 64000)), min_instances=1, limits=Limits(usd_per_hour=1.6)
+        job(), job("large", resources=Resources(16, 64000)), min_instances=1, limits=InstanceLimits(usd_per_hour=1.6)
     )
     assert bought(limited) == [], "it counts all the same where money is limited"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lading.scheduling.job import LAYOUT, NATIVE, Job
+from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.resources import Resources
@@ -23,8 +23,8 @@ MACHINE = Location("node1", Resources(cpus=4, memory=8192))
 DOWN = "site 'local' could not be asked: a hiccup"
 
 
-def waits(token: str, cpus: float = 1, site: str | None = None, at: float = NOW) -> Waiting:
-    return Waiting(name=token, resources=Resources(cpus=cpus, memory=100), queued_at=at, site=site)
+def waits(token: str, cpus: float = 1, site: str | None = None, at: float = NOW) -> WaitingJob:
+    return WaitingJob(name=token, resources=Resources(cpus=cpus, memory=100), queued_at=at, site=site)
 
 
 def view(name: str, *locations: Location, **options: object) -> SiteView:
@@ -33,10 +33,10 @@ def view(name: str, *locations: Location, **options: object) -> SiteView:
 
 def full(machine: Location = MACHINE) -> Location:
     """A machine that has all that it can run, and as much in store."""
-    return replace(machine, used=machine.capacity).given([Job("x", machine.capacity)])
+    return replace(machine, used=machine.capacity).given([PlannedJob("x", machine.capacity)])
 
 
-def assign(jobs: list[Waiting], *sites: SiteView) -> Assignment:
+def assign(jobs: list[WaitingJob], *sites: SiteView) -> Assignment:
     return placement.assign(jobs, sites, now=NOW)
 
 
@@ -148,7 +148,7 @@ def test_a_job_larger_than_what_is_up_waits_when_the_site_could_hold_it() -> Non
     assert told(found.waits) == {"a": "waits: nothing that is up at site 'lab' can hold it"}
 
 
-def typed(token: str, instance_type: str, cpus: float = 1) -> Waiting:
+def typed(token: str, instance_type: str, cpus: float = 1) -> WaitingJob:
     return replace(waits(token, cpus), instance_type=instance_type)
 
 
@@ -280,7 +280,7 @@ def test_what_was_not_looked_at_is_not_overtaken() -> None:
     first = replace(waits("a"), priority=2, hidden=1, instance_type="m")
     jobs = [first, replace(waits("b"), is_ahead=True), replace(waits("c"), is_ahead=True, instance_type="c")]
 
-    def placed(*jobs: Waiting) -> list[str]:
+    def placed(*jobs: WaitingJob) -> list[str]:
         return list(assign(list(jobs), view("lab", *two)).placed)
 
     large = Location("node3", Resources(cpus=4, memory=9000))
@@ -337,7 +337,7 @@ def elastic(*launched: Location, most: int = 2, held: str | None = None, **optio
     return view("hpc", **{**there, **options})
 
 
-def old(count: int, cpus: float = 1, prefix: str = "a") -> list[Waiting]:
+def old(count: int, cpus: float = 1, prefix: str = "a") -> list[WaitingJob]:
     return [waits(f"{prefix}{number:04}", cpus, at=float(number) / 100) for number in range(count)]
 
 
@@ -470,7 +470,7 @@ def test_what_makes_way_is_given_nothing_more() -> None:
     assert found.placed == {}
 
 
-def of_group(token: str, most: int | None = None, of_run: int | None = None, task: str = "align") -> Waiting:
+def of_group(token: str, most: int | None = None, of_run: int | None = None, task: str = "align") -> WaitingJob:
     """A job of a task whose machines are limited, of a run that may have a limit as well."""
     names = {"task": None if most is None else f"d r {task}", "run": None if of_run is None else "d r"}
     return replace(waits(token, at=0.0), max_instances=most, run_max_instances=of_run, **names)

@@ -11,11 +11,11 @@ import pytest
 
 from lading.scheduling.location import Location
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
-from lading.scheduling.placing.policies import Allocations, Context, Files, JobAllocation
+from lading.scheduling.placing.policies import Allocations, Files, JobAllocation, PolicyContext
 from lading.scheduling.resources import Resources
 from tests.reasons import told
 
@@ -30,8 +30,8 @@ FILES = Files(
 )
 
 
-def waits(name: str, cpus: float = 1, at: float = NOW) -> Waiting:
-    return Waiting(name=name, resources=Resources(cpus=cpus, memory=64), queued_at=at)
+def waits(name: str, cpus: float = 1, at: float = NOW) -> WaitingJob:
+    return WaitingJob(name=name, resources=Resources(cpus=cpus, memory=64), queued_at=at)
 
 
 def lab(*locations: Location, **options: Any) -> SiteView:
@@ -42,7 +42,7 @@ def full(location: Location) -> Location:
     return replace(location, used=ROOM)
 
 
-def assign(jobs: list[Waiting], *sites: SiteView, **options: Any) -> Assignment:
+def assign(jobs: list[WaitingJob], *sites: SiteView, **options: Any) -> Assignment:
     return placement.assign(jobs, sites, now=NOW, choice=Choice(NOW, **options))
 
 
@@ -133,8 +133,8 @@ class Recorder:
 
     def get_location(
         self,
-        context: Context,
-        job: Waiting,
+        context: PolicyContext,
+        job: WaitingJob,
         requirement: Resources,
         available: Mapping[str, Location],
         jobs: Mapping[str, JobAllocation],
@@ -162,7 +162,7 @@ def test_a_policy_of_a_third_party_is_asked_for_one_job_after_the_other() -> Non
         "a": JobAllocation("lab", ("Y",), "placed", Resources(3, 64)),
     }
     assert policy.calls[1]["there"] == {"lab": {"Y": ["old", "a"]}}
-    assert policy.calls[0]["context"] == Context("lab", NOW, FILES)
+    assert policy.calls[0]["context"] == PolicyContext("lab", NOW, FILES)
 
 
 def test_jobs_are_where_they_were_put_and_count_for_all_levels_beneath() -> None:
@@ -214,7 +214,7 @@ def test_what_was_tried_in_vain_is_not_tried_again() -> None:
 def test_a_policy_of_a_third_party_costs_less_than_a_millisecond_a_job() -> None:
     class First:
         def get_location(
-            self, context: Context, job: Any, requirement: Any, available: Any, jobs: Any, there: Any
+            self, context: PolicyContext, job: Any, requirement: Any, available: Any, jobs: Any, there: Any
         ) -> str:
             return str(next(iter(available)))
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import SPOT
-from lading.scheduling.plan import Limits, Placement
+from lading.scheduling.plan import InstanceLimits, Placement
 from lading.scheduling.provisioning.planner import placements, plan
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
@@ -28,7 +28,10 @@ ONE = catalogue(one=(4, 8, 1.0))
 
 def test_the_placements_alone_are_those_of_the_plan() -> None:
     there = [Location("small", Resources(4, 8)), Location("large", Resources(16, 64), Resources(2, 8), ends_at=100.0)]
-    jobs = [Job(f"job{n}", Resources(1 + n % 3, 1 + n % 5), time=float(20 * n), queued_at=float(-n)) for n in range(12)]
+    jobs = [
+        PlannedJob(f"job{n}", Resources(1 + n % 3, 1 + n % 5), time=float(20 * n), queued_at=float(-n))
+        for n in range(12)
+    ]
     found = placements(jobs, there, now=0.0)
     assert found == plan(jobs, there, now=0.0).placements
     assert {each.location for each in found} == {"small", "large"}
@@ -36,8 +39,8 @@ def test_the_placements_alone_are_those_of_the_plan() -> None:
 
 @POLICIES
 def test_instances_of_a_task_are_limited(policy: str) -> None:
-    jobs = [Job("align", Resources(4, 1), 8, task="align"), Job("other", Resources(4, 1))]
-    result = plan(jobs, (), ONE, Limits(tasks={"align": 5}), policy)
+    jobs = [PlannedJob("align", Resources(4, 1), 8, task="align"), PlannedJob("other", Resources(4, 1))]
+    result = plan(jobs, (), ONE, InstanceLimits(tasks={"align": 5}), policy)
     assert [(wait.job, wait.count, told(wait.reason)) for wait in told(result.waits)] == [
         ("align", 3, "waits: 5 of 5 instances of `align` are busy")
     ]
@@ -47,8 +50,8 @@ def test_instances_of_a_task_are_limited(policy: str) -> None:
 @POLICIES
 def test_instances_that_are_there_count_for_their_tasks_and_runs(policy: str) -> None:
     there = [Location("i", Resources(4, 8), Resources(3, 0), "one", runs=frozenset(["r1"]))]
-    jobs = [Job("x", Resources(1, 1), 3, run="r1")]
-    result = plan(jobs, there, ONE, Limits(runs={"r1": 1}), policy)
+    jobs = [PlannedJob("x", Resources(1, 1), 3, run="r1")]
+    result = plan(jobs, there, ONE, InstanceLimits(runs={"r1": 1}), policy)
     assert result.placements == (Placement("x", "i", 1),)
     assert told(result.waits[0].reason) == "waits: 1 of 1 instances of `r1` are busy"
 
@@ -56,7 +59,7 @@ def test_instances_that_are_there_count_for_their_tasks_and_runs(policy: str) ->
 @POLICIES
 def test_instances_of_the_site_are_limited(policy: str) -> None:
     there = [Location("i", Resources(4, 8), Resources(4, 0), "one")]
-    result = plan([Job("x", Resources(4, 1), 3)], there, ONE, Limits(instances=2), policy)
+    result = plan([PlannedJob("x", Resources(4, 1), 3)], there, ONE, InstanceLimits(instances=2), policy)
     assert len(result.launches) == 1
     assert told(result.waits[0].reason) == "waits: 2 of 2 instances of the site are busy"
 
@@ -77,11 +80,11 @@ def test_disk_gpus_architecture_and_features(policy: str) -> None:
         }
     )
     jobs = [
-        Job("disk", Resources(1, 1, 60), arch="x86_64"),
-        Job("gpu", Resources(1, 1, 0, 0.5), 2, arch="x86_64"),
-        Job("arm", Resources(1, 1), arch="arm64"),
-        Job("plain", Resources(7, 32), arch="x86_64"),
-        Job("fast", Resources(1, 1), arch="x86_64", features=frozenset(["efa"])),
+        PlannedJob("disk", Resources(1, 1, 60), arch="x86_64"),
+        PlannedJob("gpu", Resources(1, 1, 0, 0.5), 2, arch="x86_64"),
+        PlannedJob("arm", Resources(1, 1), arch="arm64"),
+        PlannedJob("plain", Resources(7, 32), arch="x86_64"),
+        PlannedJob("fast", Resources(1, 1), arch="x86_64", features=frozenset(["efa"])),
     ]
     result = plan(jobs, (), goods, policy=policy)
     check(result, jobs, (), goods)
@@ -93,9 +96,9 @@ def test_disk_gpus_architecture_and_features(policy: str) -> None:
 def test_capacity_types_zones_and_missing_capacity(policy: str) -> None:
     offerings = (Offering(1.0), Offering(0.3, SPOT, "a", unavailable_until=100.0), Offering(0.4, SPOT, "b"))
     goods = Catalogue({"one": InstanceType("one", Resources(4, 8), offerings)})
-    job = Job("x", Resources(4, 8))
+    job = PlannedJob("x", Resources(4, 8))
 
-    def bought(job: Job, now: float) -> list[tuple[str, str | None]]:
+    def bought(job: PlannedJob, now: float) -> list[tuple[str, str | None]]:
         return [
             (launch.capacity_type, launch.zone) for launch in plan([job], (), goods, policy=policy, now=now).launches
         ]
@@ -107,29 +110,29 @@ def test_capacity_types_zones_and_missing_capacity(policy: str) -> None:
 
 def test_a_job_waits_for_missing_capacity_with_the_time() -> None:
     goods = Catalogue({"one": InstanceType("one", Resources(4, 8), (Offering(1.0, unavailable_until=1e9),))})
-    (wait,) = plan([Job("x", Resources(4, 8))], (), goods).waits
+    (wait,) = plan([PlannedJob("x", Resources(4, 8))], (), goods).waits
     assert told(wait.reason) == "waits: no capacity for one until 2001-09-09 01:46:40 UTC"
 
 
 def test_what_can_never_run_is_refused_with_the_closest_machine() -> None:
     goods = catalogue(one=(4, 8, 1.0), two=(8, 16, 2.0))
-    (refusal,) = plan([Job("x", Resources(9, 20))], (), goods).refusals
+    (refusal,) = plan([PlannedJob("x", Resources(9, 20))], (), goods).refusals
     assert told(refusal.reason) == (
         "is too large for every machine; the closest is two: 9 cpus where it has 8 cpus, "
         "20 MiB memory where it has 16 MiB memory"
     )
-    (refusal,) = plan([Job("x", Resources(1, 1), arch="arm64")], (), goods).refusals
+    (refusal,) = plan([PlannedJob("x", Resources(1, 1), arch="arm64")], (), goods).refusals
     assert told(refusal.reason) == "fits no machine: none is arm64; there are one (x86_64), two (x86_64)"
-    (refusal,) = plan([Job("x", Resources(1, 1))]).refusals
+    (refusal,) = plan([PlannedJob("x", Resources(1, 1))]).refusals
     assert told(refusal.reason) == "has no place to run: there is no location and no instance type"
 
 
 def test_without_a_catalogue_jobs_go_by_priority_then_arrival() -> None:
     there = [Location("host", Resources(2, 8))]
     jobs = [
-        Job("late", Resources(1, 1), queued_at=3),
-        Job("early", Resources(1, 1), queued_at=1),
-        Job("urgent", Resources(1, 1), queued_at=9, priority=5),
+        PlannedJob("late", Resources(1, 1), queued_at=3),
+        PlannedJob("early", Resources(1, 1), queued_at=1),
+        PlannedJob("urgent", Resources(1, 1), queued_at=9, priority=5),
     ]
     result = plan(jobs, there)
     assert [placement.job for placement in result.placements] == ["urgent", "early"]
@@ -139,7 +142,7 @@ def test_without_a_catalogue_jobs_go_by_priority_then_arrival() -> None:
 
 def test_a_job_that_is_overtaken_for_too_long_keeps_its_room() -> None:
     there = [Location("a", Resources(8, 8), Resources(7, 0)), Location("b", Resources(8, 8), Resources(4, 0))]
-    jobs = [Job("large", Resources(6, 1), queued_at=0), Job("small", Resources(1, 1), 9, queued_at=50)]
+    jobs = [PlannedJob("large", Resources(6, 1), queued_at=0), PlannedJob("small", Resources(1, 1), 9, queued_at=50)]
     patient = plan(jobs, there, now=60, patience=60)
     assert sum(p.count for p in patient.placements if p.job == "small") == 5
     impatient = plan(jobs, there, now=61, patience=60)
@@ -151,10 +154,10 @@ def test_a_job_that_is_overtaken_for_too_long_keeps_its_room() -> None:
 def test_every_job_starts_in_the_end(amounts: list[Resources], chance: random.Random) -> None:
     """Small jobs keep coming and take what is free; the jobs that were there first all start nevertheless."""
     capacity = Resources(8, 32)
-    waiting = [Job(f"j{i}", amount, queued_at=0) for i, amount in enumerate(amounts)]
-    held: dict[str, list[Job]] = {"a": [], "b": []}
+    waiting = [PlannedJob(f"j{i}", amount, queued_at=0) for i, amount in enumerate(amounts)]
+    held: dict[str, list[PlannedJob]] = {"a": [], "b": []}
     for tick in range(1, 400):
-        waiting += [Job(f"s{tick}-{i}", Resources(1, 4), queued_at=tick) for i in range(8)]
+        waiting += [PlannedJob(f"s{tick}-{i}", Resources(1, 4), queued_at=tick) for i in range(8)]
         held = {name: [job for job in there if chance.random() < 0.7] for name, there in held.items()}
         locations = [
             Location(name, capacity, sum((job.resources for job in on), Resources())) for name, on in held.items()
@@ -178,9 +181,9 @@ def test_short_jobs_fill_the_tail_of_what_ends(policy: str) -> None:
         Location("ends", Resources(4, 8), Resources(), "one", ends_at=1000.0),
     ]
     jobs = [
-        Job("short", Resources(2, 1), time=500.0),
-        Job("long", Resources(2, 1), time=5000.0),
-        Job("unknown", Resources(2, 1)),
+        PlannedJob("short", Resources(2, 1), time=500.0),
+        PlannedJob("long", Resources(2, 1), time=5000.0),
+        PlannedJob("unknown", Resources(2, 1)),
     ]
     result = plan(jobs, there, ONE, policy=policy, now=100.0)
     where = {placement.job: placement.location for placement in result.placements}
@@ -192,7 +195,7 @@ def test_short_jobs_fill_the_tail_of_what_ends(policy: str) -> None:
 
 def test_a_draining_location_takes_no_job() -> None:
     there = [Location("old", Resources(4, 8), Resources(), "one", draining=True)]
-    result = plan([Job("x", Resources(1, 1))], there, ONE)
+    result = plan([PlannedJob("x", Resources(1, 1))], there, ONE)
     assert [placement.location for placement in result.placements] == ["new-1"]
     assert [(release.location, told(release.reason)) for release in result.releases] == [
         ("old", "it is drained and empty")
@@ -201,7 +204,7 @@ def test_a_draining_location_takes_no_job() -> None:
 
 def test_new_names_are_new() -> None:
     there = [Location("new-1", Resources(4, 8), Resources(4, 0), "one")]
-    assert [launch.name for launch in plan([Job("x", Resources(1, 1))], there, ONE).launches] == ["new--1"]
+    assert [launch.name for launch in plan([PlannedJob("x", Resources(1, 1))], there, ONE).launches] == ["new--1"]
 
 
 @pytest.mark.parametrize(

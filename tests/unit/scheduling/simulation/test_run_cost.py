@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
-from lading.scheduling.simulation.run_cost import Bill, Step, begins, least_price, on_machines
+from lading.scheduling.simulation.run_cost import Bill, RunTask, begins, least_price, on_machines
 from tests.reasons import told
 
 SMALL = InstanceType("small", Resources(2, 8000), (Offering(1.0), Offering(0.5, "spot")))
@@ -17,8 +17,8 @@ LARGE = InstanceType("large", Resources(8, 32_000), (Offering(4.4),), features=f
 MARKET = MachineMarket(Catalogue({"small": SMALL, "large": LARGE}), idle_seconds=0.0, boot_seconds=0.0)
 
 
-def step(name: str, jobs: int = 1, seconds: float = 3600.0, **asks: object) -> Step:
-    return Step(name, jobs, Job(name, Resources(2, 4000), **asks), Prediction(seconds))  # type: ignore[arg-type]
+def step(name: str, jobs: int = 1, seconds: float = 3600.0, **asks: object) -> RunTask:
+    return RunTask(name, jobs, PlannedJob(name, Resources(2, 4000), **asks), Prediction(seconds))  # type: ignore[arg-type]
 
 
 def test_a_task_begins_when_those_before_it_have_ended() -> None:
@@ -28,15 +28,19 @@ def test_a_task_begins_when_those_before_it_have_ended() -> None:
 
 
 def test_times_that_scatter_are_longer_on_average_than_their_median_but_never_than_their_limit() -> None:
-    assert Step("a", 1, Job("a", Resources(1, 1)), Prediction(100.0, 1.0)).seconds == pytest.approx(164.87, abs=0.01)
-    assert Step("a", 1, Job("a", Resources(1, 1)), Prediction(100.0, 1.0, most=120.0)).seconds == 120.0
+    assert RunTask("a", 1, PlannedJob("a", Resources(1, 1)), Prediction(100.0, 1.0)).seconds == pytest.approx(
+        164.87, abs=0.01
+    )
+    assert RunTask("a", 1, PlannedJob("a", Resources(1, 1)), Prediction(100.0, 1.0, most=120.0)).seconds == 120.0
 
 
 def test_the_least_price_is_that_of_its_part_of_a_machine_that_is_for_it() -> None:
-    assert least_price(Job("a", Resources(1, 1000)), MARKET.catalogue) == 0.25
-    assert least_price(Job("a", Resources(1, 6000), capacity_type="on-demand"), MARKET.catalogue) == pytest.approx(0.75)
-    assert least_price(Job("a", Resources(1, 1000), features=frozenset({"fast"})), MARKET.catalogue) == 4.4 / 8
-    assert least_price(Job("a", Resources(64, 1000)), MARKET.catalogue) == 0.0
+    assert least_price(PlannedJob("a", Resources(1, 1000)), MARKET.catalogue) == 0.25
+    assert least_price(
+        PlannedJob("a", Resources(1, 6000), capacity_type="on-demand"), MARKET.catalogue
+    ) == pytest.approx(0.75)
+    assert least_price(PlannedJob("a", Resources(1, 1000), features=frozenset({"fast"})), MARKET.catalogue) == 4.4 / 8
+    assert least_price(PlannedJob("a", Resources(64, 1000)), MARKET.catalogue) == 0.0
 
 
 def test_machines_are_shared_among_steps_and_what_has_no_place_is_said() -> None:
@@ -49,7 +53,7 @@ def test_machines_are_shared_among_steps_and_what_has_no_place_is_said() -> None
         "dear": pytest.approx(1.0),
         "none": 0,
     }
-    huge = Step("huge", 1, Job("huge", Resources(64, 1000)), Prediction(60.0))
+    huge = RunTask("huge", 1, PlannedJob("huge", Resources(64, 1000)), Prediction(60.0))
     refused = on_machines([huge], {"huge": 0.0}, MARKET)
     assert (refused.usd, refused.of_steps, list(told(refused.refused))) == (0.0, {}, ["huge"])
     assert on_machines([], {}, MARKET) == Bill(0.0, {}, {})

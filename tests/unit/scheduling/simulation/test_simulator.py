@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
-from lading.scheduling.job import Job
-from lading.scheduling.plan import Limits
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
@@ -25,7 +25,7 @@ BY_THE_SECOND = ScaleIn(idle_seconds=0)
 
 
 def arrival(name: str, cpus: float, at: float, duration: float, count: int = 1) -> Arrival:
-    return Arrival(Job(name, Resources(cpus, 1), count), at, duration)
+    return Arrival(PlannedJob(name, Resources(cpus, 1), count), at, duration)
 
 
 def test_a_trace_by_hand() -> None:
@@ -62,8 +62,8 @@ def test_thousands_of_plans_may_pass_before_a_job_has_its_machine() -> None:
 
 def test_jobs_that_wait_for_hours_for_a_limit_are_not_asked_after_every_few_seconds() -> None:
     """For room that is cheaper than a machine of its own a job waits for minutes at most."""
-    trace = [Arrival(Job(name, Resources(4, 1), task="x"), 0, 100_000) for name in "ab"]
-    report = simulate(trace, ONE, Limits(tasks={"x": 1}), "hours", conditions=Conditions(boot_seconds=60))
+    trace = [Arrival(PlannedJob(name, Resources(4, 1), task="x"), 0, 100_000) for name in "ab"]
+    report = simulate(trace, ONE, InstanceLimits(tasks={"x": 1}), "hours", conditions=Conditions(boot_seconds=60))
     assert report.unplaced == 0
     assert report.wait_max > 100_000
     assert report.plans < 250, "one each five seconds for sixteen boots, not for a day"
@@ -85,10 +85,12 @@ def test_whole_periods_are_paid() -> None:
 
 
 def test_limits_make_jobs_wait_and_none_is_lost() -> None:
-    report = simulate([arrival("a", 4, 0, 100, 10)], ONE, Limits(instances=2), conditions=Conditions(tick_seconds=5))
+    report = simulate(
+        [arrival("a", 4, 0, 100, 10)], ONE, InstanceLimits(instances=2), conditions=Conditions(tick_seconds=5)
+    )
     assert (report.unplaced, report.peak_instances, report.launches) == (0, 2, 2)
     assert report.makespan == 5 + 60 + 5 * 100
-    stuck = simulate([arrival("a", 4, 0, 100, 10)], ONE, Limits(instances=0))
+    stuck = simulate([arrival("a", 4, 0, 100, 10)], ONE, InstanceLimits(instances=0))
     assert (stuck.unplaced, stuck.cost, stuck.gap) == (10, 0, None)
 
 
@@ -122,21 +124,21 @@ def test_what_holds_for_any_trace(seed: int, policy: str, errors: float) -> None
     goods = catalogue(small=(2, 4, 0.1), wide=(8, 8, 0.3), large=(16, 64, 1.0))
     trace = [
         Arrival(
-            Job(f"j{i}", Resources(chance.choice([0.5, 1, 3, 7]), chance.randint(1, 20)), chance.randint(1, 3)),
+            PlannedJob(f"j{i}", Resources(chance.choice([0.5, 1, 3, 7]), chance.randint(1, 20)), chance.randint(1, 3)),
             chance.uniform(0, 2000),
             chance.uniform(0, 500),
         )
         for i in range(chance.randint(1, 12))
     ]
     conditions = Conditions(capacity_errors=errors, seed=seed)
-    report = simulate(trace, goods, Limits(instances=4), policy, conditions=conditions)
+    report = simulate(trace, goods, InstanceLimits(instances=4), policy, conditions=conditions)
     assert report.unplaced == 0
     assert report.peak_instances <= 4
     assert report.bound <= report.cost * (1 + 1e-9)
     assert 0 <= report.cpu_utilisation <= 1
     assert 0 <= report.memory_utilisation <= 1
     assert report.makespan >= max(a.arrival + a.duration for a in trace) - min(a.arrival for a in trace)
-    assert report == simulate(trace, goods, Limits(instances=4), policy, conditions=conditions)
+    assert report == simulate(trace, goods, InstanceLimits(instances=4), policy, conditions=conditions)
 
 
 def test_a_machine_that_lives_for_seconds_costs_a_minute() -> None:

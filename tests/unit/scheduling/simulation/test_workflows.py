@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.plan import FORECAST, LENGTHS, Limits
+from lading.scheduling.plan import FORECAST, LENGTHS, InstanceLimits
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
@@ -126,7 +126,9 @@ def run(
 ) -> Any:
     conditions = Conditions(boot_seconds=60, tick_seconds=0.1, **options.pop("conditions", {}))
     lengths = expected_lengths(trace, known)
-    return simulate(trace, GOODS, Limits(instances=most), policy, conditions=conditions, lengths=lengths, **options)
+    return simulate(
+        trace, GOODS, InstanceLimits(instances=most), policy, conditions=conditions, lengths=lengths, **options
+    )
 
 
 @pytest.mark.parametrize("policy", ["greedy", "hours", FORECAST])

@@ -17,8 +17,8 @@ import pytest
 from airflow.sdk.execution_time import callback_supervisor, coordinator, supervisor
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.job_folder import TERMINATED, Cause
-from lading.executors.agent.supervisor import Job, JobFailed
+from lading.executors.agent.job_folder import TERMINATED, EndCause
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.executors.agent.tasks import airflow_runner
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
@@ -270,10 +270,10 @@ def test_a_task_that_obeys_at_its_time_limit_reports_its_own_failure(node: NodeA
 
 
 @pytest.mark.parametrize(
-    ("why", "is_late"), [(TERMINATED, False), (TERMINATED, True), (Cause("preempted", "it goes"), False)]
+    ("why", "is_late"), [(TERMINATED, False), (TERMINATED, True), (EndCause("preempted", "it goes"), False)]
 )
 def test_a_task_that_is_ended_with_its_place_leaves_its_failure_to_the_scheduler(
-    node: NodeAgent, api: ExecutionApi, why: Cause, is_late: bool
+    node: NodeAgent, api: ExecutionApi, why: EndCause, is_late: bool
 ) -> None:
     """Whether it uses up a try depends on why; the signal may come before it is written down who has sent it."""
     token = put(node, "bash")
@@ -369,8 +369,10 @@ def test_a_task_is_ended_with_its_process_group_by_a_killed_supervisor(node: Nod
 def test_a_workload_that_airflow_cannot_read_is_not_quoted(tmp_path: Path) -> None:
     """It holds the JWT, and the words go to the log and the store."""
     workload = {"type": "ExecuteTask", "token": ["the-jwt"], "ti": {"id": "none"}}
-    with pytest.raises(JobFailed, match=r"cannot read the workload: .*token: Input should be a valid string") as caught:
-        airflow_runner.run(workload, Job("job", Spool(tmp_path)))
+    with pytest.raises(
+        AgentJobFailed, match=r"cannot read the workload: .*token: Input should be a valid string"
+    ) as caught:
+        airflow_runner.run(workload, AgentJob("job", Spool(tmp_path)))
     assert "ti.id" in str(caught.value)
     assert "the-jwt" not in "".join(traceback.format_exception(caught.value))
 

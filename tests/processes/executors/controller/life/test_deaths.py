@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import controller  # noqa: F401 - with it all tables are known
-from lading.executors.store import Job, State
+from lading.executors.store import JobRow, State
 
 ROOT = Path(__file__).parents[5]
 CONTROLLER = """
@@ -28,12 +28,12 @@ from sqlalchemy import select
 
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions
-from lading.executors.estimation import appraisal
-from lading.executors.store import Job, State
+from lading.executors.sizing import sizing
+from lading.executors.store import JobRow, State
 from lading.hooks.site import SiteConfig
 from tests.clusters.sites import FakeSite, make_settings
 
-folder, dies_in, answer = Path(sys.argv[1]), sys.argv[2], appraisal.answer
+folder, dies_in, answer = Path(sys.argv[1]), sys.argv[2], sizing.answer
 
 
 def live_or_die(token):
@@ -62,7 +62,7 @@ class Policy:
 
 site, extensions = FakeSite("a", folder / "a"), None
 if dies_in == "appraisal":
-    appraisal.answer = deadly
+    sizing.answer = deadly
 else:
     site.config, extensions = SiteConfig(kind="fake", policy="mine"), Extensions(policies={"mine": Policy()})
 settings = make_settings(folder / "state")
@@ -112,7 +112,7 @@ def test_a_job_that_kills_controllers_is_tried_twice_and_its_neighbours_run(
     assert [run_controller(tmp_path, "appraisal") for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
     assert (tmp_path / "deaths").read_text() == "xx"
     with Session(airflow_database) as session:
-        jobs = {job.token: job for job in session.scalars(select(Job))}
+        jobs = {job.token: job for job in session.scalars(select(JobRow))}
     assert (jobs["deadly"].state, jobs["deadly"].unreported) == (State.FAILED, True)
     assert "2 controllers have died or hung while they found out what it asks for" in str(jobs["deadly"].reason)
     assert {jobs[token].memory for token in ("before", "behind", "elsewhere")} == {1024}
@@ -124,7 +124,7 @@ def test_a_job_over_which_a_plugin_kills_controllers_is_tried_twice(airflow_data
     assert [run_controller(tmp_path, "policy") for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
     assert (tmp_path / "deaths").read_text() == "xx"
     with Session(airflow_database) as session:
-        jobs = {job.token: job for job in session.scalars(select(Job))}
+        jobs = {job.token: job for job in session.scalars(select(JobRow))}
     assert (jobs["deadly"].state, jobs["deadly"].unreported) == (State.FAILED, True)
     assert "2 controllers have died or hung while they looked for a place for it" in str(jobs["deadly"].reason)
     assert {jobs[token].strikes for token in ("before", "behind", "elsewhere")} == {None}

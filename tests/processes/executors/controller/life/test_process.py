@@ -25,9 +25,9 @@ from lading.executors.controller.life import leadership
 from lading.executors.controller.life.mark import Mark
 from lading.executors.controller_process import ControllerProcess, last_line
 from lading.executors.settings import Settings
-from lading.executors.store import Job, Lease, State
+from lading.executors.store import JobRow, Lease, State
 from lading.hooks.machines.agent_host import AgentHost
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from tests.clusters.sites import make_settings, make_store
 from tests.services.agent import NodeAgent
@@ -88,7 +88,7 @@ def add_job(engine: Engine, token: str) -> None:
 
 def reason(engine: Engine) -> str | None:
     with Session(engine) as session:
-        found = session.scalar(select(Job.reason))
+        found = session.scalar(select(JobRow.reason))
         return None if found is None else str(found)
 
 
@@ -414,7 +414,7 @@ folder = pathlib.Path(sys.argv[1])
 while not (folder / "imported").exists():
     time.sleep(0.01)
 from lading.hooks.machines.agent_host import AgentHost
-from lading.hooks.spool.rejected import Rejected
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 spool = Spool(folder / "spool")
 def stop(number, frame):
@@ -569,7 +569,7 @@ def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stoppe
 def test_an_agent_that_has_yet_to_say_who_it_is_ends_with_its_site(tmp_path: Path) -> None:
     """A controller was killed right after it had started it."""
     agent = NodeAgent(tmp_path)
-    began = AgentHost(agent.spool, Rejected(agent.spool.rejected))
+    began = AgentHost(agent.spool, RejectedFiles(agent.spool.rejected))
     began.close("cancel", 5.0)  # of the next controller, which sees no agent
     agent.start()
     try:
@@ -577,5 +577,5 @@ def test_an_agent_that_has_yet_to_say_who_it_is_ends_with_its_site(tmp_path: Pat
         assert agent.process.wait(60) == 0
     finally:
         NodeAgent.clean_up()
-    AgentHost(Spool(tmp_path / "none"), Rejected(tmp_path / "none")).close("cancel", 5.0)
+    AgentHost(Spool(tmp_path / "none"), RejectedFiles(tmp_path / "none")).close("cancel", 5.0)
     assert not (tmp_path / "none").exists()

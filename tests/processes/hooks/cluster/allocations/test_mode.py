@@ -16,7 +16,7 @@ from lading.hooks.cluster.allocations import recall, states
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import LocationState
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.provisioning import launch
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
@@ -286,7 +286,7 @@ def _cut(exchange: Any, word: str = "incoming", *, whole: bool = True) -> Any:
         found = [word in getattr(step, "text", lambda *_: "")("m", 1) for step in steps]
         if whole and any(found):
             raise OSError("cut")
-        return [Answer(None) if lost else answer for lost, answer in zip(found, answers, strict=True)]
+        return [CommandResult(None) if lost else answer for lost, answer in zip(found, answers, strict=True)]
 
     return cut
 

@@ -16,15 +16,15 @@ from lading.hooks.api_tunnel.address import OPTION, VARIABLE
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.checks import checks
-from lading.hooks.cluster.checks.diagnosis import Sighting, explain
+from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.checks.early_request import MARK, URL, NoAnswerError, ask
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder, Task
-from lading.hooks.cluster.jobs.tracker import Submission, Tracked
+from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.files.owner import Owner
 from lading.hooks.site import Check
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.plugin.subcommands import trial
 from lading.plugin.subcommands.trial import trial_jobs, trial_words, try_jobs
@@ -137,9 +137,9 @@ def test_it_is_a_command_without_airflow() -> None:
 # -- what is told
 
 
-def sighting(native: NativeJob | None, output: str | None, node: str | None = "n1") -> Sighting:
-    job = Tracked(Task("t"), submission=Submission("L1", ["t"], "17", 0.0), native=native, node=node)
-    return Sighting(job, "17", output)
+def sighting(native: NativeJob | None, output: str | None, node: str | None = "n1") -> TrialSighting:
+    job = TrackedBatchJob(Task("t"), submission=Submission("L1", ["t"], "17", 0.0), native=native, node=node)
+    return TrialSighting(job, "17", output)
 
 
 def test_a_folder_that_is_not_shared() -> None:
@@ -265,11 +265,11 @@ def test_jobs_that_are_no_trial_ask_nothing_first(tmp_path: Path) -> None:
 
 
 class Said(ShellTransport):
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: CommandResult) -> None:
         super().__init__()
         self.answer = answer
 
-    def exchange(self, steps: Any, timeout: float = 60) -> list[Answer]:
+    def exchange(self, steps: Any, timeout: float = 60) -> list[CommandResult]:
         return [self.answer for _ in steps]
 
 
@@ -279,7 +279,7 @@ class Said(ShellTransport):
 )
 def test_a_tunnel_that_shows_more_than_the_execution_api(shown: str, way: str, warns: bool) -> None:
     folder = ClusterFolder("/w")
-    found = checks._api_answer(config(), Said(Answer(0, shown)), "https://a/execution/", folder, way)
+    found = checks._api_answer(config(), Said(CommandResult(0, shown)), "https://a/execution/", folder, way)
     assert (found.good, found.warns) == (True, warns)
     if warns:
         assert "airflow api-server --apps execution" in found.words

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.life.leadership import Leadership
 from lading.executors.controller.life.mark import Mark
-from lading.executors.store import Job, State, strikes
+from lading.executors.store import JobRow, State, strikes
 from tests.reasons import told
 
 
@@ -49,9 +49,9 @@ def test_a_job_has_failed_when_two_have_died_over_it(session: Session, mark: Mar
     noted_by(first, session)  # its process is no controller, so it counts as dead
     noted_by(second, session)
     assert [change.values["strikes"] for change in second.struck] == [1]
-    assert session.get_one(Job, "t", populate_existing=True).state == State.QUEUED
+    assert session.get_one(JobRow, "t", populate_existing=True).state == State.QUEUED
     assert third.renew()
-    job = session.get_one(Job, "t", populate_existing=True)
+    job = session.get_one(JobRow, "t", populate_existing=True)
     assert (job.state, job.strikes, job.examined_by) == (State.FAILED, 2, None)
     assert [change.values["state"] for change in third.struck] == [State.FAILED]
 
@@ -62,7 +62,7 @@ def test_one_that_ends_in_order_or_renews_its_lease_has_died_over_nothing(sessio
     assert first.renew()
     first.give_up()
     assert second.renew()
-    job = session.get_one(Job, "t", populate_existing=True)
+    job = session.get_one(JobRow, "t", populate_existing=True)
     assert (job.strikes, job.examined_by, second.struck) == (None, None, [])
 
 
@@ -80,10 +80,10 @@ def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: S
     assert [(change.token, change.values["strikes"]) for change in second.struck] == [("deadly", 1)]
     mark.put("deadly")
     assert third.renew()
-    deadly = session.get_one(Job, "deadly", populate_existing=True)
+    deadly = session.get_one(JobRow, "deadly", populate_existing=True)
     assert (deadly.state, deadly.strikes) == (State.FAILED, 2)
     assert "2 controllers have died or hung while they looked for a place for it" in (told(deadly.reason) or "")
-    other = session.get_one(Job, "t", populate_existing=True)
+    other = session.get_one(JobRow, "t", populate_existing=True)
     assert (other.state, other.strikes, other.examined_by) == (State.QUEUED, None, None)
 
 

@@ -21,13 +21,13 @@ from lading.executors.controller.life.leadership import LEASE_SECONDS, Leadershi
 from lading.executors.controller.life.mark import Mark
 from lading.executors.controller_process import lives
 from lading.executors.requests import SECONDS_UNTIL_GIVEN_UP, Requests
-from lading.executors.store import Job, State, queue, requests
+from lading.executors.store import JobRow, State, queue, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.tables import GangRow
-from lading.executors.store.instances import Instance, InstanceState
+from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
-from lading.executors.store.requests import Kind
-from lading.scheduling.matching.waiting import Waiting
+from lading.executors.store.requests import RequestKind
+from lading.scheduling.matching.waiting import WaitingJob
 from tests.clusters.sites import FakeSite, make_settings, rest
 from tests.services.outside_clocks import off, set_clock
 
@@ -109,7 +109,7 @@ def test_a_job_is_queued_by_the_databases_clock(engine: Engine, monkeypatch: pyt
     with Session(engine) as session:
         add(session, "t")
         session.commit()
-        assert since - 1 <= session.scalars(select(Job.queued_at)).one() <= true() + 1
+        assert since - 1 <= session.scalars(select(JobRow.queued_at)).one() <= true() + 1
 
 
 @off
@@ -122,10 +122,10 @@ def test_a_controller_dates_jobs_by_its_own_clock(
     settings.state_folder.mkdir()
     site = FakeSite("a", tmp_path / "a")
     controller = Controller({"a": site}, lambda subject, seconds: "jwt", settings, True, lambda changes: None)
-    seen: list[Sequence[Waiting]] = []
+    seen: list[Sequence[WaitingJob]] = []
     assign = controller.placing.assign
 
-    def assigned(session: Session, jobs: Sequence[Waiting], *rest: Any, **options: Any) -> Any:
+    def assigned(session: Session, jobs: Sequence[WaitingJob], *rest: Any, **options: Any) -> Any:
         seen.append(jobs)
         return assign(session, jobs, *rest, **options)
 
@@ -161,7 +161,7 @@ def test_what_airflow_does_not_want_is_ended_after_a_while_by_the_databases_cloc
         add(session, "old", kind="ExecuteTask", queued_at=true() - housekeeping.SECONDS_UNTIL_UNWANTED - 1)
         add(session, "young", kind="ExecuteTask", queued_at=true() + 600)
         housekeeping.cancel_unwanted(session, time.time())
-        states = {row.token: row.state for row in session.execute(select(Job.token, Job.state))}
+        states = {row.token: row.state for row in session.execute(select(JobRow.token, JobRow.state))}
     assert states["old"] == State.CANCELLED
     assert states["young"] == State.QUEUED
 
@@ -176,10 +176,10 @@ def test_what_is_asked_is_given_up_by_the_databases_clock(
         "state": InstanceState.UP, "ordered_at": 1.0,
     }  # fmt: skip
     with Session(engine) as session:
-        session.add(Instance(token="L1", **instance))
+        session.add(InstanceRow(token="L1", **instance))
         with monkeypatch.context() as elsewhere:
             set_clock(elsewhere, ahead)
-            request = requests.ask(session, Kind.DRAIN, "a/L1", "ada")
+            request = requests.ask(session, RequestKind.DRAIN, "a/L1", "ada")
         session.commit()
         asked: list[str] = []
         controller = Requests(lambda site, names: asked.extend(names))

@@ -15,7 +15,7 @@ from lading.hooks.batch.lsf.system import LSF
 from lading.hooks.cluster.checks import memory_unit
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.plugin.subcommands import trial
 from lading.plugin.subcommands.trial import trial_job
@@ -71,7 +71,7 @@ def test_the_limit_of_a_job(limit: str, mib: float | None) -> None:
 
 
 def words(text: str, **options: Any) -> list[tuple[bool, str]]:
-    found = memory_unit.checks(config(**options), LSF(), MEMORY_UNIT, Answer(0, text))
+    found = memory_unit.checks(config(**options), LSF(), MEMORY_UNIT, CommandResult(0, text))
     return [(each.good, each.words) for each in found]
 
 
@@ -102,9 +102,9 @@ def test_a_trial_job_shows_the_unit(
 ) -> None:
     asked: list[Any] = []
 
-    def run(_: Any, commands: Any, **__: Any) -> list[Answer]:
+    def run(_: Any, commands: Any, **__: Any) -> list[CommandResult]:
         asked.extend(commands)
-        return [Answer(0, JOB.replace("{limit}", limit))]
+        return [CommandResult(0, JOB.replace("{limit}", limit))]
 
     options = {"memory": {"per": "job", "unit": unit}} if unit else {}
     site = cluster_kind(LSF())("hpc", config(time="1h", **options), tmp_path)

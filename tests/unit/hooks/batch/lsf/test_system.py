@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from lading.hooks.batch.lsf.system import LSF
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import CouldNotAsk, NativeJob
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import recorded
 
 
-def _asked(folder: Path, script: str) -> Answer:
+def _asked(folder: Path, script: str) -> CommandResult:
     """The answer to a status query where ``bjobs`` is this script."""
     path = folder / "bjobs"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     done = subprocess.run(LSF().status("hpc", ["114"]), capture_output=True, text=True, env=environment)
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def test_columns_where_bjobs_has_them(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def _ended(
     code: int, limits: str = "", events: str = "", ran: int = 61, year: str = ""
 ) -> tuple[str | None, int | None]:
     text = SECTION.format(limits=limits, events=f"{events}{ENDED.format(code=code, year=year)}", ran=ran, year=year)
-    (job,) = LSF().accounted(Answer(0, text))
+    (job,) = LSF().accounted(CommandResult(0, text))
     assert (job.id, job.name, job.state) == ("9", "x", "ended")
     return job.cause, job.exit_code
 
@@ -123,7 +123,7 @@ def test_an_exit_code_like_that_of_the_run_limit() -> None:
 def test_from_one_year_into_the_next() -> None:
     text = SECTION.format(limits=MINUTE, events=ENDED.format(code=255, year=""), ran=61, year="")
     text = text.replace("Fri Nov 20 19:37:1", "Thu Dec 31 23:59:3").replace("Fri Nov 20 19:38", "Fri Jan  1 00:00")
-    (job,) = LSF().accounted(Answer(0, text))
+    (job,) = LSF().accounted(CommandResult(0, text))
     assert job.cause == "error"  # 41 seconds
 
 
@@ -132,16 +132,21 @@ def test_from_one_year_into_the_next() -> None:
 )
 def test_a_date_or_a_limit_that_cannot_be_read_costs_no_other_job_its_account(text: str, other: str) -> None:
     section = SECTION.format(limits=MINUTE, events=ENDED.format(code=255, year=""), ran=61, year="")
-    found = LSF().accounted(Answer(0, section.replace(text, other) + section.replace("<9>", "<10>")))
+    found = LSF().accounted(CommandResult(0, section.replace(text, other) + section.replace("<9>", "<10>")))
     assert [(job.id, job.cause) for job in found] == [("9", "error"), ("10", "time_limit")]
 
 
 def test_what_bhist_has_not_said() -> None:
     """Never an error of ours: jobs that it does not know, or no answer."""
-    assert LSF().accounted(Answer(255, "No matching job found\n")) == []
-    assert LSF().accounted(Answer(255, "", "No matching job found\n")) == []
+    assert LSF().accounted(CommandResult(255, "No matching job found\n")) == []
+    assert LSF().accounted(CommandResult(255, "", "No matching job found\n")) == []
     assert LSF().accounted(recorded("lsf/openlava_history_held")) == []
-    for answer in (Answer(0), Answer(0, "\n\n"), Answer(255), Answer(0, "Summary of time in seconds\n")):
+    for answer in (
+        CommandResult(0),
+        CommandResult(0, "\n\n"),
+        CommandResult(255),
+        CommandResult(0, "Summary of time in seconds\n"),
+    ):
         with pytest.raises(CouldNotAsk):
             LSF().accounted(answer)
 
@@ -151,7 +156,7 @@ def test_a_name_that_is_folded_is_not_known() -> None:
         "two words and more>, User <hpc>, Project <default>, Com\n                     mand",
         "two words and many more than there is room for, so it is fold\n                     ed>, User <hpc>, Command",
     )
-    (job,) = LSF().accounted(Answer(0, folded))
+    (job,) = LSF().accounted(CommandResult(0, folded))
     assert (job.id, job.name, job.exit_code) == ("112", None, 0)
 
 
@@ -159,7 +164,7 @@ def test_an_end_without_a_beginning() -> None:
     """The beginning may be in an older file than bhist has read."""
     text = SECTION.format(limits="", events=ENDED.format(code=3, year=""), ran=61, year="")
     text = "\n".join(line for line in text.split("\n") if "19:37" not in line)
-    (job,) = LSF().accounted(Answer(0, text))
+    (job,) = LSF().accounted(CommandResult(0, text))
     assert (job.cause, job.exit_code) == ("error", 3)
 
 
@@ -168,13 +173,13 @@ def test_any_text_is_an_answer_or_none(text: str) -> None:
     for read in (LSF().accounted, LSF().statuses):
         for said in (text, f"Job <1>, {text}", f"Job Id <1>,\nFri Nov 20 19:37:14: {text}"):
             with contextlib.suppress(CouldNotAsk):
-                read(Answer(0, said))
+                read(CommandResult(0, said))
 
 
 def test_names_like_dates(tmp_path: Path) -> None:
     header = "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
     row = "7       hpc     RUN   normal     lava1       lava1       x Nov 20 18:58 y Nov 20 19:37:14 2026\n"
-    (job,) = LSF().statuses(Answer(0, header + row))
+    (job,) = LSF().statuses(CommandResult(0, header + row))
     assert job.name == "x Nov 20 18:58 y"
 
 
@@ -202,7 +207,7 @@ def _row(date: str, name: str = "x") -> str:
 )
 def test_dates_as_locales_write_them(date: str) -> None:
     for name in ("x", "x Nov 20 18:58 y", "22.", "x 2026", "a  b"):
-        (job,) = LSF().statuses(Answer(0, TABLE + _row(date, name)))
+        (job,) = LSF().statuses(CommandResult(0, TABLE + _row(date, name)))
         assert (job.id, job.state, job.nodes, job.name) == ("7", "running", "lava1", name)
 
 
@@ -219,27 +224,27 @@ def test_dates_as_locales_write_them(date: str) -> None:
     ],
 )
 def test_a_row_that_cannot_be_read_says_nothing_of_its_job(said: str) -> None:
-    found = StatusQuery(LSF(), "hpc", ["1", "7", "9"]).read(Answer(0, said))
+    found = StatusQuery(LSF(), "hpc", ["1", "7", "9"]).read(CommandResult(0, said))
     assert ([job.id for job in found.jobs], found.silent) == (["1"], ["7"])
     assert not found.is_silent(("9", None)), "that one is gone"
 
 
 def test_elements_in_rows_that_cannot_be_read() -> None:
     said = f"{COLUMNS}7^1^RUN^-^h^-^-^n\n7^2^RUN"
-    found = StatusQuery(LSF(), "hpc", ["7"]).read(Answer(0, said))
+    found = StatusQuery(LSF(), "hpc", ["7"]).read(CommandResult(0, said))
     assert [found.is_silent(("7", index)) for index in (1, 2)] == [False, True]
 
 
 def test_a_number_that_is_cut() -> None:
     ids = ["1", "77", "78", "87"]
-    found = StatusQuery(LSF(), "hpc", ids).read(Answer(0, f"{COLUMNS}1^0^RUN^-^h^-^-^n\n7"))
+    found = StatusQuery(LSF(), "hpc", ids).read(CommandResult(0, f"{COLUMNS}1^0^RUN^-^h^-^-^n\n7"))
     assert found.silent == ["77", "78"]
 
 
 def test_no_row_that_can_be_read() -> None:
     for said in (TABLE + _row("im November"), f"{COLUMNS}7^0^RU"):
         with pytest.raises(CouldNotAsk, match="makes no sense"):
-            LSF().statuses(Answer(0, said))
+            LSF().statuses(CommandResult(0, said))
 
 
 def _wide(user: str, stat: str, host: str, name: str) -> str:
@@ -249,11 +254,11 @@ def _wide(user: str, stat: str, host: str, name: str) -> str:
 @pytest.mark.parametrize("user", ["hpc", "first.last@example.org"])
 @pytest.mark.parametrize("name", ["x", "two words", "a_name_of_its_own"])
 def test_a_user_whose_name_is_longer_than_its_column(user: str, name: str) -> None:
-    (waits,) = LSF().statuses(Answer(0, TABLE + _wide(user, "PEND", "", name)))
+    (waits,) = LSF().statuses(CommandResult(0, TABLE + _wide(user, "PEND", "", name)))
     assert (waits.state, waits.nodes, waits.name) == ("pending", None, name)
-    (runs,) = LSF().statuses(Answer(0, TABLE + _wide(user, "RUN", "4*node-12.example.org", name)))
+    (runs,) = LSF().statuses(CommandResult(0, TABLE + _wide(user, "RUN", "4*node-12.example.org", name)))
     assert (runs.state, runs.nodes, runs.name) == ("running", "4*node-12.example.org", name)
-    (never,) = LSF().statuses(Answer(0, TABLE + _wide(user, "EXIT", "", name)))
+    (never,) = LSF().statuses(CommandResult(0, TABLE + _wide(user, "EXIT", "", name)))
     assert (never.cause, never.reason) == ("cancelled", "it has never run")
 
 
@@ -261,27 +266,27 @@ def test_an_exit_code_where_a_line_is_folded() -> None:
     section = SECTION.format(limits="", events=ENDED.format(code=7, year=""), ran=61, year="")
     for fold in ("exit code 7", "with exit code"):
         text = section.replace(fold, fold.replace(" ", f"\n{' ' * 21}", 1))
-        assert [job.exit_code for job in LSF().accounted(Answer(0, text))] == [7]
+        assert [job.exit_code for job in LSF().accounted(CommandResult(0, text))] == [7]
 
 
 def test_many_blanks_in_a_name_cost_little() -> None:
     began = time.process_time()
-    (job,) = LSF().statuses(Answer(0, TABLE + _row("Nov 22 00:33", f"a{' ' * 50_000}b")))
+    (job,) = LSF().statuses(CommandResult(0, TABLE + _row("Nov 22 00:33", f"a{' ' * 50_000}b")))
     assert len(job.name or "") == 50_002
     with pytest.raises(CouldNotAsk):
-        LSF().statuses(Answer(0, TABLE + _row("im November", f"a{' ' * 50_000}b")))
+        LSF().statuses(CommandResult(0, TABLE + _row("im November", f"a{' ' * 50_000}b")))
     assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("words", ["Unknown user", "User permission denied", "Request from non-LSF host rejected"])
 def test_refusals_that_any_job_of_the_account_would_meet(words: str) -> None:
-    error = LSF().wording.submit_error(Answer(255, "", f"{words}. Job not submitted.\n"))
+    error = LSF().wording.submit_error(CommandResult(255, "", f"{words}. Job not submitted.\n"))
     assert (error.kind, error.of_account) == ("permanent", True)
 
 
 def test_a_job_that_could_not_be_started_anywhere_has_failed_in_the_words_of_lsf() -> None:
     words = "TERM_CWD_NOTEXIST: current working directory is not accessible or does not exist on the execution host"
-    could_not, killed = LSF().statuses(Answer(0, f"{COLUMNS}7^0^EXIT^255^-^{words}^-^x\n8^0^EXIT^-^-^-^-^x\n"))
+    could_not, killed = LSF().statuses(CommandResult(0, f"{COLUMNS}7^0^EXIT^255^-^{words}^-^x\n8^0^EXIT^-^-^-^-^x\n"))
     assert (could_not.cause, could_not.reason, could_not.exit_code) == ("error", words, 255)
     assert (killed.cause, killed.reason) == ("cancelled", "it has never run")
 
@@ -301,7 +306,7 @@ def test_names_of_queues_are_not_cut(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     assert LSF.survey is not None
     done = subprocess.run(LSF.survey.command, capture_output=True, text=True, env=environment)
-    assert LSF.survey.inventory(Answer(done.returncode, done.stdout)).queues == ["a_very_long_one"]
+    assert LSF.survey.inventory(CommandResult(done.returncode, done.stdout)).queues == ["a_very_long_one"]
 
 
 def test_a_job_that_traps_the_signal_of_its_run_limit_has_reached_it() -> None:
@@ -309,7 +314,7 @@ def test_a_job_that_traps_the_signal_of_its_run_limit_has_reached_it() -> None:
     answer = recorded("lsf/openlava_history_limit")
     end = answer.stdout.index("Exited with exit code 140")
     done = answer.stdout[:end] + "Done successfully." + answer.stdout[end + len("Exited with exit code 140.") :]
-    [job] = LSF().accounted(Answer(0, done))
+    [job] = LSF().accounted(CommandResult(0, done))
     assert (job.cause, job.state) == ("time_limit", "ended")
-    [job] = LSF().accounted(Answer(0, done.replace("00:34:17", "00:33:40").replace("  62  ", "  25  ")))
+    [job] = LSF().accounted(CommandResult(0, done.replace("00:34:17", "00:33:40").replace("  62  ", "  25  ")))
     assert (job.cause, job.exit_code) == (None, 0)

@@ -16,7 +16,7 @@ from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import CouldNotAsk
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import recorded
 
 # Like qstat of OpenPBS where no history is kept: with -x it shows nothing of any job, and fails not.
@@ -30,18 +30,18 @@ echo 'qstat: Unknown Job Id 3.pbs1' >&2
 exit 153"""
 
 
-def _asked(system: PBSPro, folder: Path, qstat: str, ids: tuple[str, ...] = (), qselect: str = ":") -> Answer:
+def _asked(system: PBSPro, folder: Path, qstat: str, ids: tuple[str, ...] = (), qselect: str = ":") -> CommandResult:
     """The answer to a status query where the commands are these scripts."""
     return _done(system.status("hpc", ids), folder, qstat, qselect)
 
 
-def _done(command: list[str], folder: Path, qstat: str, qselect: str) -> Answer:
+def _done(command: list[str], folder: Path, qstat: str, qselect: str) -> CommandResult:
     for name, script in (("qselect", qselect), ("qstat", qstat)):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=folder, capture_output=True, env=environment)
-    return Answer(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    return CommandResult(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
 @pytest.mark.parametrize(("system", "options"), [(PBSPro(), "-t -x -f -F dsv"), (TORQUE(), "-t -x")])
@@ -59,7 +59,7 @@ def test_all_jobs_of_a_user(system: PBSPro, options: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(("system", "options"), [(PBSPro(), "-t -x -f -F dsv"), (TORQUE(), "-t -x")])
 def test_all_ids_in_one_question(system: PBSPro, options: str, tmp_path: Path) -> None:
     answer = _asked(system, tmp_path, 'echo "$*"; echo warning >&2; exit 7', ("1.pbs1", "2[].pbs1"))
-    assert answer == Answer(7, f"{options} 1.pbs1 2[].pbs1\n", "warning\n")
+    assert answer == CommandResult(7, f"{options} 1.pbs1 2[].pbs1\n", "warning\n")
 
 
 def test_bytes_of_any_kind(tmp_path: Path) -> None:
@@ -124,13 +124,13 @@ def test_a_command_with_other_options_is_no_answer(tmp_path: Path) -> None:
 
 def test_a_job_that_the_server_has_given_up_never_starts() -> None:
     said = "Job Id: 1.pbs1|Job_Name=x|job_state=H|Hold_Types=s|comment=job held, too many failed attempts to run|x=y\n"
-    (job,) = PBSPro().statuses(Answer(0, said))
+    (job,) = PBSPro().statuses(CommandResult(0, said))
     assert (job.state, job.cause, job.reason) == ("pending", "error", "job held, too many failed attempts to run")
 
 
 def test_an_id_of_another_form_costs_itself_alone() -> None:
     said = "Job Id: R12.pbs1|job_state=R|x=y\nJob Id: 1.pbs1|job_state=R|x=y\n"
-    assert [job.id for job in PBSPro().statuses(Answer(0, said))] == ["1.pbs1"]
+    assert [job.id for job in PBSPro().statuses(CommandResult(0, said))] == ["1.pbs1"]
 
 
 def test_a_server_without_history_has_not_said_that_jobs_are_gone() -> None:
@@ -172,7 +172,7 @@ def test_a_cut_answer_is_never_wrong_about_an_end(length: int) -> None:
     whole = {(job.id, job.index): job for job in PBSPro().statuses(recorded("pbspro/ended"))}
     said = recorded("pbspro/ended").stdout
     try:
-        jobs = PBSPro().statuses(Answer(0, said[: length % len(said)]))
+        jobs = PBSPro().statuses(CommandResult(0, said[: length % len(said)]))
     except CouldNotAsk:
         return
     assert all(
@@ -211,7 +211,7 @@ def _array(**attributes: str) -> str:
 def test_the_comment_of_an_array_that_has_begun_is_no_reason_to_wait(
     state: str, comment: str, reason: str | None
 ) -> None:
-    answer = Answer(0, _array(job_state=state, comment=comment) + _element(comment=comment, Exit_status="1"))
+    answer = CommandResult(0, _array(job_state=state, comment=comment) + _element(comment=comment, Exit_status="1"))
     (job,) = PBSPro().statuses(answer)
     assert (job.state, job.reason, job.cause, job.exit_code) == ("pending", reason, None, None)
 
@@ -233,14 +233,14 @@ def test_the_comment_of_an_array_that_has_begun_is_no_reason_to_wait(
 def test_an_element_that_never_ran_has_not_the_exit_status_of_its_array(
     attributes: dict[str, str], cause: str | None, exit_code: int | None
 ) -> None:
-    (job,) = PBSPro().statuses(Answer(0, _element(job_state="X", **attributes)))
+    (job,) = PBSPro().statuses(CommandResult(0, _element(job_state="X", **attributes)))
     assert (job.state, job.cause, job.exit_code) == ("ended", cause, exit_code)
 
 
 def test_an_array_without_its_elements_says_nothing_of_them() -> None:
     with pytest.raises(CouldNotAsk, match="said nothing"):
-        PBSPro().statuses(Answer(0, _array(job_state="B")))
-    two = PBSPro().statuses(Answer(0, _array(job_state="B") + "Job Id: 1.pbs1|job_state=R\n"))
+        PBSPro().statuses(CommandResult(0, _array(job_state="B")))
+    two = PBSPro().statuses(CommandResult(0, _array(job_state="B") + "Job Id: 1.pbs1|job_state=R\n"))
     assert [job.id for job in two] == ["1.pbs1"]
 
 
@@ -249,22 +249,24 @@ def test_of_several_ids_each_is_told_or_declared_unknown() -> None:
     found = StatusQuery(PBSPro(), "hpc", ids).read(recorded("pbspro/queue"))
     assert (found.silent, "9999.pbs1" in found.unknown) == ([], True)
     assert not found.is_silent(("11[].pbs1", 77))
-    first_alone = Answer(0, "Job Id: 1.pbs1|job_state=R|x=y\n")
+    first_alone = CommandResult(0, "Job Id: 1.pbs1|job_state=R|x=y\n")
     assert StatusQuery(PBSPro(), "hpc", ["1.pbs1", "6.pbs1"]).read(first_alone).silent == ["6.pbs1"]
 
 
 def test_of_several_ids_torque_says_each_in_a_document_of_its_own() -> None:
     query = StatusQuery(TORQUE(), "hpc", ["28.trq1", "29.trq1", "9999.trq1"])
     answer = recorded("torque/two_ids")
-    found = query.read(Answer(153, answer.stdout, recorded("torque/unknown").stderr))
+    found = query.read(CommandResult(153, answer.stdout, recorded("torque/unknown").stderr))
     assert (found.silent, set(found.unknown)) == ([], {"28.trq1", "29.trq1", "9999.trq1"})
-    assert query.read(Answer(0, answer.stdout)).silent == ["9999.trq1"]
+    assert query.read(CommandResult(0, answer.stdout)).silent == ["9999.trq1"]
 
 
 @pytest.mark.parametrize("named", ["12.trq1", "12.trq1.example.org", "12.TRQ-1"])
 @pytest.mark.parametrize("id", ["12.trq1", "12.trq1.example.org"])
 def test_the_name_of_the_server_may_be_written_in_full_or_in_short(id: str, named: str) -> None:
-    answer = Answer(153, "", f"qstat: Unknown Job Id Error {named}\nqstat: Unknown Job Id Error 8[].{named[3:]} (12)\n")
+    answer = CommandResult(
+        153, "", f"qstat: Unknown Job Id Error {named}\nqstat: Unknown Job Id Error 8[].{named[3:]} (12)\n"
+    )
     ids = [id, "8[].trq1", "2.trq1", "8.trq1", "1.trq1"]
     found = StatusQuery(TORQUE(), "hpc", ids).read(answer)
     assert (set(found.unknown), found.silent) == ({id, "8[].trq1"}, ["1.trq1", "2.trq1", "8.trq1"])
@@ -274,7 +276,7 @@ def test_the_name_of_the_server_may_be_written_in_full_or_in_short(id: str, name
 @pytest.mark.parametrize("asked", ["12", "12.pbs1", "12.pbs1.example.org", "12.PBS1"])
 def test_a_job_is_found_however_its_server_is_called(asked: str, shown: str) -> None:
     said = f"Job Id: {shown}|job_state=R|x=y\nJob Id: {shown.replace('12', '8[3]', 1)}|job_state=R|x=y\n"
-    found = StatusQuery(PBSPro(), "hpc", [asked, asked.replace("12", "8[]", 1), "2.pbs1"]).read(Answer(0, said))
+    found = StatusQuery(PBSPro(), "hpc", [asked, asked.replace("12", "8[]", 1), "2.pbs1"]).read(CommandResult(0, said))
     assert (found.get((asked, None), None) is not None, found.silent) == (True, ["2.pbs1"])
     assert found.get((asked.replace("12", "8[]", 1), 3), None) is not None
 
@@ -287,14 +289,14 @@ def _document(id: str, name: str = "x") -> str:
 @pytest.mark.parametrize("bad", [_document("2.trq1", "a</Job_Name>"), _document("2.trq1")[:-20], "<Data>"])
 def test_a_document_that_makes_no_sense_says_nothing_of_its_own_job(bad: str) -> None:
     query = StatusQuery(TORQUE(), "hpc", ["1.trq1", "2.trq1"])
-    found = query.read(Answer(0, _document("1.trq1") + bad))
+    found = query.read(CommandResult(0, _document("1.trq1") + bad))
     assert ([job.id for job in found.jobs], found.silent) == (["1.trq1"], ["2.trq1"])
     with pytest.raises(CouldNotAsk, match="cut or makes no sense"):
-        query.read(Answer(0, bad))
+        query.read(CommandResult(0, bad))
 
 
 def test_an_entity_that_xml_does_not_have_is_text() -> None:
-    (job,) = TORQUE().statuses(Answer(0, _document("1.trq1", "a&b;c&amp;d")))
+    (job,) = TORQUE().statuses(CommandResult(0, _document("1.trq1", "a&b;c&amp;d")))
     assert job.name == "a&b;c&d"
 
 
@@ -314,7 +316,7 @@ def test_a_lookup_by_name_asks_for_the_known_ids_too(system: PBSPro, options: st
 def test_a_lookup_by_name_shows_jobs_that_have_ended() -> None:
     query = StatusQuery(PBSPro(), "hpc", ["1.pbs1", "5.pbs1", "6.pbs1", "7.pbs1"], by_name=True)
     said = "Job Id: 1.pbs1|job_state=R|x=y\nJob Id: 5.pbs1|job_state=F|Exit_status=3|x=y\n"
-    found = query.read(Answer(153, said, "qstat: Unknown Job Id 6.pbs1\n"))
+    found = query.read(CommandResult(153, said, "qstat: Unknown Job Id 6.pbs1\n"))
     assert [(job.id, job.state, job.exit_code) for job in found.jobs] == [
         ("1.pbs1", "running", None),
         ("5.pbs1", "ended", 3),
@@ -328,5 +330,5 @@ def test_a_request_that_can_never_run_is_told_from_one_that_waits() -> None:
         ("Not Running: Insufficient amount of resource: ncpus (R: 2 A: 1 T: 8)", False),
     ):
         line = f"Job Id: 7.pbs1|Job_Name=x|job_state=Q|comment={comment}\n"
-        [job] = PBSPro().statuses(Answer(0, line))
+        [job] = PBSPro().statuses(CommandResult(0, line))
         assert (job.state, job.cause, job.never, job.reason) == ("pending", None, never, comment)

@@ -18,7 +18,7 @@ from lading.hooks.batch.system import BatchSystem, CancelError, Profile, Unsuppo
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.properties import JobScriptWarning
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import FOLDER
 
 
@@ -87,10 +87,10 @@ def test_an_array_whose_mom_is_down_is_asked_to_end_again(monkeypatch: pytest.Mo
     text = (FOLDER / "torque/qdel-array-node-down-master.txt").read_text()
     before, of_array, of_job = re.split(r"^\$ qdel ", text, flags=re.MULTILINE)
     array, status = of_array.splitlines()
-    TORQUE().cancelled(Answer(int(status.removeprefix("rc="))))
+    TORQUE().cancelled(CommandResult(int(status.removeprefix("rc="))))
     job, said, status, _, *shown = of_job.partition("# MOM")[0].splitlines()
     with pytest.raises(CancelError, match="could not connect to MOM"):
-        TORQUE().cancelled(Answer(int(status.removeprefix("rc=")), "", f"{said}\n"))
+        TORQUE().cancelled(CommandResult(int(status.removeprefix("rc=")), "", f"{said}\n"))
     element = TORQUE().element(array, 2)
     for lines in (before.splitlines()[1:], shown):
         assert {row.split()[0]: row.split()[4] for row in lines}[element] == "R"

@@ -6,14 +6,16 @@ import pytest
 
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.status_query import StatusQuery
-from lading.hooks.batch.system import MemoryDialect, Profile, Request, SubmitError
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.system import BatchJobRequest, MemoryDialect, Profile, SubmitError
+from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import recorded
 
 
-def _queued(letters: str) -> Answer:
+def _queued(letters: str) -> CommandResult:
     job = f"<JB_job_number>9</JB_job_number><JB_name>x</JB_name><state>{letters}</state>"
-    return Answer(0, f"<job_info><queue_info><job_list>{job}</job_list></queue_info><job_info></job_info></job_info>")
+    return CommandResult(
+        0, f"<job_info><queue_info><job_list>{job}</job_list></queue_info><job_info></job_info></job_info>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,12 +33,12 @@ def test_states(letters: str, state: str) -> None:
     assert (job.cause == "error") is ("E" in letters)
 
 
-def _record(**changes: str) -> Answer:
+def _record(**changes: str) -> CommandResult:
     text = recorded("sge/accounts").stdout.split("=" * 62 + "\n")[1]
     for key, value in changes.items():
         lines = [line for line in text.splitlines() if line.split()[:1] != [key]]
         text = "\n".join([*lines, f"{key} {value}"])
-    return Answer(0, f"{'=' * 62}\n{text}\n")
+    return CommandResult(0, f"{'=' * 62}\n{text}\n")
 
 
 @pytest.mark.parametrize(
@@ -149,38 +151,38 @@ maxvmem      0.000
 
 
 def test_accounts_of_other_versions() -> None:
-    univa, gridware, old = SGE().accounted(Answer(0, UNIVA + GRIDWARE + OLD))
+    univa, gridware, old = SGE().accounted(CommandResult(0, UNIVA + GRIDWARE + OLD))
     assert (univa.id, univa.index, univa.cause, univa.exit_code) == ("3000000056", 7, "out_of_memory", 137)
     assert (gridware.id, gridware.index, gridware.name, gridware.succeeded) == ("8", None, "L1", True)
     assert (old.cause, old.exit_code, old.reason) == ("error", None, "assumedly before job")
 
 
 def test_a_job_that_was_deleted() -> None:
-    (job,) = SGE().accounted(Answer(0, UNIVA.replace("deleted_by   NONE", "deleted_by   hpc@login1")))
+    (job,) = SGE().accounted(CommandResult(0, UNIVA.replace("deleted_by   NONE", "deleted_by   hpc@login1")))
     assert job.cause == "cancelled"
 
 
 def test_of_a_job_that_was_started_anew_the_last_record_counts() -> None:
     first = GRIDWARE.replace("failed                             0", "failed  25  : rescheduling")
     for records, state in ((first + GRIDWARE, "ended"), (GRIDWARE + first, "pending")):
-        (job,) = SGE().accounted(Answer(0, records))
+        (job,) = SGE().accounted(CommandResult(0, records))
         assert job.state == state
 
 
 def test_a_record_without_an_end_is_no_success() -> None:
     # Univa 8.3 makes such records before the real one, and sometimes alone.
     never = GRIDWARE.replace("2026-11-24 10:01:50.512008", "-/-")
-    (job,) = SGE().accounted(Answer(0, never))
+    (job,) = SGE().accounted(CommandResult(0, never))
     assert (job.state, job.succeeded) == ("ended", None)
     real = GRIDWARE.replace("exit_status                        0", "exit_status                        3")
     for records in (never + real, real + never):
-        (job,) = SGE().accounted(Answer(0, records))
+        (job,) = SGE().accounted(CommandResult(0, records))
         assert job.exit_code == 3
 
 
 @pytest.mark.parametrize("cut", ["failed  ", "exit_status  "])
 def test_nothing_follows_from_a_record_that_is_cut(cut: str) -> None:
-    jobs = SGE().accounted(Answer(0, OLD + GRIDWARE[: GRIDWARE.index(cut)]))
+    jobs = SGE().accounted(CommandResult(0, OLD + GRIDWARE[: GRIDWARE.index(cut)]))
     assert [job.id for job in jobs if job.succeeded is not None] == ["3192235"]
 
 
@@ -192,7 +194,7 @@ def test_a_queue_of_univa_with_tasks_that_cannot_be_read() -> None:
         )
 
     text = f"<job_info><queue_info>{job(7, '1-3:1, 5')}{job(8, '1-3:1,5,...')}</queue_info></job_info>"
-    found = StatusQuery(SGE(), "hpc", ["7", "8"]).read(Answer(0, text))
+    found = StatusQuery(SGE(), "hpc", ["7", "8"]).read(CommandResult(0, text))
     assert [job.index for job in found.jobs if job.id == "7"] == [1, 2, 3, 5]
     assert [found.is_silent(("7", 4)), found.is_silent(("8", 2))] == [False, True], "it costs its own array alone"
 
@@ -200,13 +202,13 @@ def test_a_queue_of_univa_with_tasks_that_cannot_be_read() -> None:
 @pytest.mark.parametrize(
     ("answer", "id"),
     [
-        (Answer(0, "jsv: 1 core was added\n12\n"), "12"),
-        (Answer(0, "12.1-10:1\n", "qsub: warning: -cwd is the default here\n"), "12"),
-        (Answer(0, 'Your job-array 12.1-10:1 ("x") has been submitted\n'), "12"),
+        (CommandResult(0, "jsv: 1 core was added\n12\n"), "12"),
+        (CommandResult(0, "12.1-10:1\n", "qsub: warning: -cwd is the default here\n"), "12"),
+        (CommandResult(0, 'Your job-array 12.1-10:1 ("x") has been submitted\n'), "12"),
         (recorded("sge/submitted_warning"), "3"),
     ],
 )
-def test_submissions_with_other_words_around(answer: Answer, id: str) -> None:
+def test_submissions_with_other_words_around(answer: CommandResult, id: str) -> None:
     assert SGE().submitted(answer) == id
 
 
@@ -226,13 +228,15 @@ def test_submissions_with_other_words_around(answer: Answer, id: str) -> None:
 )
 def test_refusals(status: int, kind: str, words: str) -> None:
     with pytest.raises(SubmitError) as caught:
-        SGE().submitted(Answer(status, "", f"Unable to run job: {words}\nExiting.\n"))
+        SGE().submitted(CommandResult(status, "", f"Unable to run job: {words}\nExiting.\n"))
     assert caught.value.kind == kind
     assert caught.value.is_too_large == (kind == "limit" or "tasks" in words)
 
 
 def test_options_of_univa_are_no_resources() -> None:
-    made = SGE().directives(Request(native={"umask": "027", "tcon": "yes", "sc": "a=b", "scratch": "5G"}), Profile())
+    made = SGE().directives(
+        BatchJobRequest(native={"umask": "027", "tcon": "yes", "sc": "a=b", "scratch": "5G"}), Profile()
+    )
     assert made == ["-umask 027", "-tcon yes", "-sc a=b", "-l scratch=5G"]
 
 
@@ -242,5 +246,5 @@ def test_each_slot_of_a_whole_node_has_its_part_of_the_memory() -> None:
         memory=MemoryDialect(per="slot", resource="h_vmem"),
         whole_node={"cpus": 32, "memory": "64 GiB"},
     )
-    directives = SGE().directives(Request(nodes=2, ppn=1, mem=32 * 1024 + 1), profile)
+    directives = SGE().directives(BatchJobRequest(nodes=2, ppn=1, mem=32 * 1024 + 1), profile)
     assert directives == ["-pe mpi 64", "-l h_vmem=1025M"]

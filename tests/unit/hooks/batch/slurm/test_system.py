@@ -6,10 +6,10 @@ from datetime import datetime
 
 import pytest
 
-from lading.hooks.batch.slurm.messages import in_words
+from lading.hooks.batch.slurm.messages import explain_reason
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.system import CouldNotAsk, MemoryDialect, NativeJob, Profile, Request, SubmitError
-from lading.hooks.ssh.answer import Answer
+from lading.hooks.batch.system import BatchJobRequest, CouldNotAsk, MemoryDialect, NativeJob, Profile, SubmitError
+from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import FOLDER
 
 
@@ -30,7 +30,7 @@ def test_ids_of_several_clusters() -> None:
 
 def test_accounting_that_a_site_does_not_have() -> None:
     with pytest.raises(CouldNotAsk, match="disabled"):
-        SLURM().accounted(Answer(1, "", "Slurm accounting storage is disabled\n"))
+        SLURM().accounted(CommandResult(1, "", "Slurm accounting storage is disabled\n"))
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_accounting_that_a_site_does_not_have() -> None:
     ],
 )
 def test_reasons_in_words(reason: str, expected: str | None) -> None:
-    assert in_words(reason) == expected
+    assert explain_reason(reason) == expected
 
 
 def test_elements_that_slurm_has_not_told_apart() -> None:
     rows = "4559_[2-3%2]|PENDING||Priority|a\n4560_[1,3,...]|PENDING||Priority|a\n4561|RUNNING|n1|None|b\n"
-    jobs = SLURM().statuses(Answer(0, rows))
+    jobs = SLURM().statuses(CommandResult(0, rows))
     assert [(job.id, job.index) for job in jobs] == [("4559", 2), ("4559", 3), ("4561", None)]
 
 
@@ -69,13 +69,13 @@ NOT_LISTED = ("HIBERNATING", "OUT_OF_ME+", "COMPLETE")
 
 
 def _of_sacct(rows: str) -> list[NativeJob]:
-    return SLURM().accounted(Answer(0, rows))
+    return SLURM().accounted(CommandResult(0, rows))
 
 
 @pytest.mark.parametrize(("state", "words"), STATES.items())
 def test_states_of_all_versions(state: str, words: str) -> None:
     for word in words.split():
-        (job,) = SLURM().statuses(Answer(0, f"7|{word}|n1|None|x\n"))
+        (job,) = SLURM().statuses(CommandResult(0, f"7|{word}|n1|None|x\n"))
         (account,) = _of_sacct(f"7|{word}|0:0|Unknown|n1|x\n")
         assert (job.state, account.state) == (state, state), word
         assert (job.cause is None) == (account.cause is None) == (state != "ended" or word == "COMPLETED"), word
@@ -83,7 +83,7 @@ def test_states_of_all_versions(state: str, words: str) -> None:
 
 @pytest.mark.parametrize("word", NOT_LISTED)
 def test_of_a_state_that_no_manual_lists_nothing_follows(word: str) -> None:
-    (job,) = SLURM().statuses(Answer(0, f"7|{word}|n1|None|x\n"))
+    (job,) = SLURM().statuses(CommandResult(0, f"7|{word}|n1|None|x\n"))
     (account,) = _of_sacct(f"7|{word}|0:0|Unknown|n1|x\n")
     for each in (job, account):
         assert (each.state, each.succeeded, each.cause) == ("running", None, None)
@@ -100,24 +100,24 @@ def test_clusters_with_column_titles() -> None:
     # With -h, squeue of newer versions prints no line with the name of the cluster.
     titles = "JOBID|STATE|NODELIST|REASON|NAME\n"
     text = f"CLUSTER: far\n{titles}7|RUNNING|n1|None|x\n\nCLUSTER: near\n{titles}7_[2-3%1]|PENDING||Resources|y\n"
-    jobs = SLURM().statuses(Answer(0, text))
+    jobs = SLURM().statuses(CommandResult(0, text))
     assert [(job.id, job.index) for job in jobs] == [("7;far", None), ("7;near", 2), ("7;near", 3)]
-    assert SLURM().statuses(Answer(0, f"CLUSTER: far\n{titles}")) == []
+    assert SLURM().statuses(CommandResult(0, f"CLUSTER: far\n{titles}")) == []
 
 
 def test_a_user_whose_name_is_not_resolved_has_not_lost_his_jobs() -> None:
     # squeue lists nothing then, and ends with 0.
     with pytest.raises(CouldNotAsk, match="Invalid user: hpc"):
-        SLURM().statuses(Answer(0, "", "squeue: error: Invalid user: hpc\n\n"))
+        SLURM().statuses(CommandResult(0, "", "squeue: error: Invalid user: hpc\n\n"))
     harmless = "squeue: error: Invalid user for SlurmUser slurm, ignored\n"
-    assert SLURM().statuses(Answer(0, "", harmless)) == []
+    assert SLURM().statuses(CommandResult(0, "", harmless)) == []
 
 
 def test_a_job_that_another_cluster_of_a_federation_runs() -> None:
     rows = ["67|REVOKED||None|x\n", "67|COMPLETED|n1|None|x\n"]
     for text in ("".join(rows), "".join(reversed(rows))):
-        assert [job.state for job in SLURM().statuses(Answer(0, text))] == ["ended"]
-    (job,) = SLURM().statuses(Answer(0, rows[0]))
+        assert [job.state for job in SLURM().statuses(CommandResult(0, text))] == ["ended"]
+    (job,) = SLURM().statuses(CommandResult(0, rows[0]))
     assert (job.state, job.reason) == ("running", "another cluster of the federation has it")
 
 
@@ -168,7 +168,7 @@ No reservation for this job
     ],
 )
 def test_submissions_with_other_words_around(stdout: str, stderr: str, id: str) -> None:
-    assert SLURM().submitted(Answer(0, stdout, stderr)) == id
+    assert SLURM().submitted(CommandResult(0, stdout, stderr)) == id
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_submissions_with_other_words_around(stdout: str, stderr: str, id: str) 
 )
 def test_refusals_of_all_versions(kind: str, words: str) -> None:
     with pytest.raises(SubmitError) as caught:
-        SLURM().submitted(Answer(1, "", f"sbatch: error: Batch job submission failed: {words}\n"))
+        SLURM().submitted(CommandResult(1, "", f"sbatch: error: Batch job submission failed: {words}\n"))
     assert caught.value.kind == kind
 
 
@@ -227,7 +227,7 @@ def test_limits_of_accounts(kind: str, code: str) -> None:
     policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     with pytest.raises(SubmitError) as caught:
         SLURM().submitted(
-            Answer(1, "", f"sbatch: error: {code}\nsbatch: error: Batch job submission failed: {policy}\n")
+            CommandResult(1, "", f"sbatch: error: {code}\nsbatch: error: Batch job submission failed: {policy}\n")
         )
     assert caught.value.kind == kind
 
@@ -238,7 +238,7 @@ def test_a_configuration_that_cannot_be_read_now() -> None:
         "error: Invalid user for SlurmUser slurm, ignored\nsbatch: fatal: Unable to process configuration file\n",
     ):
         with pytest.raises(SubmitError) as caught:
-            SLURM().submitted(Answer(1, "", words))
+            SLURM().submitted(CommandResult(1, "", words))
         assert caught.value.kind == "transient"
 
 
@@ -249,28 +249,28 @@ def test_accounting_that_is_down() -> None:
         "sacct: error: Problem talking to the database: Connection refused\n"
     )
     with pytest.raises(CouldNotAsk, match="persistent connection"):
-        SLURM().accounted(Answer(1, "", words))
+        SLURM().accounted(CommandResult(1, "", words))
 
 
 def test_jobs_that_newer_versions_do_not_find_to_cancel() -> None:
     words = "scancel: error: No active jobs match ALL job filters, including: user_name=hpc\n"
-    SLURM().cancelled(Answer(1, "", words))
+    SLURM().cancelled(CommandResult(1, "", words))
 
 
 def test_memory_in_mib_where_the_site_counts_in_gib() -> None:
     # slurm.conf(5), "default_gbytes": a number without a unit is in GiB there.
     profile = Profile(memory=MemoryDialect(unit="M"))
-    assert SLURM().directives(Request(mem=4097), profile) == ["--mem=4097M"]
-    assert SLURM().directives(Request(mem=4097), Profile()) == ["--mem=4097"]
+    assert SLURM().directives(BatchJobRequest(mem=4097), profile) == ["--mem=4097M"]
+    assert SLURM().directives(BatchJobRequest(mem=4097), Profile()) == ["--mem=4097"]
 
 
 def test_what_slurmstepd_has_killed_without_cgroups_was_out_of_memory() -> None:
     """Slurm 25.11.7 with OverMemoryKill, in the columns that are asked for."""
     text = "6|FAILED|0:9|2026-11-24T19:23:16|n1||200M|x\n6.batch|CANCELLED by 0|0:9|2026-11-24T19:23:16|n1|{}||batch\n"
     for used, cause in (("322M", "out_of_memory"), ("329724K", "out_of_memory"), ("150M", "error"), ("", "error")):
-        [job] = SLURM().accounted(Answer(0, text.format(used)))
+        [job] = SLURM().accounted(CommandResult(0, text.format(used)))
         assert (job.cause, job.exit_code, job.name) == (cause, 137, "x")
-    [failed] = SLURM().accounted(Answer(0, text.format("322M").replace("FAILED|0:9", "FAILED|1:0")))
+    [failed] = SLURM().accounted(CommandResult(0, text.format("322M").replace("FAILED|0:9", "FAILED|1:0")))
     assert failed.cause == "error"
     log = (FOLDER / "slurm/overmemorykill-25.11.7.txt").read_text()
     assert SLURM().wording.memory is not None
@@ -287,9 +287,9 @@ def test_what_slurmstepd_has_killed_without_cgroups_was_out_of_memory() -> None:
     ],
 )
 def test_what_can_never_start(reason: str, cause: str | None, never: bool) -> None:
-    [waits] = SLURM().statuses(Answer(0, f"44|PENDING||{reason}|lading-4342ed6c\n"))
+    [waits] = SLURM().statuses(CommandResult(0, f"44|PENDING||{reason}|lading-4342ed6c\n"))
     assert (waits.cause, waits.never) == (cause, never)
-    [ended] = SLURM().statuses(Answer(0, f"44|CANCELLED||{reason}|lading-4342ed6c\n"))
+    [ended] = SLURM().statuses(CommandResult(0, f"44|CANCELLED||{reason}|lading-4342ed6c\n"))
     assert (ended.cause, ended.never) == ("cancelled", False)
 
 
@@ -302,13 +302,15 @@ def _sections(name: str) -> dict[str, list[str]]:
 def _queued(lines: list[str]) -> list[tuple[str, int | None, str, str | None, str | None]]:
     """What the rows of squeue among some lines say: id, index, state, cause, reason."""
     rows = "".join(f"{line}\n" for line in lines if line.count("|") == 4)
-    return [(job.id, job.index, job.state, job.cause, job.reason) for job in SLURM().statuses(Answer(0, rows))]
+    return [(job.id, job.index, job.state, job.cause, job.reason) for job in SLURM().statuses(CommandResult(0, rows))]
 
 
 def _accounted(lines: list[str]) -> list[tuple[str, int | None, str, str | None, int | None]]:
     """The same of the rows of sacct: id, index, state, cause, exit code."""
     rows = "".join(f"{line}\n" for line in lines if line.count("|") == 5)
-    return [(job.id, job.index, job.state, job.cause, job.exit_code) for job in SLURM().accounted(Answer(0, rows))]
+    return [
+        (job.id, job.index, job.state, job.cause, job.exit_code) for job in SLURM().accounted(CommandResult(0, rows))
+    ]
 
 
 def test_a_job_of_several_components_is_one() -> None:
@@ -344,21 +346,21 @@ def test_a_job_whose_nodes_are_drained_waits() -> None:
     assert str(reason).startswith("Nodes required for job are DOWN, DRAINED or reserved")
     assert SLURM().survey is not None
     for lines in (nodes, sections["exclusive"][1:]):
-        there = SLURM().survey.inventory(Answer(0, "".join(f"{line}\n" for line in lines)))
+        there = SLURM().survey.inventory(CommandResult(0, "".join(f"{line}\n" for line in lines)))
         assert there.queues == ["batch", "off", "short"]
         assert there.census(["batch"]) == (1, 0)
 
 
 def test_refusals_of_newer_versions_are_for_good() -> None:
     lines = _sections("slurm/formats-25.11.7")["unknown"]
-    SLURM().wording.check_asked(Answer(1, "", f"{lines[0]}\n"))
+    SLURM().wording.check_asked(CommandResult(1, "", f"{lines[0]}\n"))
     with pytest.raises(CouldNotAsk):
-        SLURM().statuses(Answer(0, "", f"{lines[1]}\n"))
+        SLURM().statuses(CommandResult(0, "", f"{lines[1]}\n"))
     refusals = [line for line in lines if line.startswith("sbatch: ")]
     assert len(refusals) == 5
     for line in refusals:
         with pytest.raises(SubmitError) as caught:
-            SLURM().submitted(Answer(1, "", f"{line}\n"))
+            SLURM().submitted(CommandResult(1, "", f"{line}\n"))
         assert caught.value.kind == "permanent", line
 
 

@@ -23,12 +23,12 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.decisions import refused
-from lading.executors.estimation import appraisal, preemptions
-from lading.executors.estimation.appraisal import Lesson, Question, Unappraised
-from lading.executors.estimation.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.settings import Settings
+from lading.executors.sizing import preemptions, sizing
+from lading.executors.sizing.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
+from lading.executors.sizing.sizing import Question, SizingNote, UnsizedJob
 from lading.executors.store import Change, strikes
-from lading.executors.turns import THREADS, THREADS_PER_DAG, Turns
+from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.resources import Resources
 
@@ -63,7 +63,7 @@ class Work:
     :ivar place: where it hangs
     """
 
-    jobs: Sequence[Unappraised]
+    jobs: Sequence[UnsizedJob]
     settings: Settings
     known: KnownSizes
     largest: Resources | None
@@ -71,13 +71,13 @@ class Work:
     is_alone: bool = False
     keeps_inputs: bool = False
     changes: list[Change] = field(default_factory=list)
-    lessons: list[Lesson] = field(default_factory=list)
+    lessons: list[SizingNote] = field(default_factory=list)
     behind: dict[str, str] = field(default_factory=dict)
     left: frozenset[str] = frozenset()
     is_over: bool = False
     is_given_up: bool = False
     place: str | None = None
-    _at: tuple[Unappraised, FileSizes, float] | None = None
+    _at: tuple[UnsizedJob, FileSizes, float] | None = None
 
     @property
     def dag_id(self) -> str:
@@ -119,7 +119,7 @@ class Work:
             sizes = FileSizes(self.settings.input_roots, self.known)
             self._at = question.job, sizes, time.monotonic()
             try:
-                change, lessons = appraisal.answer(
+                change, lessons = sizing.answer(
                     question, sizes, self.settings, self.largest, keeps_inputs=self.keeps_inputs
                 )
                 change, more = preemptions.heeded(question, change, self.most_preemptions)
@@ -131,15 +131,15 @@ class Work:
             self.changes.append(change)
             self.lessons += [*lessons, *more]
 
-    def _questions(self, jobs: Sequence[Unappraised]) -> Sequence[Question]:
+    def _questions(self, jobs: Sequence[UnsizedJob]) -> Sequence[Question]:
         """What is to be answered; where something is wrong with what the store has of one of them, it fails alone.
 
         :raises SQLAlchemyError: the database has failed
         """
         try:
-            read = appraisal.read(jobs)
+            read = sizing.read(jobs)
         except Exception as error:
-            if appraisal.is_of_database(error):
+            if sizing.is_of_database(error):
                 raise
             if len(jobs) > 1:
                 return [question for job in jobs for question in self._questions([job])]
@@ -148,7 +148,7 @@ class Work:
         self.behind |= read.behind
         return read.questions
 
-    def _failed(self, job: Unappraised, error: Exception) -> Change:
+    def _failed(self, job: UnsizedJob, error: Exception) -> Change:
         log.error("Job %s of %s could not be appraised", job.token, "/".join(job.task), exc_info=error)
         why = f"what it asks for could not be found out: {type(error).__name__}: {error}"
         return refused(job.token, why, time.time())
@@ -189,12 +189,12 @@ class Estimator:
         self.hanging: list[Work] = []
         self.resting: dict[str, Backoff] = {}
         self.behind: dict[str, str] = {}
-        self.turns = Turns()
+        self.turns = DagTurns()
 
-    def step(self, session: Session) -> tuple[list[Change], list[Lesson]]:
+    def step(self, session: Session) -> tuple[list[Change], list[SizingNote]]:
         """Collect what has been found out, and note the jobs that are next; call :meth:`start` after the commit."""
         changes: list[Change] = []
-        lessons: list[Lesson] = []
+        lessons: list[SizingNote] = []
         self.under_way = [work for work in self.under_way if work not in self.beginning]  # what was not committed
         self.beginning = []
         for work in self._ended():
@@ -259,7 +259,7 @@ class Estimator:
         live = store.live(session, self.behind.values())
         self.behind = {token: earlier for token, earlier in self.behind.items() if earlier in live}
         busy |= self.behind.keys()
-        dags = appraisal.waiting_dags(session)
+        dags = sizing.waiting_dags(session)
         self.turns.forget(dags)
         struck = self._struck(session, busy) if any(dags.values()) else None
         if struck is None or not self.is_turn_of_struck:
@@ -279,14 +279,14 @@ class Estimator:
         """Whether a thread may look for a Dag where it might hang."""
         return self._taken()[dag] < THREADS_PER_DAG and len(self.hanging) < MOST_HANGING
 
-    def _struck(self, session: Session, busy: Iterable[str]) -> Unappraised | None:
+    def _struck(self, session: Session, busy: Iterable[str]) -> UnsizedJob | None:
         """The next job over which a controller may have died or hung; None: none can be looked at now."""
-        found = appraisal.unappraised(session, busy, are_struck=True)
+        found = sizing.unsized_jobs(session, busy, are_struck=True)
         return next((job for job in found if not job.has_expressions or self._may_hang(job.task[0])), None)
 
     def _begin_together(self, session: Session, busy: Iterable[str], dags: list[str]) -> None:
         """Begin with jobs that may be looked at beside each other."""
-        waiting: dict[str, list[list[Unappraised]]] = {}
+        waiting: dict[str, list[list[UnsizedJob]]] = {}
         while dags and len(self.under_way) < THREADS:
             at_work = Counter(work.dag_id for work in self.under_way)
             dag = self.turns.next(dags, self._taken())
@@ -294,7 +294,7 @@ class Estimator:
                 dags.remove(dag)
                 continue
             if dag not in waiting:
-                waiting[dag] = by_task(appraisal.unappraised(session, busy, dag))
+                waiting[dag] = by_task(sizing.unsized_jobs(session, busy, dag))
             jobs = first(waiting[dag], self._may_hang(dag))
             if jobs is None:
                 dags.remove(dag)
@@ -302,7 +302,7 @@ class Estimator:
             self.turns.serve(dag)
             self._start(jobs)
 
-    def _start(self, jobs: Sequence[Unappraised], *, is_alone: bool = False) -> None:
+    def _start(self, jobs: Sequence[UnsizedJob], *, is_alone: bool = False) -> None:
         largest = self.largest(jobs[0].site_hint)
         most = self.most_preemptions
         work = Work(jobs, self.settings, self.known, largest, most, is_alone, self.keeps_inputs)
@@ -310,7 +310,7 @@ class Estimator:
         self.beginning.append(work)
 
 
-def first(waiting: list[list[Unappraised]], may_hang: bool) -> list[Unappraised] | None:
+def first(waiting: list[list[UnsizedJob]], may_hang: bool) -> list[UnsizedJob] | None:
     """Take the next jobs out of those that wait, the next without a look at inputs where one may not hang; None: there
     are none.
     """
@@ -320,9 +320,9 @@ def first(waiting: list[list[Unappraised]], may_hang: bool) -> list[Unappraised]
     return None
 
 
-def by_task(jobs: Iterable[Unappraised]) -> list[list[Unappraised]]:
+def by_task(jobs: Iterable[UnsizedJob]) -> list[list[UnsizedJob]]:
     """The jobs of each task and run that ask for the same, in their order."""
-    found: dict[tuple[appraisal.TaskKey, str], list[Unappraised]] = {}
+    found: dict[tuple[sizing.TaskKey, str], list[UnsizedJob]] = {}
     for job in jobs:
         found.setdefault((job.task, job.text), []).append(job)
     return list(found.values())

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Depot:
+class StagingArea:
     """Where files are kept for jobs.
 
     :param name: unlike that of any other depot of the site; locations that share the folder have one depot

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from lading.executors.controller.site_threads import SiteThreads
-from lading.executors.controller.views import Answer
+from lading.executors.controller.views import SiteAnswer
 from lading.executors.decisions import Decision
 
 # It begins when nothing has happened for so long, seconds.
@@ -16,7 +16,7 @@ SECONDS_UNTIL_LULL = 5.0
 SECONDS_BETWEEN_DECISIONS = 5.0
 
 
-class Lull:
+class IdleDetector:
     """Whether there is a lull now.
 
     While jobs are at a site, or a site cannot be asked, there is none: their deadlines are looked after in each tick.
@@ -38,7 +38,7 @@ class Lull:
         is_late = now - self._decided_at >= SECONDS_BETWEEN_DECISIONS
         return self._is_quiet and not is_late and now - self._stirred_at >= SECONDS_UNTIL_LULL
 
-    def decided(self, seen: Sequence[Answer], decision: Decision, *, is_work: bool) -> None:
+    def decided(self, seen: Sequence[SiteAnswer], decision: Decision, *, is_work: bool) -> None:
         """A decision was made.
 
         :param seen: what the sites have answered

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from lading.executors.estimation import preemptions
-from lading.executors.estimation.appraisal import Question, Unappraised
-from lading.executors.store import Change, Job, State
+from lading.executors.sizing import preemptions
+from lading.executors.sizing.sizing import Question, UnsizedJob
+from lading.executors.store import Change, JobRow, State
 from lading.hooks.ec2.config import EC2Config
 
 
 def question(*tries: tuple[str, str | None], **hints: Any) -> Question:
     """A job whose earlier tries ran at a site and ended with a cause."""
-    job = Unappraised("t", ("d", "r", "t"), -1, len(tries) + 1, None, hints, {})
-    return Question(job, [Job(try_number=n, site=site, cause=cause) for n, (site, cause) in enumerate(tries, 1)], ())
+    job = UnsizedJob("t", ("d", "r", "t"), -1, len(tries) + 1, None, hints, {})
+    return Question(job, [JobRow(try_number=n, site=site, cause=cause) for n, (site, cause) in enumerate(tries, 1)], ())
 
 
 LOST = "cloud", "preempted"

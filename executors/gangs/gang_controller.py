@@ -10,20 +10,20 @@ from sqlalchemy.orm import Session
 
 from lading.executors.gangs import roster
 from lading.executors.gangs.ahead import Ahead
-from lading.executors.gangs.outcome import Outcome
+from lading.executors.gangs.outcome import GangOutcome
 from lading.executors.gangs.tick import Files, ReadRoster, Tick
 from lading.executors.gangs.turn import Turn
 from lading.executors.store.gangs import rows
 from lading.hooks.files.trouble import Trouble
 from lading.scheduling.gangs.gang import Stage
-from lading.scheduling.gangs.room import Room, Ways, Where
+from lading.scheduling.gangs.room import GangRoom, Ways, Where
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
 
-class Keeper:
+class GangController:
     """
     :param ways: how places are found for members
     :param read_roster: says which members Airflow is still to bring
@@ -46,7 +46,7 @@ class Keeper:
 
     def decide(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
-    ) -> Outcome:
+    ) -> GangOutcome:
         """What is to be done about gangs.
 
         :param sites: all of them, in their order
@@ -59,7 +59,7 @@ class Keeper:
         for row in known.holds:
             if row.state in ("asked", "held"):
                 held[row.site, row.location] = held.get((row.site, row.location), Resources()) + row.resources
-        tick = Tick(session, sites, now, known, Room(sites, held), held, self.read_roster, self.ways, self.files)
+        tick = Tick(session, sites, now, known, GangRoom(sites, held), held, self.read_roster, self.ways, self.files)
         outcome = tick.outcome
         active: set[str] = set()
         for memory, members in tick.gangs():

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lading.executors.estimation.appraisal import Lesson, Question
+from lading.executors.sizing.sizing import Question, SizingNote
 from lading.executors.store import Change, State
 from lading.scheduling.machine_words import ON_DEMAND
 
 EVENT = "lading leaves spot machines"
 
 
-def heeded(question: Question, change: Change, limits: Mapping[str, int]) -> tuple[Change, list[Lesson]]:
+def heeded(question: Question, change: Change, limits: Mapping[str, int]) -> tuple[Change, list[SizingNote]]:
     """What was found out about a job, and what follows of its preemptions.
 
     A job whose author asked for spot stays on spot.
@@ -26,4 +26,6 @@ def heeded(question: Question, change: Change, limits: Mapping[str, int]) -> tup
     if not beyond or question.job.hints.get("capacity_type") is not None or change.values.get("state") == State.FAILED:
         return change, []
     words = f"goes to a machine on demand: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
-    return replace(change, values={**change.values, "capacity_type": ON_DEMAND}), [Lesson(question.job, EVENT, words)]
+    return replace(change, values={**change.values, "capacity_type": ON_DEMAND}), [
+        SizingNote(question.job, EVENT, words)
+    ]

@@ -16,10 +16,10 @@ from airflow.sdk.serde import serialize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.executors.estimation import file_sizes
-from lading.executors.estimation.file_sizes import FileSizes, files
-from lading.executors.estimation.xcom_json import Unknown, plain
 from lading.executors.settings import Settings
+from lading.executors.sizing import file_sizes
+from lading.executors.sizing.file_sizes import FileSizes, files
+from lading.executors.sizing.xcom_json import Unknown, plain
 from lading.scheduling.hints.expressions import ExpressionError
 
 Pair = collections.namedtuple("Pair", "a b")

@@ -16,7 +16,7 @@ from airflow.utils.sqlalchemy import with_row_locks
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import Select, func, select
 
-from lading.executors.store import Job, Location, State
+from lading.executors.store import JobRow, LocationRow, State
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import free_text
 
@@ -28,7 +28,7 @@ EVENT = "lading gives the try back"
 UNAWARE = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING)
 
 
-def give_back(session: Session, jobs: Iterable[Job], most: int) -> list[Log]:
+def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
     """Give tries back to the tasks of jobs that have ended; returns what their event logs say of it.
 
     It belongs into the transaction after which Airflow is told of the failures.
@@ -48,7 +48,7 @@ def give_back(session: Session, jobs: Iterable[Job], most: int) -> list[Log]:
     return entries
 
 
-def acquit(session: Session, jobs: Iterable[Job]) -> None:
+def acquit(session: Session, jobs: Iterable[JobRow]) -> None:
     """Let jobs have succeeded whose tasks had told Airflow so before their machine could say it, and went down.
 
     :param jobs: of this session, whose ends Airflow has not been told
@@ -59,17 +59,17 @@ def acquit(session: Session, jobs: Iterable[Job]) -> None:
             job.reason = free_text(f"it had succeeded before this: {job.reason}")
 
 
-def _is_infrastructure(session: Session, job: Job) -> bool:
+def _is_infrastructure(session: Session, job: JobRow) -> bool:
     """Whether a job was ended by what it cannot help: also one that is lost with the machine that it ran on."""
     if job.state != State.FAILED or job.kind != "ExecuteTask":
         return False
     if job.cause == "lost" and job.site is not None:
-        place = select(Location.name).where(Location.site == job.site, Location.name == job.location)
+        place = select(LocationRow.name).where(LocationRow.site == job.site, LocationRow.name == job.location)
         return session.scalar(place) is None
     return job.cause in INFRASTRUCTURE
 
 
-def _task(session: Session, job: Job) -> TaskInstance | None:
+def _task(session: Session, job: JobRow) -> TaskInstance | None:
     """The task instance that waits for this very try; None: Airflow has decided about it already."""
     # Airflow's scheduler takes no failure of a task from another one than that which has queued it.
     its_own = TaskInstance.queued_by_job_id == job.owner
@@ -77,7 +77,7 @@ def _task(session: Session, job: Job) -> TaskInstance | None:
     return session.scalars(with_row_locks(query, of=TaskInstance, session=session)).one_or_none()
 
 
-def _try(job: Job, states: Collection[TaskInstanceState]) -> Select[tuple[TaskInstance]]:
+def _try(job: JobRow, states: Collection[TaskInstanceState]) -> Select[tuple[TaskInstance]]:
     """The task instance of a job's very try, if it is in one of some states."""
     return select(TaskInstance).where(
         TaskInstance.dag_id == job.dag_id,
@@ -90,15 +90,15 @@ def _try(job: Job, states: Collection[TaskInstanceState]) -> Select[tuple[TaskIn
     )
 
 
-def _given_back(session: Session, job: Job) -> int:
+def _given_back(session: Session, job: JobRow) -> int:
     """How many tries of the same task instance were given back."""
     count = session.scalar(
         select(func.count()).where(
-            Job.dag_id == job.dag_id,
-            Job.run_id == job.run_id,
-            Job.task_id == job.task_id,
-            Job.map_index == job.map_index,
-            Job.given_back.is_(True),
+            JobRow.dag_id == job.dag_id,
+            JobRow.run_id == job.run_id,
+            JobRow.task_id == job.task_id,
+            JobRow.map_index == job.map_index,
+            JobRow.given_back.is_(True),
         )
     )
     return count or 0
@@ -111,7 +111,7 @@ def _give_back(session: Session, task: TaskInstance) -> None:
         task.state = TaskInstanceState.RESTARTING
 
 
-def _words(job: Job, before: int, most: int) -> str:
+def _words(job: JobRow, before: int, most: int) -> str:
     if job.given_back:
         return f"{job.cause} is not the task's fault: this try uses up none of its retries ({before + 1} of {most})"
     return (

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field, replace
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.boot import Batch
-from lading.hooks.ec2.client import Instance
-from lading.hooks.ec2.life import LONGEST_UNTIL_REPEATED, SECONDS_UNTIL_REPEATED, End, Phase
+from lading.hooks.ec2.boot import LaunchBatch
+from lading.hooks.ec2.client import EC2Instance
+from lading.hooks.ec2.life import LONGEST_UNTIL_REPEATED, SECONDS_UNTIL_REPEATED, End, LifePhase
 from lading.hooks.ec2.pace import Offering
 from lading.hooks.machines.connection import Connection
 from lading.hooks.site import LocationState, Order, Seen
@@ -23,14 +23,14 @@ SECONDS_UNSEEN = 10.0
 # What a machine cannot say of itself.
 ITS = "launched_at", "usd_per_hour", "priced_at", "surcharges", "features"
 STATES = {
-    Phase.UP: LocationState.UP,
-    Phase.DRAINING: LocationState.DRAINING,
-    Phase.TERMINATING: LocationState.DRAINING,
+    LifePhase.UP: LocationState.UP,
+    LifePhase.DRAINING: LocationState.DRAINING,
+    LifePhase.TERMINATING: LocationState.DRAINING,
 }
 
 
 @dataclass(slots=True)
-class Member:
+class EC2Machine:
     """A machine, or what is to become one.
 
     :param token: the ClientToken of its launch, from which its host key is derived
@@ -65,10 +65,10 @@ class Member:
     usd_per_hour: float | None
     priced_at: float | None = None
     surcharges: tuple[tuple[str, float], ...] = ()
-    phase: Phase = Phase.ORDERED
+    phase: LifePhase = LifePhase.ORDERED
     since: float = field(default_factory=time.monotonic)
     deployment: str = ""
-    instance: Instance | None = None
+    instance: EC2Instance | None = None
     heard_at: float | None = None
     clock_ahead: float = 0.0
     is_described: bool = False
@@ -88,7 +88,7 @@ class Member:
     boot_seconds: float = 0.0
     features: frozenset[str] = frozenset()
 
-    def describe(self, instance: Instance, clock_ahead: float = 0.0) -> None:
+    def describe(self, instance: EC2Instance, clock_ahead: float = 0.0) -> None:
         """Know what EC2 says of it now.
 
         :param clock_ahead: seconds by which AWS's clock is before ours
@@ -119,15 +119,15 @@ class Member:
         seconds = 0.0 if self.pending_since is None else self.pending_until - self.pending_since
         return self.instance.launched_at + int(seconds)
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: LifePhase) -> None:
         """Come to a phase, unless it is there already."""
         if phase is not self.phase:
             self.phase, self.since = phase, time.monotonic()
 
     @classmethod
     def ordered(
-        cls, order: Order, batch: Batch, deployment: str, boot_seconds: float, known: InstanceType | None
-    ) -> Member:
+        cls, order: Order, batch: LaunchBatch, deployment: str, boot_seconds: float, known: InstanceType | None
+    ) -> EC2Machine:
         """What is to be launched.
 
         :param known: its type as it is specified; None: it is not
@@ -146,7 +146,7 @@ class Member:
         )
 
     @classmethod
-    def found(cls, name: str, instance: Instance, reserve: int, known: InstanceType | None) -> Member:
+    def found(cls, name: str, instance: EC2Instance, reserve: int, known: InstanceType | None) -> EC2Machine:
         """A machine that somebody else has launched for us: an earlier controller, or another one that acted.
 
         :param reserve: MiB that are left to the system and the node agent
@@ -160,7 +160,7 @@ class Member:
             replace(capacity, memory=max(capacity.memory - reserve, 1)),
             known.arch if known else None,
             boot.price(instance.tags),
-            phase=Phase.PENDING,
+            phase=LifePhase.PENDING,
             deployment=instance.tags.get(boot.DEPLOYMENT, ""),
             is_adopted=True,
             features=known.features if known else frozenset(),
@@ -176,7 +176,7 @@ class Member:
         """Why it does not answer, or is not ready for its first job, in words; None: it is, or was not asked yet."""
         if self.connection is None:
             return self.note
-        return self.connection.trouble or (self.connection.machine.note if self.phase is Phase.BOOTING else None)
+        return self.connection.trouble or (self.connection.machine.note if self.phase is LifePhase.BOOTING else None)
 
     def silence(self) -> float:
         """For how many seconds it has not answered; 0: it answers."""
@@ -190,10 +190,10 @@ class Member:
 
     def becomes_ready(self) -> bool:
         """Be up, where it is ready for the first time; whether that was so."""
-        if self.phase is not Phase.BOOTING or not self.is_ready:
+        if self.phase is not LifePhase.BOOTING or not self.is_ready:
             return False
         self.has_answered = True
-        self.enter(Phase.UP)
+        self.enter(LifePhase.UP)
         return True
 
     def seconds_of_no_use(self) -> float:
@@ -213,7 +213,7 @@ class Member:
         id = self.instance.id if self.instance is not None else None
         billed = None if (since := self.billed_from) is None else since - self.clock_ahead
         state = STATES.get(self.phase, LocationState.BOOTING)
-        if self.connection is None or self.phase is Phase.BOOTING:
+        if self.connection is None or self.phase is LifePhase.BOOTING:
             return Seen(self._location(site), state, frozenset(), self.trouble, native_id=id, billed_since=billed)
         there = self.connection.seen(site)
         if state is LocationState.UP:
@@ -226,7 +226,7 @@ class Member:
 
     def _location(self, site: str) -> Location:
         kind, _, capacity_type = self.offering
-        boots = self.heard_at is not None and self.phase in (Phase.PENDING, Phase.BOOTING)
+        boots = self.heard_at is not None and self.phase in (LifePhase.PENDING, LifePhase.BOOTING)
         return Location(
             self.name,
             self.capacity,

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 
-from lading.scheduling.job import Job
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.ranking import Match
 from lading.scheduling.matching.routes import by_step, by_targets, least_first
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order, Route, Stop
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason
 
 NAME = attrgetter("name")
 
 
 @dataclass(slots=True, eq=False)
-class Alike:
+class JobClass:
     """Jobs that are alike, of which there may be thousands.
 
     :param route: where they may ever run
@@ -41,10 +41,10 @@ class Alike:
 
     route: Route
     refused: Reason | None = None
-    jobs: list[Waiting] = field(default_factory=list)
+    jobs: list[WaitingJob] = field(default_factory=list)
     order: Order = ()
     orders: dict[str, Order] = field(default_factory=dict)
-    needs: dict[Hashable, dict[str, Job]] = field(default_factory=dict)
+    needs: dict[Hashable, dict[str, PlannedJob]] = field(default_factory=dict)
     why_not: dict[int, Reason] = field(default_factory=dict)
     matches: Sequence[Match] = ()
     steps: list[dict[str, list[int]]] = field(init=False, repr=False)
@@ -54,56 +54,56 @@ class Alike:
         self.order = self.order or tuple(range(len(self.route)))
         self.steps = by_step(self.route)
 
-    def send(self, job: Waiting, targets: tuple[str, ...]) -> None:
+    def send(self, job: WaitingJob, targets: tuple[str, ...]) -> None:
         """One of the jobs goes to these targets in this order."""
         if (order := self.known.get(targets)) is None:
             order = self.known[targets] = by_targets(self.steps, targets)
         self.orders[job.name] = order
 
-    def order_of(self, job: Job) -> Order:
+    def order_of(self, job: PlannedJob) -> Order:
         """The order in which a job goes to the stops."""
         return self.orders.get(job.name, self.order) if self.orders else self.order
 
-    def in_store(self) -> Alike:
+    def in_store(self) -> JobClass:
         """The same where nothing has room for them now: in store they are with the least that will do."""
         if all(stop.rule is None for stop in self.route):
             return self
         orders = {name: least_first(self.route, order) for name, order in self.orders.items()}
         return replace(self, order=least_first(self.route, self.order), orders=orders)
 
-    def stop_at(self, job: Job, site: str) -> Stop | None:
+    def stop_at(self, job: PlannedJob, site: str) -> Stop | None:
         """The first stop of a job at a site; None: it has none there."""
         stops = (self.route[number] for number in self.order_of(job))
         return next((stop for stop in stops if stop.site == site), None)
 
-    def by_order(self, jobs: Sequence[Waiting]) -> Iterator[tuple[Order, Sequence[Waiting]]]:
+    def by_order(self, jobs: Sequence[WaitingJob]) -> Iterator[tuple[Order, Sequence[WaitingJob]]]:
         """These of its jobs together that go to the stops in the same order."""
         if not self.orders:
             yield self.order, jobs
             return
-        found: dict[Order, list[Waiting]] = {}
+        found: dict[Order, list[WaitingJob]] = {}
         for job in jobs:
             found.setdefault(self.orders[job.name], []).append(job)
         yield from found.items()
 
 
 @dataclass(slots=True)
-class Party:
+class ClassAtStop:
     """Jobs that are alike and are at the same stop, or come there next.
 
     :param at: the number of the stop in their route
     """
 
-    alike: Alike
+    alike: JobClass
     at: int
-    jobs: Sequence[Waiting]
+    jobs: Sequence[WaitingJob]
     _first: int | None = None
 
     @property
     def stop(self) -> Stop:
         return self.alike.route[self.at]
 
-    def needs(self, site: SiteView) -> Iterable[tuple[str, Job]]:
+    def needs(self, site: SiteView) -> Iterable[tuple[str, PlannedJob]]:
         """What its jobs take at its stop, each with its name."""
         stop = self.stop
         if isinstance(site.market, Market):
@@ -124,17 +124,17 @@ class Party:
             self._first = min(map(positions.__getitem__, map(NAME, self.jobs)))
         return self._first
 
-    def join(self, other: Party, positions: Mapping[str, int]) -> None:
+    def join(self, other: ClassAtStop, positions: Mapping[str, int]) -> None:
         """Let the jobs of another party come along that are alike and at the same stop."""
         self._first = min(self.first(positions), other.first(positions))
         self.jobs = [*self.jobs, *other.jobs]
 
-    def by_next(self) -> Iterable[tuple[int | None, Sequence[Waiting]]]:
+    def by_next(self) -> Iterable[tuple[int | None, Sequence[WaitingJob]]]:
         """Its jobs by the number of their next stop; None: they have none."""
         alike, at = self.alike, self.at
         if not alike.orders:
             return [(next(iter(after(alike.order, at)), None), self.jobs)] if self.jobs else []
-        found: dict[int | None, list[Waiting]] = defaultdict(list)
+        found: dict[int | None, list[WaitingJob]] = defaultdict(list)
         orders = alike.orders
         for job in self.jobs:  # of ten thousand, at each of their stops
             order = orders[job.name]
@@ -160,7 +160,7 @@ def after(order: Order, at: int) -> Order:
     return order[order.index(at) + 1 :]
 
 
-class Coming:
+class ApproachingClasses:
     """The parties on their way, by the site to which each comes next.
 
     :param positions: of a job among all, by its name
@@ -168,29 +168,29 @@ class Coming:
 
     def __init__(self, positions: Mapping[str, int]) -> None:
         self._positions = positions
-        self._at: dict[str, dict[tuple[Alike, int], Party]] = {}
+        self._at: dict[str, dict[tuple[JobClass, int], ClassAtStop]] = {}
         self._later: Counter[str] = Counter()
 
-    def set_out(self, party: Party) -> None:
+    def set_out(self, party: ClassAtStop) -> None:
         """A party sets out to its first stop."""
         self._later.update(party.stops_after())
         self._add(party)
 
-    def go_on(self, party: Party) -> None:
+    def go_on(self, party: ClassAtStop) -> None:
         """A party goes on to its stop, from the one before."""
         self._later[party.stop.site] -= len(party.jobs)
         self._add(party)
 
-    def leave(self, party: Party) -> None:
+    def leave(self, party: ClassAtStop) -> None:
         """A party goes on no more from where it is."""
         self._later.subtract(party.stops_after())
 
-    def _add(self, party: Party) -> None:
+    def _add(self, party: ClassAtStop) -> None:
         there = self._at.setdefault(party.stop.site, {})
         if (before := there.setdefault((party.alike, party.at), party)) is not party:
             before.join(party, self._positions)
 
-    def pop(self, site: str) -> list[Party]:
+    def pop(self, site: str) -> list[ClassAtStop]:
         """Those that come to a site, which are there now."""
         return list(self._at.pop(site, {}).values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lading.executors.estimation.xcom_json import Unknown
+from lading.executors.sizing.xcom_json import Unknown
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.patterns import MOST_SEARCHES, input_names, matching_targets, searches

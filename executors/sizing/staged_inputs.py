@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lading.executors.estimation.file_sizes import MOST_INPUTS, named_files
-from lading.executors.estimation.xcom_json import Unknown
+from lading.executors.sizing.file_sizes import MOST_INPUTS, named_files
+from lading.executors.sizing.xcom_json import Unknown
 from lading.hooks.files.file_names import normal
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints

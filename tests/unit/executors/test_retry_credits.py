@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.free_tries import EVENT, acquit, give_back
-from lading.executors.store import Job, State
+from lading.executors.retry_credits import EVENT, acquit, give_back
+from lading.executors.store import JobRow, State
 
 TASK = {"dag_id": "dag", "task_id": "task", "run_id": "run", "map_index": -1}
 
@@ -57,16 +57,18 @@ def task(session: Session, token: str, state: str = "running", retries: int = 0)
     return session.scalars(select(TaskInstance)).one()
 
 
-def job(session: Session, token: str, cause: str, try_number: int = 1, **columns: Any) -> Job:
+def job(session: Session, token: str, cause: str, try_number: int = 1, **columns: Any) -> JobRow:
     ended = {"state": State.FAILED, "cause": cause, "owner": 7, "unreported": True, "ended_at": 9.0, "reason": "words"}
     asked = {"cpus": 1.0, "memory": 100, "disk": 0, "gpus": 0.0, "priority": 0, "queued_at": 1.0, "workload": "{}"}
-    made = Job(token=token, kind="ExecuteTask", subject="x", try_number=try_number, **TASK, **ended | asked | columns)
+    made = JobRow(
+        token=token, kind="ExecuteTask", subject="x", try_number=try_number, **TASK, **ended | asked | columns
+    )
     session.add(made)
     session.flush()
     return made
 
 
-def told(session: Session, ended: Job, most: int = 3) -> list[str]:
+def told(session: Session, ended: JobRow, most: int = 3) -> list[str]:
     entries = give_back(session, [ended], most)
     session.flush()
     return [entry.event for entry in entries]
@@ -126,9 +128,9 @@ def test_a_task_that_had_told_of_its_success_has_succeeded(
     assert str(ended.reason).endswith("words")
 
 
-def place(name: str) -> store.Location:
+def place(name: str) -> store.LocationRow:
     amounts = {"cpus": 1.0, "memory": 1, "disk": 0, "gpus": 0.0, "seen_at": 1.0}
-    return store.Location(site="hpc", name=name, kind="local", **amounts)
+    return store.LocationRow(site="hpc", name=name, kind="local", **amounts)
 
 
 def test_a_job_that_is_lost_with_its_machine_uses_up_none(session: Session) -> None:
@@ -152,7 +154,7 @@ def test_no_more_than_some_are_given_back(session: Session) -> None:
         job(session, token, "preempted", number, given_back=number > 1)
     assert told(session, job(session, "d", "preempted"), most=2) == ["lading counts the try"]
     assert (found.max_tries, found.state) == (1, "running")
-    ended = session.get_one(Job, "d")
+    ended = session.get_one(JobRow, "d")
     assert told(session, ended, most=0) == [], "nobody asked for it"
     assert told(session, ended, most=3) == [EVENT]
 
@@ -161,7 +163,7 @@ def test_what_airflow_has_decided_about_stays(session: Session) -> None:
     found = task(session, "a", "failed")
     assert told(session, job(session, "a", "preempted")) == []
     found.state = TaskInstanceState.UP_FOR_RETRY
-    assert told(session, session.get_one(Job, "a")) == [EVENT], "it has reported the failure itself"
+    assert told(session, session.get_one(JobRow, "a")) == [EVENT], "it has reported the failure itself"
     assert (found.state, found.max_tries) == ("up_for_retry", 1)
 
 
@@ -170,4 +172,4 @@ def test_a_try_that_runs_elsewhere_by_now_is_left_alone(session: Session) -> Non
     assert told(session, job(session, "a", "preempted")) == []
     found.external_executor_id, found.queued_by_job_id = "a", 8
     session.flush()
-    assert told(session, session.get_one(Job, "a")) == [], "another scheduler has queued it"
+    assert told(session, session.get_one(JobRow, "a")) == [], "another scheduler has queued it"

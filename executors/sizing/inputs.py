@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.estimation.xcom_json import Unknown, plain
+from lading.executors.sizing.xcom_json import Unknown, plain
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.scatter import ScatterError, elements, expand
 from lading.scheduling.text.printable import json_beginning
@@ -156,12 +156,12 @@ class Inputs:
 
     def _outputs(self, task_id: str, key: str) -> Any:
         """The outputs of a scatter, in their shape."""
-        from lading.operators.scattering.outputs import Reference
+        from lading.operators.scattering.outputs import OutputsReference
 
         fields = self._pull(task_id, key, mapped=False)
         if fields is None:
             return None
-        reference = Reference.from_json(fields)
+        reference = OutputsReference.from_json(fields)
         return reference.open(self._pull(reference.task_id, "return_value", mapped=True))
 
     def _pull(self, task_id: str, key: str, *, mapped: bool) -> Any:

@@ -20,17 +20,17 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.decisions import refused
-from lading.executors.estimation.file_sizes import FileSizes, addresses
-from lading.executors.estimation.inputs import Inputs, kept
-from lading.executors.estimation.matched_targets import matched
-from lading.executors.estimation.staged_inputs import staged
-from lading.executors.estimation.xcom_json import Unknown
 from lading.executors.settings import Settings
-from lading.executors.store import Change, Job, State, data, strikes, usage
+from lading.executors.sizing.file_sizes import FileSizes, addresses
+from lading.executors.sizing.inputs import Inputs, kept
+from lading.executors.sizing.matched_targets import matched
+from lading.executors.sizing.staged_inputs import staged
+from lading.executors.sizing.xcom_json import Unknown
+from lading.executors.store import Change, JobRow, State, data, strikes, usage
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints
 from lading.scheduling.hints.levels import largest_of
-from lading.scheduling.hints.retries import Try, learn
+from lading.scheduling.hints.retries import EarlierTry, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
 from lading.scheduling.matching.rules import Soft
@@ -46,7 +46,7 @@ TaskKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Unappraised:
+class UnsizedJob:
     """A job whose resources are not known yet.
 
     :param hints: as its author gave them
@@ -75,10 +75,10 @@ class Unappraised:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class SizingNote:
     """What was decided about a job by what is known of tries, for the event log."""
 
-    job: Unappraised
+    job: UnsizedJob
     event: str
     words: str
 
@@ -90,7 +90,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class JobFacts:
     """What expressions ask of a job."""
 
     attempt: int
@@ -122,16 +122,16 @@ class Facts:
 def waiting_dags(session: Session) -> dict[str, bool]:
     """The Dags that have jobs which wait for their appraisal, and whether a controller may have died over one."""
     rows = session.execute(
-        select(Job.dag_id, func.max(func.coalesce(Job.strikes, 0)))
-        .where(Job.state == State.QUEUED, Job.appraisal.is_not(None))
-        .group_by(Job.dag_id)
+        select(JobRow.dag_id, func.max(func.coalesce(JobRow.strikes, 0)))
+        .where(JobRow.state == State.QUEUED, JobRow.appraisal.is_not(None))
+        .group_by(JobRow.dag_id)
     )
     return {str(dag_id): most > 0 for dag_id, most in rows}
 
 
-def unappraised(
+def unsized_jobs(
     session: Session, busy: Iterable[str], dag_id: str | None = None, *, are_struck: bool = False
-) -> list[Unappraised]:
+) -> list[UnsizedJob]:
     """Queued jobs that wait for their appraisal, in the order in which they should start.
 
     :param busy: the jobs that are being appraised, or shall not be now
@@ -140,25 +140,34 @@ def unappraised(
     """
     but = set(busy)
     query = select(
-        Job.token, Job.dag_id, Job.run_id, Job.task_id, Job.map_index, Job.try_number, Job.site_hint, Job.appraisal
+        JobRow.token,
+        JobRow.dag_id,
+        JobRow.run_id,
+        JobRow.task_id,
+        JobRow.map_index,
+        JobRow.try_number,
+        JobRow.site_hint,
+        JobRow.appraisal,
     ).where(
-        Job.state == State.QUEUED,
-        Job.appraisal.is_not(None),
+        JobRow.state == State.QUEUED,
+        JobRow.appraisal.is_not(None),
         strikes.is_struck() if are_struck else ~strikes.is_struck(),
     )
     if dag_id is not None:
-        query = query.where(Job.dag_id == dag_id)
-    rows = session.execute(query.order_by(Job.priority.desc(), Job.queued_at, Job.token).limit(MOST_AT_ONCE + len(but)))
+        query = query.where(JobRow.dag_id == dag_id)
+    rows = session.execute(
+        query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(MOST_AT_ONCE + len(but))
+    )
     jobs = []
     for token, dag, run_id, task_id, map_index, try_number, site_hint, appraisal in rows:
         if token not in but:
             task, text = (str(dag), str(run_id), str(task_id)), str(appraisal)
             try:
                 asked = json.loads(text)
-                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, **asked, text=text))
+                jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, **asked, text=text))
             except (ValueError, TypeError, RecursionError) as error:
                 fault = f"what it asks for cannot be read: {type(error).__name__}: {error}"
-                jobs.append(Unappraised(token, task, map_index, try_number, site_hint, {}, {}, fault, text))
+                jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, {}, {}, fault, text))
     return jobs
 
 
@@ -168,8 +177,13 @@ def explain(session: Session, before: float) -> None:
     :param before: those that were queued before, seconds since the epoch
     """
     session.execute(
-        update(Job)
-        .where(Job.state == State.QUEUED, Job.appraisal.is_not(None), Job.queued_at < before, Job.reason.is_(None))
+        update(JobRow)
+        .where(
+            JobRow.state == State.QUEUED,
+            JobRow.appraisal.is_not(None),
+            JobRow.queued_at < before,
+            JobRow.reason.is_(None),
+        )
         .ordered_values(*store.explained(UNKNOWN)),
         execution_options={"synchronize_session": False},
     )
@@ -184,8 +198,8 @@ class Question:
     :param usage: of the task in all its runs, where a hint is ``auto``
     """
 
-    job: Unappraised
-    tries: Sequence[Job]
+    job: UnsizedJob
+    tries: Sequence[JobRow]
     inputs: Sequence[Mapping[str, Any]] | Exception
     usage: Usage = field(default_factory=Usage)
 
@@ -202,7 +216,7 @@ class Reading:
     behind: Mapping[str, str]
 
 
-def read(jobs: Sequence[Unappraised]) -> Reading:
+def read(jobs: Sequence[UnsizedJob]) -> Reading:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with create_session(scoped=False) as session:
@@ -226,12 +240,12 @@ def read(jobs: Sequence[Unappraised]) -> Reading:
     return Reading(questions, behind)
 
 
-def is_auto(job: Unappraised) -> bool:
+def is_auto(job: UnsizedJob) -> bool:
     """Whether it asks for what earlier tries needed."""
     return any(str(value).strip().lower() == AUTO for value in job.hints.values())
 
 
-def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
+def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
     """The inputs of a job where it needs them; or why they are not known, which only the database's failure is not."""
     try:
         if job.fault is not None:
@@ -249,7 +263,7 @@ def read_inputs(job: Unappraised, inputs: Inputs) -> Sequence[Mapping[str, Any]]
 
 def answer(
     question: Question, sizes: FileSizes, settings: Settings, largest: Resources | None, *, keeps_inputs: bool = False
-) -> tuple[Change, list[Lesson]]:
+) -> tuple[Change, list[SizingNote]]:
     """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone.
 
     :param keeps_inputs: whether plugins ask for the values of its inputs
@@ -258,7 +272,7 @@ def answer(
     try:
         if isinstance(question.inputs, Exception):
             raise question.inputs
-        values, sized_by, learnt = appraised(
+        values, sized_by, learnt = size_job(
             job, question.tries, question.inputs, sizes, settings, largest, question.usage
         )
     except (HintError, ExpressionError) as error:
@@ -269,7 +283,7 @@ def answer(
     seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
     change = Change(job.token, {**values, **seen, "appraisal": None, "reason": None})
     said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
-    return change, [Lesson(job, event, "; ".join(words)) for event, words in said.items() if words]
+    return change, [SizingNote(job, event, "; ".join(words)) for event, words in said.items() if words]
 
 
 def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
@@ -304,9 +318,9 @@ def is_of_database(error: Exception) -> bool:
     return isinstance(error, SQLAlchemyError) and not is_of_data
 
 
-def appraised(
-    job: Unappraised,
-    tries: Sequence[Job],
+def size_job(
+    job: UnsizedJob,
+    tries: Sequence[JobRow],
     inputs: Sequence[Mapping[str, Any]],
     sizes: FileSizes,
     settings: Settings,
@@ -326,7 +340,7 @@ def appraised(
     if hints.expressions:
         last = max(tries, key=lambda each: each.try_number, default=None)
         runtime = 0.0 if last is None else seconds(last)
-        facts = [Facts(job.try_number, job.map_index, runtime, values, sizes) for values in inputs]
+        facts = [JobFacts(job.try_number, job.map_index, runtime, values, sizes) for values in inputs]
         hints = largest_of([hints.evaluated(each) for each in facts])
         # What no expression has asked for was not looked up, and is not for this.
         looked_up = [size for each in facts for size in each.measured]
@@ -349,18 +363,18 @@ def appraised(
     return {**asdict(lesson.resources), **limits, **measured, **soft, **named, **places}, words, lesson.words
 
 
-def earlier_tries(session: Session, jobs: Sequence[Unappraised]) -> dict[int, list[Job]]:
+def earlier_tries(session: Session, jobs: Sequence[UnsizedJob]) -> dict[int, list[JobRow]]:
     """The tries of these jobs that the store knows, by map index."""
     retried = sorted({job.map_index for job in jobs if job.try_number > 1})
     dag_id, run_id, task_id = jobs[0].task
-    history: dict[int, list[Job]] = {}
+    history: dict[int, list[JobRow]] = {}
     for start in range(0, len(retried), store.CHUNK):
         rows = session.scalars(
-            select(Job).where(
-                Job.dag_id == dag_id,
-                Job.run_id == run_id,
-                Job.task_id == task_id,
-                Job.map_index.in_(retried[start : start + store.CHUNK]),
+            select(JobRow).where(
+                JobRow.dag_id == dag_id,
+                JobRow.run_id == run_id,
+                JobRow.task_id == task_id,
+                JobRow.map_index.in_(retried[start : start + store.CHUNK]),
             )
         )
         for row in rows:
@@ -368,12 +382,12 @@ def earlier_tries(session: Session, jobs: Sequence[Unappraised]) -> dict[int, li
     return history
 
 
-def as_try(job: Job) -> Try:
+def as_try(job: JobRow) -> EarlierTry:
     """An earlier try, as its successor looks at it."""
     memory = job.memory_limit or max(job.memory, job.peak_memory or 0)
-    return Try(job.try_number, job.cause, memory, float(job.time_limit or seconds(job)))
+    return EarlierTry(job.try_number, job.cause, memory, float(job.time_limit or seconds(job)))
 
 
-def seconds(job: Job) -> float:
+def seconds(job: JobRow) -> float:
     """How long a try ran."""
     return (job.ended_at or 0.0) - job.started_at if job.started_at else 0.0

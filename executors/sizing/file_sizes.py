@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from lading.executors.estimation.xcom_json import Unknown
+from lading.executors.sizing.xcom_json import Unknown
 from lading.hooks.files.file_names import normal
 from lading.scheduling.hints.expressions import ExpressionError
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset, ObjectStoragePath
 
-from lading.executors.estimation import file_sizes
-from lading.executors.estimation.file_sizes import FileSizes, files
+from lading.executors.sizing import file_sizes
+from lading.executors.sizing.file_sizes import FileSizes, files
 from lading.scheduling.hints.expressions import ExpressionError
 
 

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.columns import appraisal_columns
-from lading.executors.estimation import appraisal
-from lading.executors.estimation.appraisal import Facts, Unappraised, appraised
-from lading.executors.estimation.file_sizes import FileSizes
-from lading.executors.estimation.inputs import Inputs
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State
+from lading.executors.sizing import sizing
+from lading.executors.sizing.file_sizes import FileSizes
+from lading.executors.sizing.inputs import Inputs
+from lading.executors.sizing.sizing import JobFacts, UnsizedJob, size_job
+from lading.executors.store import JobRow, State
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.levels import largest_of
@@ -32,21 +32,21 @@ class Conf:
 SETTINGS = Settings.load(Conf())
 
 
-def job(try_number: int = 1, sources: dict[str, Any] | None = None, map_index: int = -1, **hints: Any) -> Unappraised:
-    return Unappraised("token", ("d", "r", "t"), map_index, try_number, None, hints, sources or {})
+def job(try_number: int = 1, sources: dict[str, Any] | None = None, map_index: int = -1, **hints: Any) -> UnsizedJob:
+    return UnsizedJob("token", ("d", "r", "t"), map_index, try_number, None, hints, sources or {})
 
 
-def earlier(try_number: int, cause: str | None, memory: int = 512, **values: Any) -> Job:
+def earlier(try_number: int, cause: str | None, memory: int = 512, **values: Any) -> JobRow:
     ended = {"state": State.FAILED, "started_at": 100.0, "ended_at": 160.0}
-    return Job(try_number=try_number, cause=cause, memory=memory, **{**ended, **values})
+    return JobRow(try_number=try_number, cause=cause, memory=memory, **{**ended, **values})
 
 
 def appraise(
-    each: Unappraised, *tries: Job, largest: int | None = None, known: Usage | None = None
+    each: UnsizedJob, *tries: JobRow, largest: int | None = None, known: Usage | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     inputs = Inputs(None, "d", "r", each.sources)  # type: ignore[arg-type]  # literals need no session
     most = None if largest is None else Resources(4, largest)
-    values, sized_by, learnt = appraised(each, tries, inputs.of(each.map_index), FileSizes(), SETTINGS, most, known)
+    values, sized_by, learnt = size_job(each, tries, inputs.of(each.map_index), FileSizes(), SETTINGS, most, known)
     return values, (*sized_by, *learnt)
 
 
@@ -111,11 +111,11 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
                 **amounts, **times, **names,
             )  # fmt: skip
         session.commit()
-    [question] = appraisal.read([job(memory="auto")]).questions
+    [question] = sizing.read([job(memory="auto")]).questions
     assert question.usage.tries == 20
-    change, [lesson] = appraisal.answer(question, FileSizes(), SETTINGS, None)
+    change, [lesson] = sizing.answer(question, FileSizes(), SETTINGS, None)
     assert (change.values["memory"], lesson.entry().event) == (128, "lading sizes the task")
-    assert appraisal.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "nobody asks for it"
+    assert sizing.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "nobody asks for it"
 
 
 def test_what_was_asked_of_inputs_is_remembered(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_what_a_try_had_without_a_hint() -> None:
 def test_of_a_chunk_the_largest_value_counts() -> None:
     sources = {"method": None, "mapped": {"n": {"value": [1, 7, 3]}}}
     inputs = [{"n": number} for number in (1, 7, 3)]
-    facts = [Facts(1, 0, 0.0, each, FileSizes()) for each in inputs]
+    facts = [JobFacts(1, 0, 0.0, each, FileSizes()) for each in inputs]
     hints = Hints.parse({"memory": "n * 1 GiB", "cpus": "8 - n", "time": "1h"})
     assert largest_of([hints.evaluated(each) for each in facts]) == Hints(memory=7168, cpus=7, time=3600)
     values, _ = appraise(job(1, sources, map_index=1, memory="n * 1 GiB"))
@@ -175,4 +175,4 @@ def test_what_fails_one_job(hints: Any, sources: Any, error: type[Exception], wo
 
 
 def test_runtime_of_a_try_that_never_started() -> None:
-    assert appraisal.seconds(earlier(1, "error", started_at=None)) == 0.0
+    assert sizing.seconds(earlier(1, "error", started_at=None)) == 0.0

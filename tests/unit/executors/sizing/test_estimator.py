@@ -19,12 +19,12 @@ from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.estimation import appraisal, estimator, file_sizes
-from lading.executors.estimation.estimator import Estimator
-from lading.executors.estimation.file_sizes import FileSizes
-from lading.executors.estimation.inputs import LONGEST_VALUE, kept
 from lading.executors.settings import Settings
-from lading.executors.store import Job, State, strikes
+from lading.executors.sizing import estimator, file_sizes, sizing
+from lading.executors.sizing.estimator import Estimator
+from lading.executors.sizing.file_sizes import FileSizes
+from lading.executors.sizing.inputs import LONGEST_VALUE, kept
+from lading.executors.store import JobRow, State, strikes
 from tests.reasons import told
 from tests.services.processes import wait_until
 
@@ -73,7 +73,7 @@ class House:
     def step(self) -> None:
         with Session(self.engine) as session:
             changes, _ = self.estimator.step(session)
-            appraisal.stored(session, changes)
+            sizing.stored(session, changes)
             session.commit()
         self.estimator.start()
 
@@ -84,9 +84,9 @@ class House:
             session.commit()
         return House(self.engine, holder)
 
-    def job(self, token: str) -> Job:
+    def job(self, token: str) -> JobRow:
         with Session(self.engine) as session:
-            return session.scalars(select(Job).where(Job.token == token)).one()
+            return session.scalars(select(JobRow).where(JobRow.token == token)).one()
 
     def is_known(self, token: str) -> bool:
         job = self.job(token)
@@ -156,14 +156,14 @@ def test_of_inputs_that_were_deleted_only_those_jobs_fail_that_need_them(house: 
 
 
 def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = appraisal.appraised
+    real = sizing.size_job
 
     def appraised(job: Any, *rest: Any) -> Any:
         if job.token == "bad":
             raise RuntimeError("unheard of")
         return real(job, *rest)
 
-    monkeypatch.setattr(appraisal, "appraised", appraised)
+    monkeypatch.setattr(sizing, "size_job", appraised)
     for token in ("good", "bad"):
         house.add(token, {"memory": "1 GiB * attempt"})
     house.add("torn", {}, appraisal='{"hints": ')
@@ -187,14 +187,14 @@ def test_a_size_that_no_column_takes_fails_its_job_alone(house: House) -> None:
 def test_what_cannot_be_read_of_one_job_is_its_own(
     house: House, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    real = appraisal.earlier_tries
+    real = sizing.earlier_tries
 
     def earlier_tries(session: Session, jobs: Any) -> Any:
         if any(job.token == "bad" for job in jobs):
             raise error
         return real(session, jobs)
 
-    monkeypatch.setattr(appraisal, "earlier_tries", earlier_tries)
+    monkeypatch.setattr(sizing, "earlier_tries", earlier_tries)
     for index, token in enumerate(("good", "bad", "well")):
         house.add(token, {"memory": "1 GiB"}, map_index=index)
     house.step_until(lambda: all(map(house.is_known, ("good", "bad", "well"))))
@@ -215,7 +215,7 @@ class Deadly:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, hung: threading.Event, *tokens: str) -> None:
         self.tokens = tokens
         self.tried: list[str] = []
-        real = appraisal.answer
+        real = sizing.answer
 
         def answer(question: Any, *rest: Any, **more: Any) -> Any:
             if question.job.token in self.tokens and not isinstance(question.inputs, Exception):
@@ -223,7 +223,7 @@ class Deadly:
                 hung.wait()
             return real(question, *rest, **more)
 
-        monkeypatch.setattr(appraisal, "answer", answer)
+        monkeypatch.setattr(sizing, "answer", answer)
 
 
 def test_a_job_over_which_two_controllers_have_died_is_not_tried_by_a_third(
@@ -297,14 +297,14 @@ def test_what_was_not_committed_is_begun_anew(house: House) -> None:
 
 def test_the_failure_of_the_database_is_nobodys(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = iter([OperationalError("select", {}, Exception("away"))] * 2)
-    real = appraisal.earlier_tries
+    real = sizing.earlier_tries
 
     def earlier_tries(*arguments: Any) -> Any:
         if error := next(errors, None):
             raise error
         return real(*arguments)
 
-    monkeypatch.setattr(appraisal, "earlier_tries", earlier_tries)
+    monkeypatch.setattr(sizing, "earlier_tries", earlier_tries)
     house.add("a", {"memory": "1 GiB * attempt"})
     house.step_until(lambda: house.is_known("a"))
     assert house.job("a").state == State.QUEUED
@@ -455,14 +455,14 @@ def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / str(number)).touch()
     known = file_sizes.KnownSizes()
     for _ in range(2):
-        with pytest.raises(appraisal.ExpressionError, match=r'more than 20 files .* the limit.*"size": BYTES'):
+        with pytest.raises(sizing.ExpressionError, match=r'more than 20 files .* the limit.*"size": BYTES'):
             FileSizes((), known).of(str(tmp_path))
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "a").write_bytes(b"x")
     assert FileSizes((), known).of(str(tmp_path / "few")) == 1
     assert FileSizes((), known).of({"class": "File", "location": str(tmp_path), "size": 7}) == 7
     monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
-    with pytest.raises(appraisal.ExpressionError, match=r"could not be found out in .* the limit"):
+    with pytest.raises(sizing.ExpressionError, match=r"could not be found out in .* the limit"):
         FileSizes((), known).of(str(tmp_path / "few"))
 
 

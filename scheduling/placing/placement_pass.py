@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lading.scheduling.job import Job
-from lading.scheduling.matching.groups import Label, Machines, labels
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.matching.groups import GroupMachines, Label, labels
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Order
-from lading.scheduling.matching.waiting import Waiting
+from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
-from lading.scheduling.placing.party import NAME, Alike, Coming, Party
+from lading.scheduling.placing.job_classes import NAME, ApproachingClasses, ClassAtStop, JobClass
 from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, reason
 from lading.scheduling.provisioning import Provision, decide, decide_apart
 from lading.scheduling.provisioning.machines import MachinePlan
@@ -21,7 +21,7 @@ from lading.scheduling.reasons import Reason, combined
 
 
 @dataclass(slots=True)
-class Tour:
+class PlacementPass:
     """The way of jobs from site to site. They go in parties, for there may be thousands of them and few that differ.
 
     :param kinds: the jobs that some site can ever run
@@ -39,20 +39,20 @@ class Tour:
     :param is_decided: whether it is decided what is launched
     """
 
-    jobs: Sequence[Waiting]
-    kinds: Sequence[Alike]
+    jobs: Sequence[WaitingJob]
+    kinds: Sequence[JobClass]
     sites: dict[str, SiteView]
     found: Assignment
-    groups: Machines
+    groups: GroupMachines
     failures: Mapping[str, Mapping[str, Reason]]
     plans: Mapping[str, MachinePlan]
-    wanted: Mapping[str, Sequence[Waiting]] = field(default_factory=dict)
+    wanted: Mapping[str, Sequence[WaitingJob]] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
-    hidden: dict[str, Alike] = field(init=False)
-    resting: list[Party] = field(default_factory=list)
+    hidden: dict[str, JobClass] = field(init=False)
+    resting: list[ClassAtStop] = field(default_factory=list)
     held: set[str] = field(default_factory=set)
     awaited: dict[str, str] = field(default_factory=dict)
-    wanting: dict[str, dict[str, tuple[Job, float]]] = field(default_factory=dict)
+    wanting: dict[str, dict[str, tuple[PlannedJob, float]]] = field(default_factory=dict)
     is_decided: bool = False
 
     def __post_init__(self) -> None:
@@ -93,48 +93,48 @@ class Tour:
             for each in parties:
                 self._send_on(each, coming)
 
-    def _set_out(self) -> Coming:
+    def _set_out(self) -> ApproachingClasses:
         """The jobs that have no place, by the sites to which they come first."""
         done = self.found.placed.keys() | self.held
         self.resting = []
-        coming = Coming(self.positions)
+        coming = ApproachingClasses(self.positions)
         for alike in self.kinds:
             jobs = [job for job in alike.jobs if job.name not in done] if done else alike.jobs
             for at, some in self._first_stops(alike, jobs).items():
-                coming.set_out(Party(alike, at, some))
+                coming.set_out(ClassAtStop(alike, at, some))
         return coming
 
-    def _first_stops(self, alike: Alike, jobs: list[Waiting]) -> Mapping[int, list[Waiting]]:
+    def _first_stops(self, alike: JobClass, jobs: list[WaitingJob]) -> Mapping[int, list[WaitingJob]]:
         """Jobs by the stop to which they come first: where something is launched for them."""
         if not (self.awaited or alike.orders):
             return {alike.order[0]: jobs} if jobs else {}
-        found: dict[int, list[Waiting]] = {}
+        found: dict[int, list[WaitingJob]] = {}
         for job in jobs:
             order, site = alike.order_of(job), self.awaited.get(job.name)
             launching = (number for number in order if alike.route[number].site == site)
             found.setdefault(order[0] if site is None else next(launching), []).append(job)
         return found
 
-    def _send_on(self, party: Party, coming: Coming) -> None:
+    def _send_on(self, party: ClassAtStop, coming: ApproachingClasses) -> None:
         """Let those go on to their next stop that may; the others come to none now."""
         for at, jobs in party.by_next():
             going = [] if at is None else self._leaving(party, jobs, at)
             if at is not None and going:
-                coming.go_on(Party(party.alike, at, going))
+                coming.go_on(ClassAtStop(party.alike, at, going))
             if len(going) < len(jobs):
                 left = set(map(NAME, going))
-                resting = Party(party.alike, party.at, [job for job in jobs if job.name not in left])
+                resting = ClassAtStop(party.alike, party.at, [job for job in jobs if job.name not in left])
                 coming.leave(resting)
                 self.resting.append(resting)
 
-    def _leaving(self, party: Party, jobs: Sequence[Waiting], at: int) -> Sequence[Waiting]:
+    def _leaving(self, party: ClassAtStop, jobs: Sequence[WaitingJob], at: int) -> Sequence[WaitingJob]:
         """Those jobs of a party that may go to the next stop now, which is that of this number."""
         site, is_there = self.sites[party.stop.site], party.alike.route[at].site == party.stop.site
         if (is_there or site.lets_all_go) and not self.groups.most and not self.awaited:
             return jobs
         return [job for job in jobs if self._may_leave(job, site, is_there=is_there)]
 
-    def _may_leave(self, job: Waiting, site: SiteView, *, is_there: bool) -> bool:
+    def _may_leave(self, job: WaitingJob, site: SiteView, *, is_there: bool) -> bool:
         """Whether a job that found no room at a site may go to its next stop.
 
         :param is_there: whether that is at the same site, where it asks for something else
@@ -151,14 +151,14 @@ class Tour:
             return [name for name in self.positions if name in names]
         return sorted(names, key=self.positions.__getitem__)
 
-    def _needs(self, site: SiteView, parties: Iterable[Party]) -> dict[str, Job]:
+    def _needs(self, site: SiteView, parties: Iterable[ClassAtStop]) -> dict[str, PlannedJob]:
         """What the jobs of parties take at a site, by their names."""
-        found: dict[str, Job] = {}
+        found: dict[str, PlannedJob] = {}
         for each in parties:
             found.update(each.needs(site))
         return found
 
-    def _kept(self, site: SiteView, taken: Mapping[str, str], needs: Mapping[str, Job]) -> dict[str, str]:
+    def _kept(self, site: SiteView, taken: Mapping[str, str], needs: Mapping[str, PlannedJob]) -> dict[str, str]:
         """What of this may be placed at a site now."""
         if not self.hidden:
             return {name: taken[name] for name in self._in_order(taken)}
@@ -174,8 +174,8 @@ class Tour:
         self,
         site: SiteView,
         market: Market | MachineMarket,
-        jobs: Sequence[Waiting],
-        needs: Mapping[str, Job],
+        jobs: Sequence[WaitingJob],
+        needs: Mapping[str, PlannedJob],
         now: float,
     ) -> None:
         """Decide what is launched for jobs that found no room at a site, with those that did so before in this tick."""
@@ -217,7 +217,7 @@ class Tour:
         there = [each for each in site.locations if each.name not in found.releases]
         self.sites[site.name] = replace(site, locations=there)
 
-    def _place(self, site: SiteView, locations: Mapping[str, str], parties: Iterable[Party]) -> None:
+    def _place(self, site: SiteView, locations: Mapping[str, str], parties: Iterable[ClassAtStop]) -> None:
         """Give jobs to the locations of a site.
 
         :param locations: by the names of the jobs, in their order
@@ -235,11 +235,11 @@ class Tour:
             if number := order.index(party.at):
                 self.found.passed[token] = combined(self._met(job, party.alike, order[:number]))
 
-    def _met(self, job: Waiting, alike: Alike, stops: Order) -> list[Reason]:
+    def _met(self, job: WaitingJob, alike: JobClass, stops: Order) -> list[Reason]:
         """Why some stops have not taken a job."""
         return list(dict.fromkeys(self._why_not(job, alike, number) for number in stops))
 
-    def _why_not(self, job: Waiting, alike: Alike, at: int) -> Reason:
+    def _why_not(self, job: WaitingJob, alike: JobClass, at: int) -> Reason:
         stop = alike.route[at]
         if (its_own := self._its_own(job, stop.site)) is not None:
             return its_own.at(stop.site)
@@ -247,7 +247,7 @@ class Tour:
             alike.why_not[at] = self.sites[stop.site].why_not(stop.asked(job))
         return alike.why_not[at]
 
-    def _its_own(self, job: Waiting, site: str) -> Reason | None:
+    def _its_own(self, job: WaitingJob, site: str) -> Reason | None:
         """What was said of this very job at a site; None: nothing, it waits there as those do that are alike."""
         failure = self.failures.get(site, {}).get(job.name)
         if failure is not None or site not in self.found.provisions:
@@ -269,7 +269,12 @@ class Tour:
                 self._explain(party, order, jobs, told, now - SECONDS_UNTIL_EXPLAINED)
 
     def _explain(
-        self, party: Party, order: Order, jobs: Sequence[Waiting], told: Sequence[Mapping[str, Hashable]], latest: float
+        self,
+        party: ClassAtStop,
+        order: Order,
+        jobs: Sequence[WaitingJob],
+        told: Sequence[Mapping[str, Hashable]],
+        latest: float,
     ) -> None:
         """Say why those of a party wait that go to their stops in the same order.
 
@@ -288,7 +293,7 @@ class Tour:
             waits[job.name] = said[key]
 
     def _reason(
-        self, job: Waiting, alike: Alike, order: Order, number: int, full: Label | None, *, is_late: bool
+        self, job: WaitingJob, alike: JobClass, order: Order, number: int, full: Label | None, *, is_late: bool
     ) -> Reason | None:
         """Why a job waits; None: for its turn, or only for a moment.
 
