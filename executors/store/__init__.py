@@ -43,7 +43,6 @@ from lading.executors.store.tables import (
     Location,
     SiteRow,
     State,
-    as_reason,
     metadata,
     reason_values,
 )

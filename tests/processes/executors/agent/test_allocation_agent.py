@@ -204,7 +204,7 @@ def test_its_end_ends_what_has_no_limit(cluster: Cluster) -> None:
     cluster.wait_for("a", "started")
     event = cluster.wait_for("a")
     assert event["cause"] == "time_limit"
-    assert "its allocation is over" in event["message"]
+    assert "its allocation is over" in str(event["reason"])
     assert process.wait(120) == 0
 
 

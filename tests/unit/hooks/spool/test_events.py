@@ -22,6 +22,7 @@ from lading.hooks.spool import events
 from lading.hooks.spool.rejected import Rejected
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.answer import Answer
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 
 STARTED = {"event": "started", "token": "good", "at": 5.0, "pid": 1}
@@ -32,7 +33,7 @@ FINISHED = {
     "started_at": 5.0,
     "exit_code": 0,
     "cause": None,
-    "message": None,
+    "reason": None,
     "peak_memory": 12,
     "cpu_seconds": 0.5,
 }
@@ -57,7 +58,7 @@ WRONG: list[Any] = [
     FINISHED | {"cause": ["cancelled"]},
     FINISHED | {"cause": "x" * 21},
     FINISHED | {"cause": "a\nb"},
-    FINISHED | {"message": 5},
+    FINISHED | {"reason": 5},
     FINISHED | {"token": ["x"]},
     FINISHED | {"token": "../x"},
     FINISHED | {"token": "x\n"},
@@ -131,8 +132,8 @@ def test_a_newer_agents_events_change_nothing_and_are_no_fault() -> None:
 
 
 def test_words_that_are_no_unicode_are_taken() -> None:
-    odd = FINISHED | {"cause": "error", "message": "a\udc80b\0"}
-    assert events.read(text(odd)) == ([odd], [])
+    odd = FINISHED | {"cause": "error", "reason": "a\udc80b\0"}
+    assert events.read(text(odd)) == ([odd | {"reason": free_text("a?b\ufffd")}], [])
 
 
 @given(st.binary())
