@@ -133,6 +133,9 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "place": lambda name: "every location" if name is None else name,
     "machines": lambda number: "1 machine" if number == 1 else f"{number} machines",
     "memory": format_memory,
+    "and": " and ".join,
+    "unsupported": lambda model: "" if model is None else f" (its {model} is not supported: GPUs are NVIDIA's)",
+    "of_one_node": lambda nodes: f" (a task there has 1 node, and it asks for {nodes})" if nodes > 1 else "",
     "last_time": lambda text: f"; the last time: {text}" if text else "",
     "within": lambda text: f" ({text})" if text else "",
     "after_or_lost": lambda text: f": {text}" if text else " holds room for it no more",
@@ -385,6 +388,8 @@ _NEVER = (
     "No machine can ever run it",
     "Ask for less, or for a machine that there is; or add such a machine to a site.",
 )
+_NAME_SITE = "Name a site that can run it with the hint site."
+_ALLOW_DAG = "Name another site with the hint site, or have its pattern added to allowed_dags of the site."
 _NEXT = ("What happens next", "Nothing, or let it go to another site sooner: burst_after of the site, hint site.")
 
 
@@ -493,6 +498,11 @@ def _end(
     its = CAUSES[cause]
     title, remedy, actors = title or its.title, remedy or its.remedy, actors or its.actors
     return Code(key, cause, title, sentence, remedy, actors, form=Form.PHRASE)
+
+
+def _never(key: str, sentence: str, form: Form = Form.PHRASE, remedy: str = _NEVER[1]) -> Code:
+    """Why no site can ever run a job."""
+    return Code(key, "never", "No site can ever run it", sentence, remedy, _BOTH, form=form)
 
 
 def _gang_try(key: str, sentence: str) -> Code:
@@ -1026,6 +1036,62 @@ _TABLE = (
         "less, or for another site",
         _NEVER[1],
         _BOTH,
+        form=Form.NEVER,
+    ),
+    _never(
+        "no_rule_for_less",
+        "less than it wishes would do, but no rule of the sites file lets it have less; see [[rules]]",
+    ),
+    _never("no_such_site", "there is no site {name!r}; the sites are: {names}", remedy=_NAME_SITE),
+    _never(
+        "dag_not_allowed",
+        "Dag {dag} is not allowed there: {tables}; name another site, or have the pattern added",
+        remedy=_ALLOW_DAG,
+    ),
+    _never(
+        "no_dag_not_allowed",
+        "what names no Dag is not allowed there: {tables}; name another site, or have the pattern added",
+        remedy=_ALLOW_DAG,
+    ),
+    _never("names_no_site", "it names no site", remedy=_NAME_SITE),
+    _never(
+        "name_a_site",
+        "no site may run tasks that name no site: name one of {others} with the hint site",
+        remedy=_NAME_SITE,
+    ),
+    _never(
+        "name_another_site",
+        "only {only} may run tasks that name no site: name one of {others} with the hint site",
+        remedy=_NAME_SITE,
+    ),
+    _never("target_refused", "target {target!r}: {also}"),
+    _never("no_type_of_target", "no instance type of the site is {type!r}, {valid}"),
+    _never(
+        "needs_batch_system",
+        "its hints queue and native are for a batch system, which {names} is not{nodes:of_one_node}; name another site",
+        remedy=_NAME_SITE,
+    ),
+    _never(
+        "needs_batch_jobs",
+        "its hints nodes, ppn and threads are for a batch site with mode = 'job', which {names} is not"
+        "{nodes:of_one_node}; name another site",
+        remedy=_NAME_SITE,
+    ),
+    _never("hint_unavailable", "hint {hint}: {value} cannot be had, {valid}"),
+    _never("no_machine_has_all", "no machine {wish}; there are: {machines}"),
+    _never(
+        "too_many_nodes", "asks for {nodes} nodes, more than {place} can ever give to a job: {most}", form=Form.NEVER
+    ),
+    _never(
+        "too_large_anywhere",
+        "asks for {needs:resources}, more than any site can ever give: the closest location, {closest!r} of site "
+        "{place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
+        form=Form.NEVER,
+    ),
+    _never(
+        "too_large_for_type",
+        "asks for {needs:resources}, more than any machine of type {type!r} can ever give: the closest location, "
+        "{closest!r} of site {place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
         form=Form.NEVER,
     ),
     Code("nowhere", "never", "No site can ever run it", "{text}", _NEVER[1], _BOTH, form=Form.NEVER),

@@ -23,7 +23,7 @@ from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import asked
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Apart, Waiting
-from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.placing.tour import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
@@ -314,7 +314,7 @@ class Turn:
         job = self.of_partition(partition)[0].job
         named = job.site if any(site.name == job.site for site in self.tick.sites) else None
         if able and (named is None or named in able):
-            return because("nowhere", text=nowhere(job, [*able.values()]))
+            return nowhere(job, [*able.values()])
         return because("no_site_holds") if named is None else because("site_holds_none", site=named)
 
     def _seek(self, wanted: Try) -> list[Event]:

@@ -62,7 +62,7 @@ def explained(
     places = matches(job, sites)
     yield Step("matching", list(_matching(job, sites, places)) or ["there is no place that it may go to"])
     if not its_route:
-        yield Step("refused", [nowhere(job, sites)])
+        yield Step("refused", [str(nowhere(job, sites))])
         return
     found = rankable(job, places)
     order = (None if rank is None or not found else rank(job, found)) or by_probability(job, found)
@@ -94,7 +94,7 @@ def _matching(job: Waiting, sites: Sequence[SiteView], places: Sequence[tuple[Ta
 def _cannot(job: Waiting, target: Target, sites: Mapping[str, SiteView]) -> str:
     site = sites.get(target.site)
     is_barred = site is not None and site.bars(replace(job, queue=target.within or job.queue)) is not None
-    return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites)}"
+    return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites).sentence}"
 
 
 def _likely(match: Match) -> str:
