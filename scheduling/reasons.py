@@ -114,6 +114,21 @@ def _amount(resource: str, value: float) -> str:
     return f"{value:.0f} MiB {resource}" if resource in ("memory", "disk") else f"{value:g} {resource}"
 
 
+# How it is said what a job asks of a machine besides amounts, by what.
+_WISHES = {
+    "instance_type": "is a",
+    "arch": "is",
+    "os": "runs",
+    "features": "has",
+    "capacity_type": "is",
+    "hints": "understands the hints",
+}
+
+
+def _wish(wish: tuple[Any, ...]) -> str:
+    return " and ".join(f"{_WISHES[name]} {value}" for name, value in zip(wish[::2], wish[1::2], strict=True))
+
+
 def _lacks(amounts: tuple[Any, ...]) -> str:
     each = zip(amounts[::3], amounts[1::3], amounts[2::3], strict=True)
     return ", ".join(f"{_amount(name, need)} where it has {_amount(name, have)}" for name, need, have in each)
@@ -126,7 +141,8 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "resources": lambda amounts: format_resources(Resources(*amounts)),
     "some": _some,
     "names": lambda names: _some(names, MOST_KINDS),
-    "that": lambda wish: f" that {wish}" if wish else "",
+    "wish": _wish,
+    "that": lambda wish: f" that {_wish(wish)}" if wish else "",
     "lacks": _lacks,
     "are_busy": lambda names: f"{_some(names)} {'is' if len(names) == 1 else 'are'} busy",
     "are_taken": lambda names: f"{' and '.join(names)} {'is' if names in (('memory',), ('disk',)) else 'are'} taken",
@@ -828,7 +844,23 @@ _TABLE = (
         _BOTH,
         form=Form.PHRASE,
     ),
-    Code("allocation_queue", "batch_queue", _QUEUE[0], "{text}", _QUEUE[1], _BOTH),
+    Code(
+        "allocation_queue",
+        "batch_queue",
+        _QUEUE[0],
+        "allocation {allocation} waits in queue {queue!r} of the batch system: {text}",
+        _QUEUE[1],
+        _BOTH,
+        "queue {queue}",
+    ),
+    Code(
+        "allocation_default_queue",
+        "batch_queue",
+        _QUEUE[0],
+        "allocation {allocation} waits in the queue of the batch system: {text}",
+        _QUEUE[1],
+        _BOTH,
+    ),
     Code(
         "nodes_avoided",
         "batch_queue",
@@ -1014,7 +1046,7 @@ _TABLE = (
         "no_such_machine",
         "never",
         _NEVER[0],
-        "fits no machine: none {wish}; there are {names:names}",
+        "fits no machine: none {wish:wish}; there are {names:names}",
         _NEVER[1],
         _BOTH,
         form=Form.NEVER,

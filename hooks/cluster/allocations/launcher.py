@@ -321,10 +321,10 @@ class AllocationLauncher(Submitter):
 
     # -- what is told
 
-    def queue_words(self, allocation: Allocation) -> str | None:
-        """What an allocation waits for in its queue, in words; None: it does not, or nothing was said of it."""
+    def queue_reason(self, allocation: Allocation) -> Reason | None:
+        """What an allocation waits for in its queue; None: it does not, or nothing was said of it."""
         native = allocation.batch.native
         if not allocation.is_pending or native is None or native.state != "pending":
             return None
         queue = allocation_script.queue(allocation.terms) or self.config.queue
-        return f"allocation {allocation.name} {allocation.submission.waits(queue, native).sentence}"
+        return allocation.submission.waits(queue, native, allocation.name)

@@ -28,6 +28,7 @@ ENDS = {*CAUSES, "released"}
 NO_WAITS = {*ENDS, "placed"}
 SAMPLES = {
     "needs": Resources(2, 100),
+    "wish": ("arch", "arm64", "features", "nvme"),
     "all": Resources(1, 100),
     "has": Resources(1, 100),
     "lacks": ("cpus", 4, 2, "memory", 200, 100),

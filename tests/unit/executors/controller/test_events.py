@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lading.executors.controller.events import changes
-from lading.executors.store import State
+from lading.executors.store import Job, State
 from lading.executors.store.tables import LONGEST_TEXT
 from lading.hooks.spool.events import reason_of
-from lading.scheduling.reasons import because, free_text
+from lading.scheduling.reasons import CAUSES, because, free_text
 from tests.reasons import told
 
 
@@ -102,3 +102,16 @@ def test_the_batch_job_and_its_node() -> None:
     [started] = changes([{"event": "started", "token": "t", "at": 1.0, "native_id": "17"}])
     assert (started.values["native_id"], "node" in started.values) == ("17", False), "what is known stays"
     assert changes([{"event": "located", "token": "t"}]) == []
+
+
+def test_an_end_has_its_code_and_what_to_do_about_that() -> None:
+    why = because("allocation_over", least=60)
+    [change] = changes([finished("time_limit") | {"reason": why}])
+    assert change.values["reason"] == why
+    job = Job(state=State.FAILED, cause="time_limit", reason=why)
+    assert (job.reason_code, job.remedy) == ("allocation_over", why.meaning.remedy)
+    assert why.meaning.remedy != CAUSES["time_limit"].remedy
+    job.reason = free_text("by its supervisor")
+    assert (job.reason_code, job.remedy) == ("free_text", CAUSES["time_limit"].remedy)
+    assert Job(state=State.SUCCEEDED, reason=because("had_succeeded")).remedy is None
+    assert Job(state=State.RUNNING, reason=None).remedy is None
