@@ -119,7 +119,9 @@ def test_what_the_kernel_has_killed_for_its_memory_is_told_so(node: NodeAgent, c
 def test_a_container_that_cannot_be_started_fails_the_job_in_words(node: NodeAgent, commands: Path) -> None:
     put(node, "a", "succeed", "docker://missing")
     message = str(node.wait_for("a")["reason"])
-    assert message.startswith("docker ended with exit code 1 before the task had ended in its container: ")
+    assert message.startswith(
+        "docker ended with exit code 1 before the task had ended in its container; its last words: "
+    )
     assert message.endswith("Unable to find image 'missing:latest' locally")
     (commands / "apptainer").unlink()
     put(node, "b", "succeed", "apptainer:///images/one.sif")
