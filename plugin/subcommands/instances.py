@@ -241,7 +241,7 @@ def line_row(line: InstanceLine, now: float) -> dict[str, Any]:
         "of_which": {name: round(part, 4) for name, part in parts.items()},
         "ended_at": None if row is None else row.ended_at,
         "running_jobs": line.jobs,
-        "note": line.note or (None if row is None else row.reason),
+        "note": line.note or (None if row is None or row.reason is None else str(row.reason)),
     }
 
 

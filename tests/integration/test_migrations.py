@@ -12,13 +12,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, MetaData, Table, create_engine, insert, inspect, select
+from sqlalchemy import Connection, MetaData, Table, create_engine, insert, inspect, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.migrations.db_manager import LadingDBManager
-from lading.scheduling.reasons import because
+from lading.executors.store.gangs.tables import HoldRow
+from lading.executors.store.tables import InstanceRow
+from lading.scheduling.reasons import because, free_text
 from tests.conftest import DATABASES
 from tests.services.mariadb import MariaDB
 
@@ -78,12 +80,17 @@ def fill(engine: Engine, names: set[str], key: str) -> None:
 
 
 def value(column: Any, key: str) -> Any:
-    if column.name == "reason" and "reason_code" in column.table.columns:
+    if key == "newer" and column.name in ("reason", "cancel", "placed_because"):
         return because("turn").to_json()
     if column.type.python_type is str:
         return "running" if column.name == "state" else key
     # MySQL has no type of its own for what is true or false.
     return column.type.python_type(1 if column.name in ("unreported", "managed", "given_back") else len(key))
+
+
+def old_reason() -> str:
+    """The sentence ``old`` as the last revision but one has it."""
+    return free_text("old").to_json()
 
 
 def move(engine: Engine, to: str, *, up: bool = True) -> None:
@@ -103,6 +110,9 @@ def test_what_older_versions_have_stored_goes_up_and_down(engine: Engine) -> Non
     known = set(tables(engine))
     fill(engine, known, "old")
     for revision in later:
+        if revision == later[-1]:
+            with engine.begin() as connection:
+                connection.execute(update(tables(engine)["lading_job"]).values(placed_because="old"))
         move(engine, revision)
         fill(engine, set(tables(engine)) - known, "old")
         known = set(tables(engine))
@@ -119,6 +129,8 @@ def test_what_older_versions_have_stored_goes_up_and_down(engine: Engine) -> Non
         reasons = {job.token: (str(job.reason), job.reason_code) for job in session.scalars(select(store.JobRow))}
         assert reasons["old"] == ("old", "free_text"), "a sentence stays as it is"
         assert reasons["newer"][0] == str(because("turn"))
+        for column in (store.JobRow.cancel, store.JobRow.placed_because, InstanceRow.reason, HoldRow.reason):
+            assert {str(each) for each in session.scalars(select(column))} == {"old", str(because("turn"))}
         store.apply(session, [store.Change("old", {"state": store.State.SUCCEEDED, "usd": 0.5})])
         session.commit()
         assert session.get_one(store.JobRow, "old").usd == 0.5
@@ -129,7 +141,11 @@ def test_what_older_versions_have_stored_goes_up_and_down(engine: Engine) -> Non
         move(engine, revision, up=False)
         with engine.connect() as connection:
             job = tables(engine)["lading_job"].columns
-            assert connection.scalar(select(job.reason).where(job.token == "old")) == "old"
+            stored_reason = connection.scalar(select(job.reason).where(job.token == "old"))
+            assert stored_reason == (old_reason() if revision == later[-2] else "old")
+            if revision == later[-2]:
+                assert {*connection.scalars(select(job.cancel))} == {"old", "turn"}, "it is to be ended all the same"
+                assert {*connection.scalars(select(job.placed_because))} == {"old", None}
         left = counts(engine)
         assert left["lading_job"] == 2
         assert {name: count for name, count in left.items() if name != "lading_location"}.items() <= stored.items()

@@ -18,7 +18,13 @@ from lading.scheduling.reasons import CAUSES
 Boot = tuple[float, float | None]
 MOST_TRIES = 500
 # What the page shows of a job as the store has it.
-AS_STORED = (TrySummary.model_fields.keys() & JobRow.__table__.columns.keys()) - {"task_id", "queue", "usd", "reason"}
+AS_STORED = (TrySummary.model_fields.keys() & JobRow.__table__.columns.keys()) - {
+    "task_id",
+    "queue",
+    "usd",
+    "reason",
+    "placed_because",
+}
 OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
 
 
@@ -65,6 +71,7 @@ def as_try(job: JobRow, sight: Sight, usd: float | None, boot: Boot | None, held
         queue=job.queue or job.queue_hint,
         usd=usd,
         reason=None if job.reason is None else str(job.reason),
+        placed_because=None if job.placed_because is None else str(job.placed_because),
         remedy=job.remedy,
         cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
         phases=as_phases(job, boot),
