@@ -7,7 +7,7 @@ LOG := .venv/make.log
 
 # A folder is in the list beside its files: its time changes when one of them is removed.
 PACKAGES := example_dags executors hooks operators plugin scheduling
-SOURCES := pyproject.toml README.md LICENSE $(shell find $(PACKAGES) -name '__pycache__' -prune -o -print)
+SOURCES := pyproject.toml setup.py README.md LICENSE $(shell find $(PACKAGES) -name '__pycache__' -prune -o -print)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python must not compile Airflow and the tests anew in each process.
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit lint types format lock wheel clean
+.PHONY: help demo dev coverage test test-unit lint types format lock wheel clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -25,18 +25,35 @@ help:  ## say what there is to make
 demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what ran where; KEEP=1 leaves the UI up
 	@$(BIN)/python -m tests.demo
 
+# The rooms of the checkout as one tree, which Python, mypy and editors follow; the wheel would hide it.
+dev: .venv/locked  ## make the checkout importable as lading, and open a shell in which it is
+	@rm -rf .venv/installed .venv/dev && mkdir -p .venv/dev/lading
+	$(call quietly,linking the checkout, \
+	    $(BIN)/pip install --quiet --no-deps --no-index --no-build-isolation --editable . && \
+	    for room in $(PACKAGES); do ln -s "$(CURDIR)/$$room" .venv/dev/lading/$$room; done && \
+	    echo "$(CURDIR)/.venv/dev" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lading-dev.pth")
+	@echo 'lading is this checkout until the shell ends and another target installs the wheel: exit leaves it'
+	@VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/$(BIN):$$PATH" $${SHELL:-sh} || true
+
 test: lint types  ## check formatting, lint and types, then run all tests
 	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 5
 
 test-unit: .venv/installed  ## run the tests that need no services
 	@$(BIN)/python -m pytest -n 4 tests/unit
 
-lint: .venv/locked  ## check formatting and lint
+coverage: .venv/installed  ## run the tests that need no Airflow, and say which lines they run
+	@$(BIN)/python -m pytest -n 4 --cov=lading --cov-report=term:skip-covered --cov-report=html:.coverage.html tests/unit tests/processes
+
+lint: .venv/locked  ## check formatting, lint, spelling and the links of the documentation
 	@echo 'ruff'
 	@$(BIN)/ruff format --quiet --diff .
 	@$(BIN)/ruff check --quiet .
+	@echo 'codespell'
+	@$(BIN)/codespell
+	@echo 'links'
+	@$(BIN)/python docs/check_links.py
 
-types: .venv/installed  ## check types, strictly in lading.scheduling
+types: .venv/installed  ## check types, strictly
 	@echo 'mypy'
 	@$(BIN)/mypy --no-error-summary
 
@@ -56,7 +73,7 @@ wheel: .venv/installed  ## build dist/*.whl
 	@ls dist/*.whl
 
 clean:  ## remove all that make has made
-	rm -rf .venv .demo .pictures build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo .pictures .coverage .coverage.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock names every package there is to be, so pip has nothing to resolve; `pip check` proves it. A changed lock
@@ -76,7 +93,7 @@ clean:  ## remove all that make has made
 
 # Tests, type checks and the demo use the package as a user gets it: the wheel, never the checkout.
 .venv/installed: .venv/locked $(SOURCES)
-	@rm -rf build dist
+	@rm -rf build dist .venv/dev .venv/lib/python*/site-packages/lading-dev.pth
 	$(call quietly,installing the wheel, \
 	    $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . && rm -rf build && \
 	    $(BIN)/pip install --quiet --no-deps --no-index --force-reinstall dist/*.whl && \

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.models.log import Log
 
-from lading.executors.store import Change, State, as_reason
+from lading.executors.store import Change, State
 from lading.executors.store.gangs.rows import GangChanges
 from lading.hooks.site import Order
 from lading.hooks.spool.hold import Hold
@@ -18,7 +18,7 @@ from lading.scheduling.matching.rules import NODES, describe_changes
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.provisioning import Provision
-from lading.scheduling.reasons import Reason
+from lading.scheduling.reasons import Reason, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Decision:
 
     :param changes: what is recorded before anything is done
     :param placed: by site and location, the tokens of the jobs that it is given (again)
-    :param cancels: by site and location, the tokens of jobs to end, each with the reason in words
+    :param cancels: by site and location, the tokens of jobs to end, each with the reason
     :param recalls: by site and location, the tokens of jobs that are to come back unless they have begun
     :param orders: by site, what is launched
     :param provisions: by site, all that was decided about what is launched and released
@@ -40,7 +40,7 @@ class Decision:
 
     changes: tuple[Change, ...] = ()
     placed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
-    cancels: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    cancels: Mapping[str, Mapping[str, Mapping[str, Reason]]] = field(default_factory=dict)
     recalls: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     orders: Mapping[str, Sequence[Order]] = field(default_factory=dict)
     provisions: Mapping[str, Provision] = field(default_factory=dict)
@@ -61,10 +61,10 @@ class Decision:
         repeated = {**its_own, location: [*its_own.get(location, ()), *tokens]}
         return replace(self, placed={**self.placed, site: repeated})
 
-    def with_cancels(self, site: str, location: str, messages: Mapping[str, str]) -> Decision:
-        if not messages:
+    def with_cancels(self, site: str, location: str, reasons: Mapping[str, Reason]) -> Decision:
+        if not reasons:
             return self
-        return replace(self, cancels={**self.cancels, site: {**self.cancels.get(site, {}), location: messages}})
+        return replace(self, cancels={**self.cancels, site: {**self.cancels.get(site, {}), location: reasons}})
 
     def with_reasons(self, reasons: Mapping[Reason, Sequence[str]]) -> Decision:
         return replace(self, reasons={**self.reasons, **reasons}) if reasons else self
@@ -73,17 +73,21 @@ class Decision:
         return replace(self, recalls={**self.recalls, site: tokens}) if tokens else self
 
 
-def refused(token: str, reason: Reason | str, now: float) -> Change:
+def refused(token: str, reason: Reason, now: float) -> Change:
     """The end of a job that can never run, or of which it cannot be found out what it asks for.
 
     :param now: epoch seconds
     """
-    values = {"state": State.FAILED, "cause": "error", "reason": as_reason(reason), "ended_at": now}
+    values = {"state": State.FAILED, "cause": "error", "reason": reason, "ended_at": now}
     return Change(token, values, report=True)
 
 
-def placement(token: str, site: str, location: str, reason: str | None, now: float, stop: Stop | None = None) -> Change:
+def placement(
+    token: str, site: str, location: str, reason: Reason | None, now: float, stop: Stop | None = None
+) -> Change:
     """The intent to run a job at a location.
+
+    :param reason: why it was not given to a site that comes before; None: it was
 
     :param stop: where it asks for something else than its hints say; None: it does not
     """
@@ -96,10 +100,10 @@ def placement(token: str, site: str, location: str, reason: str | None, now: flo
 def relaxed(change: Change, job: WaitingJob, stop: Stop) -> Change:
     """A placement by a rule, or where there are fewer nodes than a job wishes: it has what it asks for there, and what
     it wished is kept for when it comes back."""
-    words = describe_changes(job, tuple((dict(stop.relaxed) | _nodes(stop)).items()))
-    most = f"asks for {words}, the most that a job can have there"
-    words = most if stop.rule is None else f"by rule {stop.rule!r}: {words}"
-    reason = "; ".join(filter(None, (change.values["reason"], words)))
+    asks = describe_changes(job, tuple((dict(stop.relaxed) | _nodes(stop)).items()))
+    less = because("most_there", asks=asks) if stop.rule is None else because("by_rule", rule=stop.rule, asks=asks)
+    passed = change.values["reason"]
+    reason = less if passed is None else passed.with_also(less)
     values = {"rule": stop.rule, "asked": json.dumps(columns(job)), "reason": reason, "placed_because": reason}
     return replace(change, values=change.values | columns(stop.asked(job)) | values)
 

@@ -36,7 +36,7 @@ from lading.executors.store.scheduler_liveness import Presence
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.files.permissions import make_private
 from lading.scheduling.hints.hints import HintError
-from lading.scheduling.reasons import free_text
+from lading.scheduling.reasons import because
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecutorWorkload
@@ -103,7 +103,12 @@ class LadingExecutor(BaseExecutor):
         except HintError as error:
             # The task policy finds wrong hints when the Dag is parsed; this one got past it, so it fails alone.
             columns |= {"cpus": 0.0, "memory": 0, "disk": 0, "gpus": 0.0}
-            columns |= {"state": State.FAILED, "cause": "error", "reason": free_text(str(error)), "unreported": True}
+            columns |= {
+                "state": State.FAILED,
+                "cause": "error",
+                "reason": because("hint_error", text=str(error)),
+                "unreported": True,
+            }
             columns["ended_at"] = time.time()
         store.add_job(session, owner=self.owner, **columns)
         self.live[columns["token"]] = State.QUEUED

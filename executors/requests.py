@@ -19,6 +19,7 @@ from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import OF_SITES, RequestKind
 from lading.executors.store.tables import RequestRow
+from lading.scheduling.reasons import Reason, because
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -30,13 +31,13 @@ SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_UNTIL_GIVEN_UP = 600.0
 GONE = "there is nothing of that name (any more)"
 
-Release = Callable[[str, Mapping[str, str]], None]
+Release = Callable[[str, Mapping[str, Reason]], None]
 
 
 class Requests:
     """Does what people ask.
 
-    :param release: lets locations of a site go, by their names, each with the reason in words
+    :param release: lets locations of a site go, by their names, each with the reason
     """
 
     def __init__(self, release: Release) -> None:
@@ -86,12 +87,12 @@ class Requests:
             return "it has ended"
         if instance.state == InstanceState.DRAINING and request.kind == RequestKind.DRAIN:
             return "it takes no more jobs, and ends when those there have ended"
-        words = f"{request.by} asked for it ({request.kind})"
+        reason = because("released_by", by=request.by, kind=request.kind)
         if request.kind == RequestKind.TERMINATE:
             there = select(JobRow.token).where(of_instance(instance), JobRow.cancel.is_(None))
             ended = terminated(name, request.by)
             store.apply(session, [Change(token, {"cancel": ended}) for token in session.scalars(there)])
-        self.release(site, {name: words})
+        self.release(site, {name: reason})
         return None
 
 
@@ -100,9 +101,9 @@ def of_instance(instance: InstanceRow) -> ColumnElement[bool]:
     return and_(JobRow.site == instance.site, JobRow.location == instance.token, JobRow.state.in_(LIVE))
 
 
-def terminated(name: str, by: str) -> str:
-    """Why a job has ended, in words."""
-    return f"its machine {name} was terminated by {by}"
+def terminated(name: str, by: str) -> Reason:
+    """Why a job has ended whose machine somebody has terminated."""
+    return because("machine_terminated", machine=name, by=by)
 
 
 def note_end(session: Session, instance: InstanceRow, by: str, at: float) -> int:
@@ -115,7 +116,11 @@ def note_end(session: Session, instance: InstanceRow, by: str, at: float) -> int
     tokens = session.scalars(select(JobRow.token).where(of_instance(instance))).all()
     store.apply(session, [Change(token, values, report=True) for token in tokens])
     session.flush()
-    end = {"state": InstanceState.ENDED, "ended_at": at, "reason": f"{by} asked for it ({RequestKind.TERMINATE.value})"}
+    end = {
+        "state": InstanceState.ENDED,
+        "ended_at": at,
+        "reason": because("released_by", by=by, kind=RequestKind.TERMINATE.value),
+    }
     instances.change(session, instance.site, {instance.token: end})
     session.expire_all()
     instances.settle(session, instance.site, [instance.token])

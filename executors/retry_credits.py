@@ -18,7 +18,7 @@ from sqlalchemy import Select, func, select
 
 from lading.executors.store import JobRow, LocationRow, State
 from lading.scheduling.hints.retries import INFRASTRUCTURE
-from lading.scheduling.reasons import free_text
+from lading.scheduling.reasons import because
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -56,7 +56,7 @@ def acquit(session: Session, jobs: Iterable[JobRow]) -> None:
     for job in jobs:
         if _is_infrastructure(session, job) and session.scalar(_try(job, [TaskInstanceState.SUCCESS])) is not None:
             job.state, job.cause = State.SUCCEEDED, None
-            job.reason = free_text(f"it had succeeded before this: {job.reason}")
+            job.reason = because("had_succeeded").with_also(*filter(None, (job.reason,)))
 
 
 def _is_infrastructure(session: Session, job: JobRow) -> bool:

@@ -25,7 +25,7 @@ def entries(session: Session, changes: Iterable[Change]) -> list[Log]:
     found = []
     for chunk in store.chunks(tokens):
         of_tasks = select(*key, JobRow.placed_because).where(JobRow.token.in_(chunk), JobRow.task_id.is_not(None))
-        for *of_task, words in session.execute(of_tasks):
+        for *of_task, reason in session.execute(of_tasks):
             task = TaskInstanceKey(*of_task)  # type: ignore[arg-type]
-            found.append(Log(event=EVENT, task_instance=task, extra=words))
+            found.append(Log(event=EVENT, task_instance=task, extra=str(reason)))
     return found

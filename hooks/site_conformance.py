@@ -29,6 +29,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.market import need
 from lading.scheduling.provisioning import decide
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 # For so long a job has waited for whom something is launched: nothing more arrives.
@@ -184,7 +185,7 @@ class SiteConformance(ABC):
         name = drive.place(envelope)
         drive.site.put({name: [envelope]})
         drive.wait_for("started", envelope.token)
-        drive.site.cancel({name: {envelope.token: "it is not wanted", str(uuid.uuid4()): "nobody knows it"}})
+        drive.site.cancel({name: {envelope.token: because("unwanted"), str(uuid.uuid4()): because("stranger")}})
         [end] = drive.wait_for("finished", envelope.token)
         assert end["cause"] == "cancelled"
 

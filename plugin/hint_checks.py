@@ -109,7 +109,7 @@ def open_to(dag_id: str, known: Mapping[str, PublishedSite]) -> dict[str, Publis
     patterns = {name: site.rules.get("allowed_dags") for name, site in known.items()}
     found = {name: site for name, site in known.items() if dag_rules.takes(patterns[name], dag_id)}
     if known and not found:
-        raise HintError(dag_rules.refusal(patterns.items(), dag_id))
+        raise HintError(str(dag_rules.refusal(patterns.items(), dag_id)))
     return found
 
 
@@ -167,7 +167,7 @@ def check_at(known: Mapping[str, PublishedSite], hints: Hints) -> None:
     granting = {name: site for name, site in known.items() if site.suits(as_job(hints, Resources()))}
     if known and not granting:
         machines = [MatchedMachine(name, each, site.arch) for name, site in known.items() for each in site.locations]
-        raise HintError(lacking(asked, machines))
+        raise HintError(str(lacking(asked, machines)))
     known = granting
     if hints.is_native:
         check_native(hints, known)
@@ -278,7 +278,8 @@ def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, 
     asked = replace(as_job(hints, Resources()), nodes=hints.least.get("nodes", hints.layout.nodes))
     having = {name: site for name, site in taking.items() if site.has_nodes(asked)}
     if taking and not having:
-        raise HintError(f"hint nodes: it {too_many_nodes(asked, {n: s.widest(asked) for n, s in taking.items()})}")
+        too_many = too_many_nodes(asked, {n: s.widest(asked) for n, s in taking.items()})
+        raise HintError(f"hint nodes: it {too_many.sentence}")
     return having
 
 

@@ -108,11 +108,21 @@ def assign_jobs(
 
 
 @hookspec
-def job_changed(token: str, state: str, cause: str | None, reason: str | None) -> None:
+def job_changed(
+    token: str,
+    state: str,
+    cause: str | None,
+    reason: str | None,
+    reason_code: str | None,
+    reason_params: Mapping[str, Any],
+) -> None:
     """A job has got another state; called in the controller after the change was stored.
 
     :param token: identifies the try: the task instance's ``external_executor_id``
     :param state: placed, running, succeeded, failed or cancelled
     :param cause: why it failed, see the glossary in the documentation; None: it did not
-    :param reason: the same in words
+    :param reason: why, as people are told it; None: there is nothing to say
+    :param reason_code: the same as a code of :data:`lading.scheduling.reasons.CODES`; ``free_text`` is a text of a
+        third party
+    :param reason_params: the parameters of the code, by name
     """

@@ -35,6 +35,7 @@ from lading.hooks.files.open_files import raise_limit
 from lading.hooks.files.permissions import make_private, opener
 from lading.plugin.manager import binding_filters, implemented, plugin_manager, policies, rules
 from lading.plugin.sites import SitesError, load_sites
+from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -123,12 +124,15 @@ def tell_listeners(changes: Sequence[Change]) -> None:
     for change in changes:
         state = change.values.get("state")
         if state is not None:
+            reason: Reason | None = change.values.get("reason")
             try:
                 plugin_manager().hook.job_changed(
                     token=change.token,
                     state=state.value,
                     cause=change.values.get("cause"),
-                    reason=None if (reason := change.values.get("reason")) is None else str(reason),
+                    reason=None if reason is None else str(reason),
+                    reason_code=None if reason is None else reason.code,
+                    reason_params={} if reason is None else dict(reason.params),
                 )
             except Exception:
                 log.exception("A listener of job_changed failed")

@@ -19,12 +19,6 @@ def not_supported(features: Collection[str]) -> str | None:
     return next((word for word in sorted(features) if word.startswith(OTHER_MAKERS)), None)
 
 
-def why_none(gpus: float, features: Collection[str]) -> str:
-    """What is to be said of a machine's GPUs to a job that asks for some, after why it does not fit; empty: nothing."""
-    model = not_supported(features) if gpus else None
-    return "" if model is None else f" (its {model} is not supported: GPUs are NVIDIA's)"
-
-
 def pick(free: Mapping[str, float], gpus: float) -> dict[str, float] | None:
     """The share of each device that a job gets, empty for a job without GPUs; None when the devices do not suffice.
 

@@ -107,11 +107,6 @@ def parse_properties(value: object) -> frozenset[str]:
     return frozenset(found)
 
 
-def no_such_type(instance_type: str, valid: Collection[str]) -> str:
-    """Return in words why a task cannot have an instance type, given those that it could have."""
-    return f"hint instance_type: {shortened(instance_type)} cannot be had, {valid_types(instance_type, valid)}"
-
-
 def valid_types(asked: str, valid: Collection[str]) -> str:
     """The instance types that could be had in place of one that cannot, in words; of very many the closest."""
     if not valid:

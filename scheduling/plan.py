@@ -114,7 +114,7 @@ class Release:
     """An empty instance to give back, and why, in words."""
 
     location: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 Whoever decides or observes makes a :class:`Reason`; the sentence is made where it is shown. So jobs can be grouped by
 code, site and limit, and numbers that change do not make another reason.
 
+Why jobs wait and how they end is one table. :data:`CAUSES` are the classes of ends: each code of an end has its cause
+as its kind, and the title and remedy of that where it has no better ones of its own.
+
 Codes that no table has come from newer agents. What a batch system, AWS or a plugin says in a language of its own is a
 parameter, ``text``, of a code that says whose it is.
 """
@@ -11,13 +14,13 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from lading.scheduling.resources import Resources, format_resources
-from lading.scheduling.text.units import format_moment, format_time
+from lading.scheduling.text.units import format_memory, format_moment, format_time
 
 # What a parameter may be; a sequence of names, or the amounts of resources in the order of their fields.
 Value = str | int | float | bool | None | tuple[str | float, ...]
@@ -80,6 +83,11 @@ class Code:
         """Whether its sentence says at which site that is."""
         return "{site" in self.sentence
 
+    @property
+    def has_also_within(self) -> bool:
+        """Whether its sentence says where to say what else is so; else that is said after it."""
+        return "{also" in self.sentence
+
 
 class _Sentence(string.Formatter):
     """Writes parameters as people read them, by what follows the colon.
@@ -106,6 +114,21 @@ def _amount(resource: str, value: float) -> str:
     return f"{value:.0f} MiB {resource}" if resource in ("memory", "disk") else f"{value:g} {resource}"
 
 
+# How it is said what a job asks of a machine besides amounts, by what.
+_WISHES = {
+    "instance_type": "is a",
+    "arch": "is",
+    "os": "runs",
+    "features": "has",
+    "capacity_type": "is",
+    "hints": "understands the hints",
+}
+
+
+def _wish(wish: tuple[Any, ...]) -> str:
+    return " and ".join(f"{_WISHES[name]} {value}" for name, value in zip(wish[::2], wish[1::2], strict=True))
+
+
 def _lacks(amounts: tuple[Any, ...]) -> str:
     each = zip(amounts[::3], amounts[1::3], amounts[2::3], strict=True)
     return ", ".join(f"{_amount(name, need)} where it has {_amount(name, have)}" for name, need, have in each)
@@ -118,23 +141,34 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "resources": lambda amounts: format_resources(Resources(*amounts)),
     "some": _some,
     "names": lambda names: _some(names, MOST_KINDS),
-    "that": lambda wish: f" that {wish}" if wish else "",
+    "wish": _wish,
+    "that": lambda wish: f" that {_wish(wish)}" if wish else "",
     "lacks": _lacks,
     "are_busy": lambda names: f"{_some(names)} {'is' if len(names) == 1 else 'are'} busy",
     "are_taken": lambda names: f"{' and '.join(names)} {'is' if names in (('memory',), ('disk',)) else 'are'} taken",
     "place": lambda name: "every location" if name is None else name,
     "machines": lambda number: "1 machine" if number == 1 else f"{number} machines",
+    "memory": format_memory,
+    "and": " and ".join,
+    "unsupported": lambda model: "" if model is None else f" (its {model} is not supported: GPUs are NVIDIA's)",
+    "of_one_node": lambda nodes: f" (a task there has 1 node, and it asks for {nodes})" if nodes > 1 else "",
+    "last_time": lambda text: f"; the last time: {text}" if text else "",
+    "within": lambda text: f" ({text})" if text else "",
+    "after_or_lost": lambda text: f": {text}" if text else " holds room for it no more",
+    "after": lambda text: f": {text}" if text else "",
+    "exit": lambda exit_code: "" if exit_code is None else f" with exit code {exit_code}",
+    "times": lambda number: "once" if number == 1 else f"{number} times",
 }
 _SENTENCE = _Sentence()
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a job waits, or can never run.
+    """Why a job waits, can never run, or has ended; or a machine.
 
     :param code: a key of :data:`CODES`
     :param params: what its sentence has to be told, by name, in the order of the names
-    :param also: what else is so, each said after it
+    :param also: what else is so, each said after it, or within its sentence
     """
 
     code: str
@@ -200,15 +234,15 @@ class Reason:
     @property
     def sentence(self) -> str:
         """The sentence, as a part of another one."""
-        return "; ".join([self._clause(is_first=True), *(each._clause() for each in self._parts())])
+        return self._said(is_first=True)
 
-    def _parts(self) -> Iterator[Reason]:
-        for each in self.also:
-            yield each
-            yield from each._parts()
+    def _said(self, *, is_first: bool = False) -> str:
+        also = "; ".join(each._said() for each in self.also)
+        clause = self._clause(also, is_first=is_first)
+        return clause if not also or self.meaning.has_also_within else f"{clause}; {also}"
 
-    def _clause(self, *, is_first: bool = False) -> str:
-        code, params = self.meaning, {**dict(self.params), "code": self.code}
+    def _clause(self, also: str, *, is_first: bool) -> str:
+        code, params = self.meaning, {**dict(self.params), "code": self.code, "also": also}
         at = f"site {self.site!r}: " if self.site is not None and not code.names_site else ""
         it = code.form.value if code.form is Form.NEVER and (at or not is_first) else ""
         return at + it + _SENTENCE.vformat(code.sentence, (), params)
@@ -237,12 +271,13 @@ class Reason:
         return text
 
     @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Reason:
+    def of_data(cls, data: Mapping[str, Any], *, is_whole: bool = True) -> Reason:
         """A reason that another process has sent.
 
-        :raises ValueError: it is none, or lacks a parameter of its code
+        :param is_whole: whether it is to have all parameters of its code: another version may leave some out
+        :raises ValueError: it is none, or lacks a parameter that it is to have
         """
-        return cls._read(data, MOST_DEEP, is_strict=True)
+        return cls._read(data, MOST_DEEP, is_strict=is_whole)
 
     @classmethod
     def of_json(cls, text: str) -> Reason:
@@ -256,7 +291,7 @@ class Reason:
     def _read(cls, data: Mapping[str, Any], levels: int, *, is_strict: bool) -> Reason:
         try:
             code = _clean(data["code"])[:LONGEST_CODE]
-            named = {*_named(CODES.get(code, UNKNOWN)), "site"} - {"code"}
+            named = {*_named(CODES.get(code, UNKNOWN)), "site"} - {"code", "also"}
             params = {name: _value(each) for name, each in dict(data.get("params") or {}).items() if name in named}
             if is_strict and (missing := sorted(named - params.keys() - {"site"})):
                 raise ValueError(f"{', '.join(missing)} is missing")
@@ -279,7 +314,7 @@ def because(code: str, /, **params: Any) -> Reason:
 
 
 def free_text(text: str) -> Reason:
-    """What a plugin, a batch system or AWS says, or how a job has ended, where there is no code for it."""
+    """What a plugin or a site of a third party says."""
     return because("free_text", text=text)
 
 
@@ -363,6 +398,7 @@ _GANG_ROOM = (
     "Reserving capacity for all that start together",
     "Nothing: what was found is held. If it lasts, more or larger machines, or smaller requests.",
 )
+_HOLDING = ("Name a site that can: machines, or a batch site with mode = 'allocation'.", _BOTH)
 _REFUSED = (
     "The launch of its machine is refused",
     f"Mend what the reason names. {_CHECK}",
@@ -371,7 +407,134 @@ _NEVER = (
     "No machine can ever run it",
     "Ask for less, or for a machine that there is; or add such a machine to a site.",
 )
+_NAME_SITE = "Name a site that can run it with the hint site."
+_ALLOW_DAG = "Name another site with the hint site, or have its pattern added to allowed_dags of the site."
 _NEXT = ("What happens next", "Nothing, or let it go to another site sooner: burst_after of the site, hint site.")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a cause of failure means.
+
+    :param key: as the store and metrics have it
+    :param title: what has happened
+    :param remedy: what to do
+    :param actors: who can do it
+    """
+
+    key: str
+    title: str
+    remedy: str
+    actors: tuple[Actor, ...]
+
+
+CAUSES: Mapping[str, Cause] = {
+    each.key: each
+    for each in (
+        Cause(
+            "out_of_memory",
+            "It used more memory than it may",
+            "Raise memory of the task, or let auto learn it.",
+            _AUTHOR,
+        ),
+        Cause("time_limit", "It ran for longer than it may", "Raise time of the task.", _AUTHOR),
+        Cause(
+            "preempted",
+            "Its machine was taken away",
+            'Nothing: it is tried again. capacity_type = "on-demand", or another queue, is not preempted.',
+            _BOTH,
+        ),
+        Cause(
+            "node_failure",
+            "Its machine failed",
+            "Nothing: it is tried again. If it lasts, exclude the machine.",
+            _OPERATOR,
+        ),
+        Cause(
+            "submit_rejected",
+            "The site does not take it",
+            "Mend what the reason names in the hints of the task or the table of the site.",
+            _BOTH,
+        ),
+        Cause("lost", "Nothing is known of its end", f"Clear the task. {_CHECK}", _OPERATOR),
+        Cause("cancelled", "It was cancelled", "Clear the task to run it again.", _AUTHOR),
+        Cause("error", "It failed", "Look at the log of the task, and at the reason.", _AUTHOR),
+        Cause(
+            "no_capacity",
+            "There was no capacity for the machine",
+            "Nothing: another one is launched. More instance_types or subnets leave more to choose from.",
+            _OPERATOR,
+        ),
+    )
+}
+
+
+_LESS = (
+    "It has less than it wishes",
+    "Nothing, or look at [[rules]] of the sites file and at the minimum that its hints name.",
+)
+_CLEAR = "then clear the task."
+_INPUTS = (
+    "What it asks for cannot be determined",
+    f"Mend the inputs that the reason names, or ask for amounts that do not depend on them; {_CLEAR}",
+)
+_SHORTEN = (
+    "Look at the expressions and patterns of its hints and at the size of its inputs, mend or shorten them, and start "
+    "a new run"
+)
+_STRUCK = ("Controllers have died or hung over it", f"{_SHORTEN}.")
+_ROW = ("Its row in the store cannot be read", "Clear the task: its row is written anew.")
+_STAGE = (
+    "Its files cannot be brought to where it runs",
+    f"Mend what the reason names in the hint stage, or name a site that has the files; {_CLEAR}",
+    _BOTH,
+)
+_TOGETHER = (
+    "There was no room for all that start together",
+    "More or larger machines, smaller requests, or more attempts; then clear the tasks.",
+    _BOTH,
+)
+_MEMBER = (
+    "Another job of its gang has failed",
+    "Look at why the other one has failed; then clear the tasks of the gang.",
+)
+_VERSIONS = (
+    "What was sent to the machine cannot be read there",
+    "Use the same versions of Airflow and Lading at the site and beside the scheduler; then clear the task.",
+    _OPERATOR,
+)
+_CONTAINER = (
+    "Its container failed",
+    f"Look at the image and at the engine on the machine, as the reason says; {_CLEAR}",
+    _BOTH,
+)
+
+
+def _end(
+    key: str, cause: str, sentence: str, title: str = "", remedy: str = "", actors: tuple[Actor, ...] = ()
+) -> Code:
+    """How a job ends, or a machine: it has the title and the remedy of its cause, unless it says better ones."""
+    its = CAUSES[cause]
+    title, remedy, actors = title or its.title, remedy or its.remedy, actors or its.actors
+    return Code(key, cause, title, sentence, remedy, actors, form=Form.PHRASE)
+
+
+def _never(key: str, sentence: str, form: Form = Form.PHRASE, remedy: str = _NEVER[1]) -> Code:
+    """Why no site can ever run a job."""
+    return Code(key, "never", "No site can ever run it", sentence, remedy, _BOTH, form=form)
+
+
+def _gang_try(key: str, sentence: str) -> Code:
+    """Why an attempt to find room for all that start together was in vain."""
+    remedy = "Free some room, or wait: it is tried again. If it lasts, more or larger machines, or smaller requests."
+    return Code(key, "gang_room", "There was no room for all that start together", sentence, remedy, _BOTH)
+
+
+def _release(key: str, sentence: str) -> Code:
+    """Why a machine is released, which is no failure."""
+    remedy = "Nothing: another one is launched when jobs need it."
+    return Code(key, "released", "It was released", sentence, remedy, _OPERATOR, form=Form.PHRASE)
+
 
 # Where several reasons hold the first in this table is the one by which jobs are grouped.
 _TABLE = (
@@ -397,7 +560,7 @@ _TABLE = (
         "attempted",
         "attempted",
         "Waiting for its next attempt",
-        "attempt {attempt} of {attempts} has found no room for {gang} ({text}); the next is at {until:moment}, "
+        "attempt {attempt} of {attempts} has found no room for {gang}{also:within}; the next is at {until:moment}, "
         "or when it is woken (airflow lading wake)",
         "Free some room, then wake it: by the button on its task's tab, or by airflow lading wake.",
         _BOTH,
@@ -406,13 +569,53 @@ _TABLE = (
         "attempted_or_freed",
         "attempted",
         "Waiting for its next attempt",
-        "attempt {attempt} of {attempts} has found no room for {gang} ({text}); the next is at {until:moment}, "
+        "attempt {attempt} of {attempts} has found no room for {gang}{also:within}; the next is at {until:moment}, "
         "when jobs that end have left room for all of it, or when it is woken (airflow lading wake)",
         "Free some room, then wake it: by the button on its task's tab, or by airflow lading wake.",
         _BOTH,
     ),
     Code("gang_members", "gang", _GANG[0], "{here} of {members} members of gang {gang!r} are queued", _GANG[1], _BOTH),
-    Code("gang_hindrance", "gang", _GANG[0], "{text}", _GANG[1], _BOTH),
+    Code(
+        "gang_pool",
+        "gang",
+        _GANG[0],
+        "its pool {pool!r} has {there} slots, and all of them take {slots}",
+        "Raise the slots of the pool.",
+        _OPERATOR,
+    ),
+    Code(
+        "gang_pool_shared",
+        "gang",
+        _GANG[0],
+        "its pool {pool!r} has {there} slots, {theirs} of which other tasks have, and all of them take {slots}",
+        "Raise the slots of the pool, or use a pool of its own.",
+        _BOTH,
+    ),
+    Code("gang_active_tasks", "gang", _GANG[0], "max_active_tasks of the Dag is {most}", "Raise it.", _AUTHOR),
+    Code("gang_limit", "gang", _GANG[0], "{name} of task {task!r} is {most}", "Raise it.", _AUTHOR),
+    _gang_try("gang_timeout", "no room was held within {seconds} s{also:after}"),
+    _gang_try("gang_no_room", "{place}: no room for {left} of {jobs} jobs of task {task!r}"),
+    _gang_try(
+        "gang_no_room_apart",
+        "{place}: no room for {left} of {jobs} jobs of task {task!r}, each at a location of its own",
+    ),
+    _gang_try("gang_no_room_for_one", "{place}: no room for the job of task {task!r}"),
+    _gang_try("hold_lost", "location {location!r} of site {site!r}{also:after_or_lost}"),
+    _gang_try("hold_unanswered", "location {location!r} of site {site!r} has not answered for {seconds:.0f} s"),
+    Code(
+        "no_site_holds",
+        "gang_room",
+        "No site reserves capacity",
+        "no site can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'",
+        *_HOLDING,
+    ),
+    Code(
+        "site_holds_none",
+        "gang_room",
+        "Its site reserves no capacity",
+        "site {site!r} cannot hold room for a gang; valid: machines, and batch sites with mode = 'allocation'",
+        *_HOLDING,
+    ),
     Code(
         "gang_others",
         "gang",
@@ -644,7 +847,23 @@ _TABLE = (
         _BOTH,
         form=Form.PHRASE,
     ),
-    Code("allocation_queue", "batch_queue", _QUEUE[0], "{text}", _QUEUE[1], _BOTH),
+    Code(
+        "allocation_queue",
+        "batch_queue",
+        _QUEUE[0],
+        "allocation {allocation} waits in queue {queue!r} of the batch system: {text}",
+        _QUEUE[1],
+        _BOTH,
+        "queue {queue}",
+    ),
+    Code(
+        "allocation_default_queue",
+        "batch_queue",
+        _QUEUE[0],
+        "allocation {allocation} waits in the queue of the batch system: {text}",
+        _QUEUE[1],
+        _BOTH,
+    ),
     Code(
         "nodes_avoided",
         "batch_queue",
@@ -682,14 +901,16 @@ _TABLE = (
         _OPERATOR,
     ),
     Code("machine_gone", "again", _AGAIN[0], "its machine is not there", _AGAIN[1], _OPERATOR),
-    Code("machine_ended", "again", _AGAIN[0], "{text}", _AGAIN[1], _OPERATOR),
+    Code("machine_ended", "again", _AGAIN[0], "its machine has ended{also:after}", _AGAIN[1], _OPERATOR),
     Code("machine_let_go", "again", _AGAIN[0], "its machine is let go", _AGAIN[1], _OPERATOR),
     Code("machine_restarted", "again", _AGAIN[0], "its machine was started anew", _AGAIN[1], _OPERATOR),
+    Code("hold_no_room", "room", _NO_ROOM[0], "there is no room for it now", _NO_ROOM[1], _BOTH),
+    Code("hold_run_out", "again", _AGAIN[0], "the reservation was not renewed", _AGAIN[1], _OPERATOR),
     Code("stopped", "again", _AGAIN[0], "Airflow was stopped", _AGAIN[1], _OPERATOR),
     Code("came_back", "again", _AGAIN[0], "it had not begun where it was", _AGAIN[1], _OPERATOR),
     Code("agent_leaves", "again", _AGAIN[0], "the node agent of its machine took no more jobs", _AGAIN[1], _OPERATOR),
     Code("allocation_full", "again", _AGAIN[0], "its allocation takes no more jobs", _AGAIN[1], _OPERATOR),
-    Code("submitted_again", "again", _AGAIN[0], "it is submitted again, for {text}", _AGAIN[1], _OPERATOR),
+    Code("submitted_again", "again", _AGAIN[0], "it is submitted again{also:after}", _AGAIN[1], _OPERATOR),
     Code(
         "not_begun", "launching", _LAUNCHING[0], "what was launched for it has not begun yet", _LAUNCHING[1], _OPERATOR
     ),
@@ -828,7 +1049,7 @@ _TABLE = (
         "no_such_machine",
         "never",
         _NEVER[0],
-        "fits no machine: none {wish}; there are {names:names}",
+        "fits no machine: none {wish:wish}; there are {names:names}",
         _NEVER[1],
         _BOTH,
         form=Form.NEVER,
@@ -852,7 +1073,340 @@ _TABLE = (
         _BOTH,
         form=Form.NEVER,
     ),
+    _never(
+        "no_rule_for_less",
+        "less than it wishes would do, but no rule of the sites file lets it have less; see [[rules]]",
+    ),
+    _never("no_such_site", "there is no site {name!r}; the sites are: {names}", remedy=_NAME_SITE),
+    _never(
+        "dag_not_allowed",
+        "Dag {dag} is not allowed there: {tables}; name another site, or have the pattern added",
+        remedy=_ALLOW_DAG,
+    ),
+    _never(
+        "no_dag_not_allowed",
+        "what names no Dag is not allowed there: {tables}; name another site, or have the pattern added",
+        remedy=_ALLOW_DAG,
+    ),
+    _never("names_no_site", "it names no site", remedy=_NAME_SITE),
+    _never(
+        "name_a_site",
+        "no site may run tasks that name no site: name one of {others} with the hint site",
+        remedy=_NAME_SITE,
+    ),
+    _never(
+        "name_another_site",
+        "only {only} may run tasks that name no site: name one of {others} with the hint site",
+        remedy=_NAME_SITE,
+    ),
+    _never("target_refused", "target {target!r}: {also}"),
+    _never("no_type_of_target", "no instance type of the site is {type!r}, {valid}"),
+    _never(
+        "needs_batch_system",
+        "its hints queue and native are for a batch system, which {names} is not{nodes:of_one_node}; name another site",
+        remedy=_NAME_SITE,
+    ),
+    _never(
+        "needs_batch_jobs",
+        "its hints nodes, ppn and threads are for a batch site with mode = 'job', which {names} is not"
+        "{nodes:of_one_node}; name another site",
+        remedy=_NAME_SITE,
+    ),
+    _never("hint_unavailable", "hint {hint}: {value} cannot be had, {valid}"),
+    _never("no_machine_has_all", "no machine {wish}; there are: {machines}"),
+    _never(
+        "too_many_nodes", "asks for {nodes} nodes, more than {place} can ever give to a job: {most}", form=Form.NEVER
+    ),
+    _never(
+        "too_large_anywhere",
+        "asks for {needs:resources}, more than any site can ever give: the closest location, {closest!r} of site "
+        "{place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
+        form=Form.NEVER,
+    ),
+    _never(
+        "too_large_for_type",
+        "asks for {needs:resources}, more than any machine of type {type!r} can ever give: the closest location, "
+        "{closest!r} of site {place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
+        form=Form.NEVER,
+    ),
     Code("nowhere", "never", "No site can ever run it", "{text}", _NEVER[1], _BOTH, form=Form.NEVER),
+    # Why machines are released, and how they end.
+    _release("released_by", "{by} asked for it ({kind})"),
+    _release("drained", "it is drained and empty"),
+    _release("period_ends", "it is empty and its next billing period begins in {seconds:.0f} s"),
+    _release("idle", "it has been empty for {seconds:.0f} s"),
+    _release("empty", "it is empty"),
+    _release("not_wanted", "nothing waits that needs it"),
+    _release("not_needed", "nothing is expected to need it"),
+    _release("not_needed_for", "nothing is expected to need it for {seconds:.0f} s, and another one boots sooner"),
+    _release("gang_gone", "the gang for which it was requested no longer looks for room"),
+    _release("makes_way", "it makes way for what waits and cannot run there"),
+    _release("limit_needed", "it is empty, and what waits needs another one within the limits"),
+    _release("makes_way_for_larger", "it makes way for a larger one, which more of what waits can use"),
+    _release("machine_closing", "it was closing already"),
+    _release("orders_dropped", "Airflow was stopped, or another controller continues"),
+    _end("nothing_launched", "lost", "its site launches nothing (any more), or is not in the sites file"),
+    _end("allocation_unknown", "lost", "the batch system does not know it"),
+    _end("machine_forgotten", "lost", "its site does not know it (any more)"),
+    _end("machine_missed", "node_failure", "EC2 does not know the machine any more"),
+    _end("machine_taken", "preempted", "AWS has taken the machine away{text:after}"),
+    _end("machine_leaves", "preempted", "AWS takes it away: its jobs are asked to end at {at:moment}"),
+    _end("machine_down", "node_failure", "the machine is {state}{text:after}"),
+    _end("machine_unwatched", "lost", "it ended while no controller was running{also:after}"),
+    _end("machine_unreached", "node_failure", "it has not been reached for {seconds:time}{text:after}"),
+    _end("machine_useless", "node_failure", "it has taken no jobs for {seconds:time}{text:after}"),
+    _end("machine_late", "node_failure", "it was {phase} for more than {seconds:time}{text:after}"),
+    _end("machine_short", "no_capacity", "EC2 had capacity for {launched} of {asked} that were requested together"),
+    _end("launch_refused", "no_capacity", "{text}"),
+    # How jobs end that never begin.
+    _end(
+        "hint_error", "error", "{text}", "A hint is wrong", "Mend the hint that the reason names, and clear the task."
+    ),
+    _end(
+        "inputs_unknown",
+        "error",
+        "what it asks for cannot be determined from its inputs: {text}",
+        *_INPUTS,
+    ),
+    _end("hints_unreadable", "error", "what it asks for cannot be read: {text}", *_ROW),
+    _end("sizing_failed", "error", "what it asks for could not be determined: {text}", *_INPUTS),
+    _end("sizing_not_stored", "error", "what it asks for cannot be stored: {text}", *_INPUTS),
+    _end(
+        "sizing_kills",
+        "error",
+        "{count} controllers have died or hung while they determined what it asks for. " + _SHORTEN + ": in this one a "
+        "retry that asks for the same fails at once",
+        *_STRUCK,
+    ),
+    _end(
+        "sizing_killed",
+        "error",
+        "it asks for the same as an earlier try of its task in this run under which controllers have died or hung, so "
+        "it is not tried. " + _SHORTEN,
+        *_STRUCK,
+    ),
+    _end(
+        "sizing_killed_alike",
+        "error",
+        "it asks for the same as {count} mapped instances of its task in this run under which controllers have died or "
+        "hung (map index {indexes:names}), so it is not tried. " + _SHORTEN,
+        *_STRUCK,
+    ),
+    _end(
+        "placing_kills",
+        "error",
+        "{count} controllers have died or hung while they looked for a place for it. Look at the binding filters, "
+        "rules and policies of plugins that it met: the log of a controller that hung says where it stood. Mend that, "
+        "then clear the task",
+        "Controllers have died or hung over it",
+        "Mend the binding filter, rule or policy at which the controller hung, as its log says; then clear the task.",
+        _OPERATOR,
+    ),
+    _end("row_unreadable", "error", "its row cannot be read, so it was not sent: {text}; clear the task", *_ROW),
+    _end(
+        "gang_row_unreadable",
+        "error",
+        "what its row says of its gang cannot be read ({text}); clear the task, and it is written anew",
+        *_ROW,
+    ),
+    _end(
+        "stage_unsupported",
+        "error",
+        "hint stage: no files can be brought to site {site!r}, whose kind is {kind!r}",
+        *_STAGE,
+    ),
+    _end("stage_refused", "error", "hint stage: at site {site!r}, {text}", *_STAGE),
+    _end("stage_unreadable", "error", "what is stored of its files cannot be read: {text}", *_ROW),
+    _end("stage_failed", "error", "{address} cannot be brought to where the job runs: {text}", *_STAGE),
+    _end(
+        "stage_hangs",
+        "error",
+        "{address} is not brought to where it runs, for {number} reads{what} hang; it is tried again when one of them "
+        "goes on, or when the controller was started anew",
+        *_STAGE,
+    ),
+    _end(
+        "stage_slow",
+        "error",
+        "{address} could not be brought to where the job runs: {what} took longer than {seconds:g} s",
+        *_STAGE,
+    ),
+    _end("gang_error", "error", "no room could be looked for, for {gang}: {text}", *_TOGETHER),
+    _end(
+        "gang_never",
+        "error",
+        "{gang} can never start together: {text}; ask for less, or name a site that has more",
+        *_TOGETHER,
+    ),
+    _end("gang_in_vain", "error", "no room was found, tried {attempts:times}{also:last_time}", *_TOGETHER),
+    _end(
+        "gang_task_failed",
+        "error",
+        "task {failed:some} of its gang {gang!r} has failed, with which it is to run",
+        *_MEMBER,
+    ),
+    _end("submit_refused", "submit_rejected", "{system} does not take the job: {text}"),
+    _end("allocation_refused", "submit_rejected", "{system} does not take the allocation for it: {text}"),
+    _end("script_refused", "submit_rejected", "{text}"),
+    _end("bundle_refused", "submit_rejected", "{text}"),
+    # How jobs are ended.
+    _end("cancelled", "cancelled", "it was cancelled"),
+    _end("unwanted", "cancelled", "Airflow has cleared, ended or deleted its task instance"),
+    _end("stranger", "cancelled", "Lading does not know this job (any more)"),
+    _end("machine_terminated", "cancelled", "its machine {machine} was terminated by {by}"),
+    _end("agent_shut_down", "cancelled", "the node agent was shut down"),
+    _end("airflow_stopped", "cancelled", "Airflow was stopped"),
+    _end(
+        "gang_member_failed",
+        "cancelled",
+        "the job of task {task!r} has failed, with which it is to run in gang {gang!r} (on_failure = cancel)",
+        *_MEMBER,
+    ),
+    _end(
+        "gang_member_back",
+        "cancelled",
+        "the job of task {task!r} came back before it began, with which it is to run in gang {gang!r} (on_failure = "
+        "cancel)",
+        *_MEMBER,
+    ),
+    _end(
+        "gang_member_late",
+        "cancelled",
+        "the job of task {task!r} has not begun within {seconds} s at site {site!r}, with which it is to run in gang "
+        "{gang!r} (on_failure = cancel)",
+        *_MEMBER,
+    ),
+    # How jobs end that have begun, as the node agent says.
+    _end("over_time", "time_limit", "the task has run for longer than its time limit of {limit:time}"),
+    _end("over_memory", "out_of_memory", "the task has used {used:memory} of memory, its limit is {limit:memory}"),
+    _end(
+        "container_out_of_memory",
+        "out_of_memory",
+        "the kernel has killed a process of the container: it has used more than the task may",
+    ),
+    _end(
+        "allocation_over",
+        "time_limit",
+        "its allocation is over, in which the task had no time limit of its own and at least {least:time}: give it one "
+        "with resources(time=...), then it gets as much; or raise allocation_time of the site",
+        remedy="Give the task a time limit with resources(time=...), or raise allocation_time of the site.",
+        actors=_BOTH,
+    ),
+    _end("spot_interrupted", "preempted", "AWS takes the spot machine away at {at:moment}"),
+    _end("machine_rebooted", "node_failure", "the machine was started anew while the task ran"),
+    _end(
+        "api_out_of_reach",
+        "node_failure",
+        "Airflow's execution API was out of reach from this machine: {text}",
+        "Airflow's execution API was out of reach",
+        f"Nothing: it is tried again. If it lasts, look at api_url of the site. {_CHECK}",
+    ),
+    _end("told_to_end", "lost", "the batch system has told the job to end"),
+    _end("supervisor_gone", "lost", "the process that supervised the task is gone"),
+    _end("supervisor_killed", "lost", "the process that supervised the task ended unexpectedly with signal {signal}"),
+    _end(
+        "supervisor_exited",
+        "lost",
+        "the process that supervised the task ended unexpectedly with exit code {exit_code}",
+    ),
+    _end("task_failed", "error", "the task failed, as its log says"),
+    _end("details_lost", "error", "the task failed; the details could not be written to the disk of the machine"),
+    _end("task_exited", "error", "the task's process ended with exit code {exit_code}"),
+    _end("task_killed", "error", "the task's process was ended by signal {signal}"),
+    _end("job_error", "error", "{text}"),
+    _end("api_error", "error", "the API server answered {status}: {text}"),
+    _end("start_refused", "cancelled", "the API server answered {status}: {text}"),
+    _end("runs_elsewhere", "cancelled", "{text} elsewhere"),
+    _end(
+        "settled",
+        "cancelled",
+        "Airflow has ended the task: its task instance was cleared, marked or deleted while it ran",
+    ),
+    _end("workload_unreadable", "error", "Airflow cannot read the workload: {text}", *_VERSIONS),
+    _end("envelope_unreadable", "error", "the envelope of the job cannot be read: {text}", *_VERSIONS),
+    _end(
+        "probe_failed",
+        "error",
+        "{text}",
+        "The machine does not reach Airflow's execution API",
+        "Look at api_url and the tunnel of the site.",
+        _OPERATOR,
+    ),
+    _end(
+        "no_scratch",
+        "error",
+        "the job has no scratch folder (scratch of its site): {text}",
+        "It has no scratch folder",
+        "Free space there, mend the rights of the folder, or name another one with scratch of the site.",
+        _OPERATOR,
+    ),
+    _end(
+        "container_not_started",
+        "error",
+        "{engine}, which runs the container, cannot be started here: {text}",
+        *_CONTAINER,
+    ),
+    _end(
+        "container_killed",
+        "error",
+        "{engine} was ended by signal {signal} before the task had ended in its container",
+        *_CONTAINER,
+    ),
+    _end(
+        "container_exited",
+        "error",
+        "{engine} ended with exit code {exit_code} before the task had ended in its container",
+        *_CONTAINER,
+    ),
+    _end("container_unreadable", "error", "what the job has left in its container cannot be read: {text}", *_CONTAINER),
+    # The same, as the batch system or the site says.
+    _end(
+        "batch_out_of_memory",
+        "out_of_memory",
+        "the batch system has ended the job: it used more memory than it had asked for",
+    ),
+    _end(
+        "batch_time_limit", "time_limit", "the batch system has ended the job: it ran for longer than it had asked for"
+    ),
+    _end("batch_preempted", "preempted", "the batch system has ended the job to make room for another"),
+    _end("batch_node_failure", "node_failure", "the node on which the job ran has failed"),
+    _end("batch_cancelled", "cancelled", "the batch job was cancelled"),
+    _end("batch_cancelled_there", "cancelled", "the batch job was cancelled, and not by Lading"),
+    _end("batch_spoilt", "error", "the batch job ended{exit_code:exit}, although its task has succeeded"),
+    _end("batch_ended", "error", "the batch job ended{exit_code:exit} without a word of its task"),
+    _end("batch_ended_early", "error", "the batch job ended{exit_code:exit} before its task started"),
+    _end(
+        "batch_unknown",
+        "lost",
+        "the batch system does not know the job any more, and the job has not said how it ended",
+    ),
+    _end("location_gone", "lost", "location {location!r} of site {site!r} is gone"),
+    _end("lost_at_site", "lost", "its site has not known it for {seconds:.0f} s"),
+    _end("had_succeeded", "lost", "it had succeeded before this{also:after}"),
+    # What is said of ends besides.
+    _end("batch_says", "error", "the batch system says: {text}"),
+    _end("in_allocation", "error", "it ran in allocation {allocation}"),
+    _end("last_words", "error", "its last words: {text}"),
+    # Why a job was placed as it is.
+    Code(
+        "sent_on",
+        "placed",
+        "Sent to a site after its first one",
+        "sent here because {also}",
+        "Nothing, or name its site with the hint site, where it waits then.",
+        _BOTH,
+        form=Form.PHRASE,
+    ),
+    Code("by_rule", "placed", _LESS[0], "by rule {rule!r}: {asks}", _LESS[1], _BOTH, form=Form.PHRASE),
+    Code(
+        "most_there",
+        "placed",
+        _LESS[0],
+        "asks for {asks}, the most that a job can have there",
+        _LESS[1],
+        _BOTH,
+        form=Form.PHRASE,
+    ),
     # What nothing is known of.
     Code("new", "new", "Queued just now, or about to start", "nothing was said yet", "Nothing.", _BOTH),
     Code(
@@ -876,60 +1430,3 @@ UNKNOWN = Code(
 CODES: Mapping[str, Code] = {each.key: each for each in _TABLE}
 _RANKS = {each.key: number for number, each in enumerate(_TABLE)}
 NEW = because("new")
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """What a cause of failure means.
-
-    :param key: as the store and metrics have it
-    :param title: what has happened
-    :param remedy: what to do
-    :param actors: who can do it
-    """
-
-    key: str
-    title: str
-    remedy: str
-    actors: tuple[Actor, ...]
-
-
-CAUSES: Mapping[str, Cause] = {
-    each.key: each
-    for each in (
-        Cause(
-            "out_of_memory",
-            "It used more memory than it may",
-            "Raise memory of the task, or let auto learn it.",
-            _AUTHOR,
-        ),
-        Cause("time_limit", "It ran for longer than it may", "Raise time of the task.", _AUTHOR),
-        Cause(
-            "preempted",
-            "Its machine was taken away",
-            'Nothing: it is tried again. capacity_type = "on-demand", or another queue, is not preempted.',
-            _BOTH,
-        ),
-        Cause(
-            "node_failure",
-            "Its machine failed",
-            "Nothing: it is tried again. If it lasts, exclude the machine.",
-            _OPERATOR,
-        ),
-        Cause(
-            "submit_rejected",
-            "The site does not take it",
-            "Mend what the reason names in the hints of the task or the table of the site.",
-            _BOTH,
-        ),
-        Cause("lost", "Nothing is known of its end", f"Clear the task. {_CHECK}", _OPERATOR),
-        Cause("cancelled", "It was cancelled", "Clear the task to run it again.", _AUTHOR),
-        Cause("error", "It failed", "Look at the log of the task, and at the reason.", _AUTHOR),
-        Cause(
-            "no_capacity",
-            "There was no capacity for the machine",
-            "Nothing: another one is launched. More instance_types or subnets leave more to choose from.",
-            _OPERATOR,
-        ),
-    )
-}

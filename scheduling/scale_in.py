@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lading.scheduling.location import Location
 from lading.scheduling.plan import Release
+from lading.scheduling.reasons import Reason, because
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,18 @@ def releases(
     return tuple(Release(location.name, reason) for location, reason in due[:spare])
 
 
-def why(location: Location, rules: ScaleIn, now: float) -> str | None:
+def why(location: Location, rules: ScaleIn, now: float) -> Reason | None:
     """Why an empty instance is released now; None: it is kept."""
     if location.draining:
-        return "it is drained and empty"
+        return because("drained")
     boundary = next_boundary(location, rules, now)
     if boundary is not None:
         if now >= boundary - rules.margin_seconds:
-            return f"it is empty and its next billing period begins in {boundary - now:.0f} s"
+            return because("period_ends", seconds=boundary - now)
         return None
     idle = now - location.idle_since if location.idle_since is not None else 0.0
     if idle >= rules.idle_seconds:
-        return f"it has been empty for {idle:.0f} s" if idle else "it is empty"
+        return because("idle", seconds=idle) if idle else because("empty")
     return None
 
 

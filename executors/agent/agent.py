@@ -45,10 +45,12 @@ from lading.hooks.files.regular_file import NotReadable, open_regular
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.machines.agent_host import introduce
 from lading.hooks.spool.agent_config import AgentConfig
+from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.lock import lock
 from lading.hooks.spool.spool import Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus, queueing
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -215,7 +217,7 @@ class Agent:
             except OSError as error:  # it may be read another time
                 self.inbox.rejected.say(self.spool.shutdown.name, error)
         if self.shutdown == "cancel":
-            self._end_all(EndCause("cancelled", "the node agent was shut down"), self._kill_grace)
+            self._end_all(EndCause("cancelled", because("agent_shut_down")), self._kill_grace)
 
     def _obey_end(self) -> None:
         """Know when the machine goes, and end its jobs in time."""
@@ -246,16 +248,16 @@ class Agent:
 
     def _read_cancel(self, path: Path) -> None:
         token = path.name
-        message = self.spool.request(path) or "cancelled"
+        reason = asked_reason(self.spool.request(path))
         if not TOKEN.fullmatch(token):
             path.unlink()
         elif token in self.running.jobs:
-            self.running.jobs[token].end(EndCause("cancelled", message), self._kill_grace)
+            self.running.jobs[token].end(EndCause("cancelled", reason), self._kill_grace)
             path.unlink()
         elif self.journal.has_finished(token):
             path.unlink()
         else:  # it waits, or it is not known here at all: either way it never runs
-            self.inbox.cancel(token, message, path.unlink)
+            self.inbox.cancel(token, reason, path.unlink)
 
     def _enforce_limits(self) -> float:
         return self.limits.enforce(self.running.jobs.values(), kill_grace=self._kill_grace)
@@ -285,7 +287,7 @@ class Agent:
         ready = self._hopeful(ready, self.config)
         decision = queueing.next_starts(ready, free, capacity, now=clock, patience=patience, devices=devices)
         for token, reason in decision.impossible.items():
-            self.inbox.refuse(token, str(reason))
+            self.inbox.refuse(token, reason)
         for token in decision.overtaken:
             self.inbox.overtake(token, clock)
         for token in decision.starts:

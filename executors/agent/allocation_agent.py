@@ -44,6 +44,7 @@ from lading.hooks.files.regular_file import read_regular
 from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling import queueing
+from lading.scheduling.reasons import because
 from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,11 @@ class AllocationAgent(Agent):
                 terms.capacity, tuple(devices), PATIENCE, terms.kill_grace, scratch=scratch, keep_failed=keep_failed
             )
         )
-        self.ending = Ending(began + terms.seconds, EndCause("time_limit", self._over()), terms.kill_grace)
+        self.ending = Ending(
+            began + terms.seconds,
+            EndCause("time_limit", because("allocation_over", least=terms.unlimited)),
+            terms.kill_grace,
+        )
         self.ending.tell(self.spool)
         self.busy_at = time.monotonic()
         self._tell_at = 0.0
@@ -145,13 +150,6 @@ class AllocationAgent(Agent):
             self._end_all(TERMINATED, self.terms.kill_grace)
             return
         super()._read_shutdown()
-
-    def _over(self) -> str:
-        return (
-            f"its allocation is over, in which the task had no time limit of its own and at least "
-            f"{format_time(self.terms.unlimited)}: give it one with resources(time=...), then it gets as much; or "
-            "raise allocation_time of the site"
-        )
 
     def _end_all(self, cause: EndCause, grace: float) -> None:
         self.shutdown = self.shutdown or cause.cause

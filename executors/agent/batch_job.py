@@ -34,6 +34,7 @@ from lading.executors.agent.warm_pool import HandOver
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.log_lines import log_to_stderr
 from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.ssh.answer import whole_number
 from lading.scheduling.queueing import QueuedJob
@@ -116,8 +117,7 @@ class BatchJob:
     def _read_cancel(self) -> None:
         cause = TERMINATED if self.terminated else None
         with contextlib.suppress(FileNotFoundError, NotReadable):  # what cannot be read asks for nothing
-            words = self.spool.request(self.spool.cancel(self.token))
-            cause = EndCause("cancelled", words or "cancelled")
+            cause = EndCause("cancelled", asked_reason(self.spool.request(self.spool.cancel(self.token))))
         for job in self.running.jobs.values():
             if cause is not None:
                 job.end(cause, self.kill_grace)

@@ -22,6 +22,7 @@ from lading.hooks.files.written import checked, parsed
 from lading.hooks.spool.events import InsideFile
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.container_words import engine_and_image
+from lading.scheduling.reasons import because
 
 INSIDE = "lading.executors.agent.tasks.inside"
 # What comes of it, in the job's folder.
@@ -62,7 +63,7 @@ class MayBeContained:
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE)
         except OSError as error:
-            raise AgentJobFailed(f"{command[0]}, which runs the container, cannot be started here: {error}") from error
+            raise AgentJobFailed(because("container_not_started", engine=command[0], text=str(error))) from error
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         try:
             with contextlib.suppress(BrokenPipeError):  # how it ended says more
@@ -128,27 +129,28 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
     except FileNotFoundError:
         if is_killed:
             raise _out_of_memory(code) from None
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        killed, exited = "container_killed", "container_exited"
+        reason = (
+            because(killed, engine=engine, signal=-code) if code < 0 else because(exited, engine=engine, exit_code=code)
+        )
         said = (read_end(job.folder.output, MOST_WORDS).decode(errors="replace").strip().splitlines() or [""])[-1]
-        words = f"{engine} {how} before the task had ended in its container{': ' if said else ''}{said}"
-        raise AgentJobFailed(words, code or 1) from None
+        words = [because("last_words", text=said)] if said else []
+        raise AgentJobFailed(reason.with_also(*words), code or 1) from None
     except (OSError, ValueError) as error:
-        raise AgentJobFailed(f"what the job has left in its container cannot be read: {error}", code or 1) from error
+        raise AgentJobFailed(because("container_unreadable", text=str(error)), code or 1) from error
     job.outputs = found["outputs"]
     job.used = (found["cpu_seconds"], found["peak"], found["touched"])
-    if found["error"] is not None:
+    if found["reason"] is not None:
         # Apptainer's containers have no limit of their own.
         if is_killed or (found.get("is_out_of_memory") and engine == "docker"):
             raise _out_of_memory(found["exit_code"])
-        failure = AgentJobFailed(found["error"], found["exit_code"])
+        failure = AgentJobFailed(found["reason"], found["exit_code"])
         failure.cause = found["cause"]
         raise failure
 
 
 def _out_of_memory(exit_code: int) -> AgentJobFailed:
-    failure = AgentJobFailed(
-        "the kernel has killed a process of the container: it has used more than the task may", exit_code
-    )
+    failure = AgentJobFailed(because("container_out_of_memory"), exit_code)
     failure.cause = "out_of_memory"
     return failure
 

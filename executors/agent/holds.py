@@ -17,12 +17,14 @@ from lading.hooks.spool.spool import MOST_REQUEST_BYTES, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus
 from lading.scheduling.queueing import QueueRoom
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
-NO_ROOM = "there is no room for it now"
-RUN_OUT = "nobody has asked for it again"
+NO_ROOM = because("hold_no_room")
+CLOSED = because("agent_leaves")
+RUN_OUT = because("hold_run_out")
 
 
 @dataclass(slots=True)
@@ -112,12 +114,12 @@ class AgentHolds:
         there = room()
         held = GrantedHold(hold, file, gpus.pick(there.devices, hold.resources.gpus) or {} if there.devices else {})
         if hold.job in self.by_job or not takes or not there.takes(hold.resources):
-            self._remove(token, "refused", NO_ROOM if takes else "the node agent takes no more jobs")
+            self._remove(token, "refused", NO_ROOM if takes else CLOSED)
         else:
             self.by_job[hold.job] = held
             self.journal.held(token, at=time.time())
 
-    def _remove(self, token: str, event: str, words: str) -> None:
-        log.info("hold %s, %s: %s", token, event, words)
+    def _remove(self, token: str, event: str, reason: Reason) -> None:
+        log.info("hold %s, %s: %s", token, event, reason.sentence)
         self.spool.hold(token).unlink(missing_ok=True)
-        self.journal.not_held(token, event, words, at=time.time())
+        self.journal.not_held(token, event, reason, at=time.time())

@@ -148,15 +148,15 @@ class Inbox:
             self.entries[token].not_before = time.monotonic() + RETRY_PAUSE
             self.entries[token].failure = CANNOT_START
 
-    def cancel(self, token: str, message: str, cleanup: Callable[[], None]) -> None:
+    def cancel(self, token: str, reason: Reason, cleanup: Callable[[], None]) -> None:
         """End a job that waits."""
         self.forget(token)
-        self._finish(token, "cancelled", message, cleanup)
+        self._finish(token, "cancelled", reason, cleanup)
 
-    def refuse(self, token: str, message: str) -> None:
+    def refuse(self, token: str, reason: Reason) -> None:
         """End a job that can never start."""
         self.forget(token)
-        self._finish(token, "error", message, lambda: None)
+        self._finish(token, "error", reason, lambda: None)
 
     def forget(self, token: str) -> None:
         entry = self.entries.pop(token, None)
@@ -199,14 +199,14 @@ class Inbox:
         except FileNotFoundError:
             return
         except NotReadable as error:
-            self._set_aside(token, f"the envelope of the job cannot be read: {error}")
+            self._set_aside(token, str(error))
             return
         except OSError as error:
             self.rejected.say(path.name, f"{error}, tried again")
             self._seen = (0, 0.0, 0.0)
             return
         except Exception as error:  # whatever may be wrong with it, it is one job's trouble
-            self._set_aside(token, f"the envelope of the job cannot be read: {type(error).__name__}: {error}")
+            self._set_aside(token, f"{type(error).__name__}: {error}")
             return
         waiting = QueuedJob(token, envelope.resources, envelope.priority, envelope.queued_at)
         known = self.entries.get(token)
@@ -226,19 +226,20 @@ class Inbox:
     def _take_out(self, waiting: QueuedJob) -> None:
         del self._order[bisect_left(self._order, waiting.rank, key=lambda job: job.rank)]
 
-    def _set_aside(self, token: str, message: str) -> None:
+    def _set_aside(self, token: str, fault: str) -> None:
         """Keep what can't be read for whoever wants to know, outside the inbox."""
-        log.error("%s (%s)", message, token)
+        reason = because("envelope_unreadable", text=fault)
+        log.error("%s (%s)", reason, token)
         self.forget(token)
-        move = partial(self.rejected.move, self.spool.envelope(token), message)
-        self.journal.finished(token, at=time.time(), cause="error", message=message, cleanup=move)
+        move = partial(self.rejected.move, self.spool.envelope(token), str(reason))
+        self.journal.finished(token, at=time.time(), cause="error", reason=reason, cleanup=move)
 
-    def _finish(self, token: str, cause: str, message: str, cleanup: Callable[[], None]) -> None:
+    def _finish(self, token: str, cause: str, reason: Reason, cleanup: Callable[[], None]) -> None:
         def remove() -> None:
             self.spool.envelope(token).unlink(missing_ok=True)
             cleanup()
 
-        self.journal.finished(token, at=time.time(), cause=cause, message=message, cleanup=remove)
+        self.journal.finished(token, at=time.time(), cause=cause, reason=reason, cleanup=remove)
 
 
 def _checked(envelope: Envelope, token: str) -> Envelope:

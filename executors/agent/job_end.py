@@ -7,12 +7,12 @@ went with an agent before this one, only that the job is gone.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import Any
 
 from lading.executors.agent import supervisor
-from lading.executors.agent.job_folder import EndCause, ExitFile
+from lading.executors.agent.job_folder import EndCause, ExitFile, as_written
 from lading.hooks.spool.events import of_sentinel
+from lading.scheduling.reasons import because
 
 
 def judge(
@@ -26,8 +26,8 @@ def judge(
     :param peak_memory: the most that the agent has measured, MiB
     :param was_rebooted: whether the machine was started anew since the job began
     """
-    file = asdict(left or _without_file(exit_status, was_rebooted=was_rebooted))
-    end = of_sentinel(file, asdict(told) if told else None)
+    file = as_written(left or _without_file(exit_status, was_rebooted=was_rebooted))
+    end = of_sentinel(file, as_written(told) if told else None)
     end["peak_memory"] = max(peak_memory or file["touched_memory"], file["peak_memory"] or 0) or None
     return end
 
@@ -35,14 +35,15 @@ def judge(
 def _without_file(status: int | None, *, was_rebooted: bool) -> ExitFile:
     """What a supervisor would have left that has left nothing but its exit status."""
     if was_rebooted:
-        cause, error = "node_failure", "the machine was started anew while the task ran"
+        cause, reason = "node_failure", because("machine_rebooted")
     elif status == supervisor.SUCCEEDED:
         return ExitFile(None, None, time.time(), None, None)
     elif status == supervisor.FAILED:
-        cause, error = "error", "the task failed; the details could not be written to the disk of the machine"
+        cause, reason = "error", because("details_lost")
     elif status is None:
-        cause, error = "lost", "the process that supervised the task is gone"
+        cause, reason = "lost", because("supervisor_gone")
+    elif status < 0:
+        cause, reason = "lost", because("supervisor_killed", signal=-status)
     else:
-        how = f"signal {-status}" if status < 0 else f"exit code {status}"
-        cause, error = "lost", f"the process that supervised the task ended unexpectedly with {how}"
-    return ExitFile(None, error, time.time(), None, None, cause=cause)
+        cause, reason = "lost", because("supervisor_exited", exit_code=status)
+    return ExitFile(None, reason, time.time(), None, None, cause=cause)

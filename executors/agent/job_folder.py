@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.files.written import checked
 from lading.hooks.spool import events
 from lading.hooks.spool.spool import JobFolder
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -85,18 +86,18 @@ class ExitFile:
     """How a job ended, as its supervisor saw it: ``exit.json``.
 
     :param exit_code: 0 for success; negative: the signal that ended the task's process; None: not known
-    :param error: what went wrong, in words; None for success
+    :param reason: what went wrong; None for success
     :param cpu_seconds: of all processes of the job; None: not known
     :param peak_memory: MiB, a lower bound
     :param touched_memory: MiB of pages that the job made its own, an estimate for a job too short to be measured: each
         costs a page fault, and a short job gives none back
-    :param cause: of the error: ``cancelled`` when Airflow did not let the task start, or (with exit code 0) has
+    :param cause: of the failure: ``cancelled`` when Airflow did not let the task start, or (with exit code 0) has
         settled its end while it ran: it was cleared, marked or deleted
     :param outputs: the files that it leaves on its machine, with their bytes
     """
 
     exit_code: int | None
-    error: str | None
+    reason: Reason | None
     ended_at: float
     cpu_seconds: float | None
     peak_memory: int | None
@@ -105,7 +106,7 @@ class ExitFile:
     outputs: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: JobFolder) -> None:
-        write_atomically(folder.sentinel, json.dumps(asdict(self)))
+        write_atomically(folder.sentinel, events.to_json(as_written(self)))
 
     @classmethod
     def read(cls, folder: JobFolder) -> ExitFile | None:
@@ -117,14 +118,14 @@ class EndCause:
     """Why the agent ends a job, written before it does: ``cause.json``.
 
     :param cause: ``out_of_memory``, ``time_limit``, ``cancelled``, ``preempted`` or ``terminated``
-    :param message: the same in words, for the user
+    :param reason: the same as people are told it
     """
 
     cause: str
-    message: str
+    reason: Reason
 
     def write(self, folder: JobFolder) -> None:
-        write_atomically(folder.cause, json.dumps(asdict(self)))
+        write_atomically(folder.cause, events.to_json(as_written(self)))
 
     @classmethod
     def read(cls, folder: JobFolder) -> EndCause | None:
@@ -132,7 +133,12 @@ class EndCause:
 
 
 # Of a job that its batch system ends, which alone knows why.
-TERMINATED = EndCause("terminated", "the batch system has told the job to end")
+TERMINATED = EndCause("terminated", because("told_to_end"))
+
+
+def as_written(file: ExitFile | EndCause) -> dict[str, Any]:
+    """What a file of a job says, by name."""
+    return {each.name: getattr(file, each.name) for each in fields(file)}
 
 
 def claim(folder: JobFolder, pid: int, started: int) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -15,6 +14,7 @@ from typing import Any
 
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.regular_file import read_regular
+from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import Spool
 from lading.scheduling.reasons import Reason
 
@@ -22,10 +22,8 @@ log = logging.getLogger(__name__)
 
 # A controller that renews the JWT of a job may do so after the job has finished. So many tokens are remembered.
 REMEMBERED = 20_000
-# What a reader takes at once is limited (see lading.hooks.spool.events): so many events are in a file at most,
-# and so much of a message is written. Nobody reads more of it.
+# What a reader takes at once is limited (see lading.hooks.spool.events): so many events are in a file at most.
 MOST_IN_BATCH = 1000
-LONGEST_MESSAGE = 4000
 
 
 # Twice as many tokens as are remembered; what is longer is not our file.
@@ -51,15 +49,15 @@ class Journal(ABC):
         self._events.append({"event": "started", "token": token, "at": at, "pid": pid})
 
     def waiting(self, token: str, reason: Reason) -> None:
-        self._events.append({"event": "waiting", "token": token, "reason": reason.to_data()})
+        self._events.append({"event": "waiting", "token": token, "reason": reason})
 
     def held(self, token: str, *, at: float) -> None:
         """Tell that room is held."""
         self._events.append({"event": "held", "token": token, "at": at})
 
-    def not_held(self, token: str, event: str, words: str, *, at: float) -> None:
+    def not_held(self, token: str, event: str, reason: Reason, *, at: float) -> None:
         """Tell that room is not held: ``refused``, or not any more: ``hold_lost``."""
-        self._events.append({"event": event, "token": token, "at": at, "reason": words})
+        self._events.append({"event": event, "token": token, "at": at, "reason": reason})
 
     def finished(
         self,
@@ -69,7 +67,7 @@ class Journal(ABC):
         started_at: float | None = None,
         exit_code: int | None = None,
         cause: str | None,
-        message: str | None,
+        reason: Reason | None,
         peak_memory: int | None = None,
         cpu_seconds: float | None = None,
         outputs: Mapping[str, int] | None = None,
@@ -84,7 +82,7 @@ class Journal(ABC):
                 "started_at": started_at,
                 "exit_code": exit_code,
                 "cause": cause,
-                "message": message and message[:LONGEST_MESSAGE],
+                "reason": reason,
                 **({"outputs": outputs} if outputs else {}),
                 "peak_memory": peak_memory,
                 "cpu_seconds": cpu_seconds,
@@ -115,7 +113,7 @@ class Journal(ABC):
         """:raises OSError: it was not written; what has been is not written again"""
         while self._events:
             batch = self._events[:MOST_IN_BATCH]
-            lines = "".join(json.dumps(event) + "\n" for event in batch)
+            lines = "".join(to_json(event) + "\n" for event in batch)
             write_atomically(self.spool.events / self._next_name(), lines)
             del self._events[: len(batch)]
 

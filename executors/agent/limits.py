@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lading.executors.agent import process_tree
 from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.running import RunningJob
-from lading.scheduling.text.units import format_memory, format_time
+from lading.scheduling.reasons import because
 
 # Jobs with a memory limit are looked at this often, seconds; less often when looking takes long (a large tree, many
 # jobs), so that it never takes more than one part in LEISURE of the time.
@@ -48,7 +48,7 @@ class LimitEnforcer:
             limit = job.supervisor.time_limit
             if limit is not None and job.cause is None and job.age > limit:
                 job.end(
-                    EndCause("time_limit", f"the task has run for longer than its time limit of {format_time(limit)}"),
+                    EndCause("time_limit", because("over_time", limit=limit)),
                     kill_grace,
                 )
         return max(0.0, min(self._guard(live), self._record(live), self._time_left(live)))
@@ -75,12 +75,7 @@ class LimitEnforcer:
         used = job.meter.measure(processes)
         job.peak_memory = max(job.peak_memory, used)
         if used > limit:
-            job.kill(
-                EndCause(
-                    "out_of_memory",
-                    f"the task has used {format_memory(used)} of memory, its limit is {format_memory(limit)}",
-                )
-            )
+            job.kill(EndCause("out_of_memory", because("over_memory", used=used, limit=limit)))
 
     def _record(self, jobs: list[RunningJob]) -> float:
         """Measure the jobs whose peak has not been looked for lately."""

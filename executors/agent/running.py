@@ -97,7 +97,7 @@ class RunningJob:
         return self.exit_status is not None if self.is_child else not self.supervisor.alive
 
     def _note(self, cause: EndCause) -> None:
-        log.info("ending job %s, %s: %s", self.token, cause.cause, cause.message)
+        log.info("ending job %s, %s: %s", self.token, cause.cause, cause.reason)
         self.cause = cause
         try:
             cause.write(self.folder)
@@ -265,7 +265,7 @@ class RunningJobs:
         folder = self.spool.job(token)
         cause = EndCause.read(folder)
         if cause is not None and cause.cause == "cancelled":  # before it could start: ask again where it waits now
-            self.spool.ask_to_cancel({token: cause.message})
+            self.spool.ask_to_cancel({token: cause.reason})
         if not job_folder.give_back(folder, self.spool.envelope(token)):
             owner = job_folder.owner(folder)
             if owner is not None:  # claimed in this very moment
@@ -292,7 +292,7 @@ class RunningJobs:
         end = job_end.judge(left, job.cause, job.exit_status, job.peak_memory, was_rebooted=was_rebooted)
         self.failures += end["cause"] is not None
         if end["cause"] in ("error", "lost"):
-            log.warning("job %s, %s: %s\n%s", job.token, end["cause"], end["message"], _tail(job.folder))
+            log.warning("job %s, %s: %s\n%s", job.token, end["cause"], end["reason"], _tail(job.folder))
         told = {"started_at": job.supervisor.at, **end}
         self.journal.finished(job.token, **told, cleanup=lambda: job_folder.remove(job.folder))
 

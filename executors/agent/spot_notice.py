@@ -23,7 +23,7 @@ from lading.hooks.files.trouble import Trouble
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
-from lading.scheduling.text.units import format_moment
+from lading.scheduling.reasons import because
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class SpotNotice:
         if said is None:
             return None
         found = ending(*said, kill_grace)
-        log.warning("%s", found.cause.message)
+        log.warning("%s", found.cause.reason)
         found.tell(spool)
         return found
 
@@ -124,5 +124,5 @@ def ending(at: datetime, now: float, kill_grace: float) -> Ending:
     :param now: what time it is by the clock that says so, seconds since the epoch
     """
     left = min(at.timestamp() - now, LONGEST_NOTICE) - BEFORE
-    words = f"AWS takes the spot machine away at {format_moment(at.timestamp())}"
-    return Ending(time.monotonic() + left, EndCause("preempted", words), min(kill_grace, BEFORE - TIME_TO_TELL))
+    reason = because("spot_interrupted", at=at.timestamp())
+    return Ending(time.monotonic() + left, EndCause("preempted", reason), min(kill_grace, BEFORE - TIME_TO_TELL))

@@ -32,6 +32,7 @@ from lading.hooks.files import host, open_files
 from lading.hooks.files.regular_file import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
 from lading.operators.staged import VARIABLE as INPUTS_VARIABLE
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import CPUS_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -55,15 +56,23 @@ SENTINEL_PATIENCE = 300.0
 class AgentJobFailed(Exception):
     """A job that has ended without success.
 
-    :param message: why, in words
+    :param reason: why
     :param exit_code: of the task's process; negative: the signal that ended it
     """
 
     cause = "error"
 
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
+    def __init__(self, reason: Reason, exit_code: int = 1) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
         self.exit_code = exit_code
+
+    @staticmethod
+    def of_error(error: BaseException) -> AgentJobFailed:
+        """How a job has ended that has raised something."""
+        if isinstance(error, AgentJobFailed):
+            return error
+        return AgentJobFailed(because("job_error", text=f"{type(error).__name__}: {error}"))
 
 
 class JobRefused(AgentJobFailed):
@@ -81,7 +90,7 @@ class JobSettled(AgentJobFailed):
     cause = "cancelled"
 
     def __init__(self) -> None:
-        super().__init__("Airflow has ended the task: its task instance was cleared, marked or deleted while it ran", 0)
+        super().__init__(because("settled"), 0)
 
 
 class AgentJob:
@@ -270,32 +279,30 @@ def _take(job: AgentJob, devices: Mapping[str, float]) -> Envelope | None:
 def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandOver) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before = ProcessUsage()
-    exit_code, error, cause = 0, None, AgentJobFailed.cause
+    exit_code, reason, cause = 0, None, AgentJobFailed.cause
     try:
         job.scratch = _enter_scratch(job, assignment)
         runner.run(envelope.workload, job)
-    except AgentJobFailed as failure:
+    except BaseException as error:
         traceback.print_exc()
-        exit_code, error, cause = failure.exit_code, str(failure), failure.cause
-    except BaseException as failure:
-        traceback.print_exc()
-        exit_code, error = 1, f"{type(failure).__name__}: {failure}"
+        failure = AgentJobFailed.of_error(error)
+        exit_code, reason, cause = failure.exit_code, failure.reason, failure.cause
     job.task_has_ended()
     # The end that is recorded is the moment at which the room is given back, not that at which all is reported.
     ended_at = job.ended_at or time.time()
     clean = end_leftovers()
-    has_failed = error is not None and cause != "cancelled" and not job.is_cancelled()
+    has_failed = reason is not None and cause != "cancelled" and not job.is_cancelled()
     job.leave_scratch(assignment.keep_failed if has_failed else 0.0, envelope.resources.disk)
     usage = ProcessUsage()
     peak = usage.peak_since(before)
     used = job.used or (usage.cpu_seconds - before.cpu_seconds, peak, usage.touched_since(before))
     cpu_seconds, memory, touched = round(used[0], 3), used[1] // 1024, used[2] // 1024
-    sentinel = ExitFile(exit_code, error, ended_at, cpu_seconds, memory, touched, cause, job.outputs)
+    sentinel = ExitFile(exit_code, reason, ended_at, cpu_seconds, memory, touched, cause, job.outputs)
     written = _leave(sentinel, job)
-    light = clean and written and error is None and job.cause() is None and peak < LIGHT
+    light = clean and written and reason is None and job.cause() is None and peak < LIGHT
     # A hook that was tried in this very process may have left anything in it.
     alone = threading.active_count() == 1 and envelope.workload.get("type") != "TestConnection"
-    return FAILED if error else SUCCEEDED, light and alone
+    return FAILED if reason else SUCCEEDED, light and alone
 
 
 def _enter_scratch(job: AgentJob, assignment: HandOver) -> JobScratch:
@@ -306,7 +313,7 @@ def _enter_scratch(job: AgentJob, assignment: HandOver) -> JobScratch:
     try:
         made = JobScratch(assignment.scratch, job.token)
     except OSError as error:
-        raise AgentJobFailed(f"the job has no scratch folder (scratch of its site): {error}") from error
+        raise AgentJobFailed(because("no_scratch", text=str(error))) from error
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
     tempfile.tempdir = None  # somebody may have asked for it before
     return made

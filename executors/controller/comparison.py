@@ -13,13 +13,14 @@ from lading.executors.controller.views import SiteAnswer
 from lading.executors.decisions import Decision
 from lading.executors.store import Change, State, queue
 from lading.executors.store.queue import GivenJob
+from lading.scheduling.reasons import Reason, because
 
 # A job that its location does not know may be between two of its files, or its news may be on the way.
 SECONDS_UNTIL_REPEATED = 5.0
 SECONDS_UNTIL_LOST = 30.0
 # What a site has and the store does not want: another database, or a job that was given up too early.
 SECONDS_UNTIL_STRANGE = 60.0
-STRANGE = "Lading does not know this job (any more)"
+STRANGE = because("stranger")
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Comparison:
         decision = decision.with_changes([*relocations(moved), *lost(jobs, absent, now)])
         for name in asked:
             cancels = {job.token: job.cancel for job in here.get(name, ()) if job.cancel}
-            cancels |= {token: words for token, words in unknown.items() if strange[token] == name}
+            cancels |= {token: reason for token, reason in unknown.items() if strange[token] == name}
             again = repeats(here.get(name, ()), absent, now, answer.site.jwt_seconds)
             decision = decision.with_repeats(site, name, again).with_cancels(site, name, cancels)
         return decision
@@ -74,7 +75,7 @@ def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float) -> l
     values = {
         "state": State.FAILED,
         "cause": "lost",
-        "reason": f"its site has known nothing of it for {SECONDS_UNTIL_LOST:.0f} s",
+        "reason": because("lost_at_site", seconds=SECONDS_UNTIL_LOST),
         "ended_at": now,
     }
     return [
@@ -102,8 +103,8 @@ def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, j
     return [job.token for job in jobs if job.state == State.PLACED and due(job)]
 
 
-def strangers(unknown: Mapping[str, float]) -> dict[str, str]:
-    """The jobs to be ended that a site has and the store does not: by token, the reason in words.
+def strangers(unknown: Mapping[str, float]) -> dict[str, Reason]:
+    """The jobs to be ended that a site has and the store does not: by token, the reason.
 
     :param unknown: for how many seconds each has not been known
     """

@@ -52,7 +52,7 @@ from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import AtWork
-from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from lading.executors.controller import launched
 from lading.executors.decisions import Decision, is_relaxed, placement, refused, relaxed
 from lading.executors.sizing import sizing
 from lading.executors.store import Change, JobRow, groups, queue
-from lading.executors.store.tables import clean
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
@@ -42,8 +41,8 @@ def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decisi
     for token, (site, location) in found.placed.items():
         placed.setdefault(site, {}).setdefault(location, []).append(token)
         passed, stop = found.passed.get(token), found.stops.get(token)
-        words = None if passed is None else clean(f"sent here because {passed.sentence}")
-        change = placement(token, site, location, words, now, stop)
+        why = None if passed is None else because("sent_on").with_also(passed)
+        change = placement(token, site, location, why, now, stop)
         if stop is not None and is_relaxed(stop):
             change = relaxed(change, by_token[token], stop)
         changes.append(change)
@@ -99,9 +98,9 @@ def to_send(
             by_token[job.token] = envelope(job, jwt, expires_at, database_ahead)
             changes.append(Change(job.token, {"expires_at": expires_at}))
         except Exception as error:  # the data is whatever was stored
-            words = f"its row cannot be read, so it was not sent: {type(error).__name__}: {error}; clear the task"
-            log.error("Job %s: %s", job.token, words, exc_info=error)
-            changes.append(refused(job.token, words, time.time()))
+            reason = because("row_unreadable", text=f"{type(error).__name__}: {error}")
+            log.error("Job %s: %s", job.token, reason, exc_info=error)
+            changes.append(refused(job.token, reason, time.time()))
     # After the JWTs, which take a while: who has written to SQLite holds its one lock until he commits.
     store.apply(session, changes)
     sent = {location: [by_token[each] for each in tokens if each in by_token] for location, tokens in placed.items()}

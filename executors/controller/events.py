@@ -5,13 +5,13 @@ The events are valid ones (see :mod:`lading.hooks.spool.events`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lading.executors.store import ENDED, Change, State
-from lading.executors.store.tables import as_name, clean
+from lading.executors.store.tables import as_name
 from lading.hooks.spool import hold
-from lading.scheduling.reasons import Reason, free_text
+from lading.scheduling.reasons import Reason
 
 # Two causes are nobody's failure of the job itself.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
@@ -49,7 +49,7 @@ def of_event(event: dict[str, Any]) -> Change | None:
             values["nodes"] = event["nodes"]
         return Change(event["token"], values, report=True)
     if event["event"] == "waiting":
-        return Change(event["token"], {"reason": reason_of(event["reason"]), **batch_job(event)}, report=True)
+        return Change(event["token"], {"reason": event["reason"], **batch_job(event)}, report=True)
     if event["event"] == "located" and (found := batch_job(event)):
         return Change(event["token"], found)
     if event["event"] == "returned":
@@ -57,13 +57,13 @@ def of_event(event: dict[str, Any]) -> Change | None:
         nowhere = dict.fromkeys(
             ("site", "location", "placed_at", "submitted_at", "expires_at", "native_id", "node", "queue")
         )
-        queued = {"state": State.QUEUED, "reason": reason_of(event.get("reason", ""))}
+        queued = {"state": State.QUEUED, "reason": event.get("reason")}
         return Change(event["token"], nowhere | queued, only_if=placed)
     if event["event"] == "finished":
         values = {
             "state": State.FAILED if event.get("failed") else STATE_OF_CAUSE.get(event["cause"], State.FAILED),
             "cause": event["cause"],
-            "reason": clean(event["message"] or "") or None,
+            "reason": event["reason"],
             "ended_at": event["at"],
             "exit_code": event["exit_code"],
             "peak_memory": event["peak_memory"],
@@ -76,18 +76,11 @@ def of_event(event: dict[str, Any]) -> Change | None:
     return None
 
 
-def of_holds(events: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, str | None]]:
+def of_holds(events: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, Reason | None]]:
     """What events say of holds: the token of each, what it is now, and why."""
     for event in events:
         if event["event"] in hold.EVENTS:
-            yield event["token"], event["event"], clean(event.get("reason", "")) or None
-
-
-def reason_of(told: Reason | Mapping[str, Any] | str) -> Reason | None:
-    """A reason as events have it: its code and parameters, or a third party's words; None: nothing is said."""
-    if isinstance(told, str):
-        return free_text(told) if told else None
-    return told if isinstance(told, Reason) else Reason.of_data(told)
+            yield event["token"], event["event"], event.get("reason")
 
 
 def batch_job(event: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Observation, Seen, Site, alike, check_location
 from lading.hooks.site.bindings import published
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ SECONDS_UNTIL_NEEDLESS = 60.0
 SECONDS_UNTIL_HOMELESS = 60.0
 # So many heartbeats in a row a task that lives may miss.
 HEARTBEATS_MISSED = 4
-NOTHING_LAUNCHED = "its site launches nothing (any more), or is not in the sites file"
-UNWANTED = "Airflow does not want it any more: its task instance was cleared, ended or deleted"
+NOTHING_LAUNCHED = because("nothing_launched")
+UNWANTED = because("unwanted")
 
 
 class Housekeeping:
@@ -313,7 +314,7 @@ def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str]
     changes: list[store.Change] = []
     for token, site, place, state, living in rows:
         if living is None and not is_known(site, place, token, state):
-            reason = f"its location {place!r} of site {site!r} is gone"
+            reason = because("location_gone", location=place, site=site)
             values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
             log.warning("Job %s is given up: %s", token, reason)
             changes.append(store.Change(token, values, report=True))

@@ -13,7 +13,7 @@ from lading.executors.controller.absence import Absence
 from lading.executors.controller.sizes import Sizes
 from lading.executors.store import Change, State, capacity, instances, queue
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.executors.store.tables import as_name, clean
+from lading.executors.store.tables import as_name
 from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
 from lading.scheduling.job import PlannedJob
@@ -23,6 +23,7 @@ from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning import Launch, Provision
 from lading.scheduling.provisioning.allocations import abandoned
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 # What was ordered and is not to be seen for so long was never launched, or has gone without a word, seconds.
 SECONDS_UNTIL_GONE = 60.0
-GONE = "its site does not know it (any more)"
+GONE = because("machine_forgotten")
 
 STATES = {
     LocationState.BOOTING: InstanceState.BOOTING,
@@ -152,16 +153,16 @@ class Launched:
 
 def end(event: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of an instance that its end changes."""
-    reason = clean(event.get("message", "")) or None
     known = {"native_id": as_name(event.get("native_id")), "launched_at": event.get("launched_at")}
-    values = {"state": InstanceState.ENDED, "ended_at": event["at"], "cause": event.get("cause"), "reason": reason}
+    values = {"state": InstanceState.ENDED, "ended_at": event["at"], "cause": event.get("cause")}
+    values["reason"] = event.get("reason")
     return values | {name: value for name, value in known.items() if value is not None}
 
 
 def refusal(token: str, event: Mapping[str, Any]) -> Change:
     """The end of a job for which nothing can be launched, if it still waits."""
-    reason = clean(event.get("message", "")) or None
-    values = {"state": State.FAILED, "cause": "submit_rejected", "reason": reason, "ended_at": event["at"]}
+    values = {"state": State.FAILED, "cause": "submit_rejected", "ended_at": event["at"]}
+    values["reason"] = event.get("reason")
     return Change(token, values, report=True, only_if={"state": State.QUEUED})
 
 

@@ -56,7 +56,8 @@ def cpu_hour(site: Site[Any], location: Location) -> float | None:
     """What an hour of a cpu of a location costs, USD: as its site says of it, or as its table does; None: neither."""
     if location.usd_per_hour > 0 and location.capacity.cpus > 0:
         return location.usd_per_hour / location.capacity.cpus
-    return site.config.cpu_hour(location.capacity)
+    usd: float | None = site.config.cpu_hour(location.capacity)
+    return usd
 
 
 def row(site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float) -> store.LocationRow:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors.locality.allocations import AllocationHistory
-from lading.executors.store import ENDED, Change, as_reason, data
+from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
@@ -255,7 +255,7 @@ class Placing:
         assert self.extensions.rank_matches is not None
         try:
             ask = self.extensions.rank_matches
-            found = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
+            found: Sequence[Match] | None = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
             if found is not None and (len(found) != len(matches) or set(found) != set(matches)):
                 raise ValueError(f"it answers {shortened(found)}; valid: the matches in another order")
         except Exception as error:  # a third party's may raise anything
@@ -325,9 +325,13 @@ def check(found: Assignment, jobs: Sequence[WaitingJob], sites: Sequence[SiteVie
         raise ValueError(f"{wrong[0]} is no location that takes jobs; valid: {', '.join(map(str, sorted(places)))}")
 
 
+def _reason(told: Reason | str) -> Reason:
+    return told if isinstance(told, Reason) else free_text(told)
+
+
 def in_codes(found: Assignment) -> Assignment:
-    """A plugin's answer, in which reasons in words have the code of such."""
-    waits = {name: reason and as_reason(reason) for name, reason in found.waits.items()}
-    refused = {name: as_reason(reason) for name, reason in found.refused.items()}
-    passed = {name: as_reason(reason) for name, reason in found.passed.items()}
+    """A plugin's answer, in which reasons that are texts have the code of such."""
+    waits = {name: reason and _reason(reason) for name, reason in found.waits.items()}
+    refused = {name: _reason(reason) for name, reason in found.refused.items()}
+    passed = {name: _reason(reason) for name, reason in found.passed.items()}
     return replace(found, waits=waits, refused=refused, passed=passed)

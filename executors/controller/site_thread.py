@@ -18,6 +18,7 @@ from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -136,12 +137,12 @@ class SiteThread:
         if envelopes:
             self._add("be given its jobs", lambda: self.site.put(envelopes))
 
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
         """Have jobs at locations of the site ended. What fails is seen in a later look."""
-        if messages:
-            self._add("be asked to end jobs", lambda: self.site.cancel(messages))
+        if reasons:
+            self._add("be asked to end jobs", lambda: self.site.cancel(reasons))
 
-    def provide(self, orders: Sequence[Order], releases: Mapping[str, str]) -> None:
+    def provide(self, orders: Sequence[Order], releases: Mapping[str, Reason]) -> None:
         """Have locations launched and released. What was ordered and is not seen later was not launched."""
         site = self.site
         assert isinstance(site, ElasticSite)

@@ -10,6 +10,7 @@ from typing import Any
 from lading.executors.controller.site_thread import NOT_YET, SILENT, SiteThread
 from lading.hooks.files.trouble import Trouble
 from lading.hooks.site import Site
+from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +86,10 @@ class SiteThreads:
         while any(thread.has_more for thread in self.answering()) and time.monotonic() < deadline:
             take()
 
-    def release(self, site: str, reasons: Mapping[str, str]) -> None:
+    def release(self, site: str, reasons: Mapping[str, Reason]) -> None:
         """Have locations of a site let go; what launches nothing (any more) is not asked.
 
-        :param reasons: by the name of the location, why, in words
+        :param reasons: by the name of the location, why
         """
         if site in self.threads and self.threads[site].site.launches:
             self.threads[site].provide((), reasons)

@@ -12,7 +12,6 @@ from typing import Any
 
 from lading.executors.controller import launched
 from lading.executors.controller.absence import Absence
-from lading.executors.controller.events import reason_of
 from lading.executors.controller.sizes import Sizes
 from lading.executors.controller.throughput import SHORT, Throughput
 from lading.executors.controller.views import SiteAnswer, recalled, view, with_locations
@@ -20,11 +19,13 @@ from lading.executors.store import State
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob
 from lading.hooks.site import ElasticSite, Seen, Site
+from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.provisioning import Provision
+from lading.scheduling.reasons import Reason
 
 
 class Solo:
@@ -87,13 +88,13 @@ class Solo:
         ends, self.ends = self.ends, []
         return [*observation.events, *ends]
 
-    def cancel(self, messages: Mapping[str, str]) -> None:
+    def cancel(self, reasons: Mapping[str, Reason]) -> None:
         """End jobs, wherever they are."""
-        for token, words in messages.items():
+        for token, reason in reasons.items():
             if token in self.waiting:
-                self._end(token, "cancelled", words)
+                self._end(token, "cancelled", reason)
             if (given := self.given.get(token)) is not None and given.location is not None:
-                self.site.cancel({given.location: {token: words}})
+                self.site.cancel({given.location: {token: reason}})
 
     def _take_news(self, events: Iterable[Mapping[str, Any]]) -> None:
         for event in events:
@@ -103,7 +104,7 @@ class Solo:
                 self.instances.pop(token, None)
                 refused = self.ordered_for.pop(token, ()) if event.get("refused") else ()
                 for job in self.waiting.keys() & {*refused}:
-                    self._end(job, "submit_rejected", event["message"])
+                    self._end(job, "submit_rejected", reason_of(event.get("reason")))
             elif kind == "waiting":
                 self.words[token] = str(reason_of(event["reason"]))
             elif kind == "finished":
@@ -116,9 +117,9 @@ class Solo:
             elif kind == "returned" and given is not None and given.location == event["location"]:
                 self.waiting[token] = self.given.pop(token).job
 
-    def _end(self, token: str, cause: str, message: str) -> None:
+    def _end(self, token: str, cause: str, reason: Reason | None) -> None:
         del self.waiting[token]
-        end = {"event": "finished", "token": token, "at": time.time(), "cause": cause, "message": message}
+        end = {"event": "finished", "token": token, "at": time.time(), "cause": cause, "reason": reason}
         self.ends.append({**end, "exit_code": None})
 
     def _act(self, found: Assignment, now: float) -> None:

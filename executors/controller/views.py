@@ -10,7 +10,7 @@ from lading.executors.controller import launched
 from lading.executors.store import queue
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob
-from lading.hooks.site import ElasticSite, LocationState, Observation, Site, join
+from lading.hooks.site import ElasticSite, LocationState, Observation, Seen, Site, join
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
@@ -98,14 +98,20 @@ def with_locations(found: SiteView, answer: SiteAnswer, ahead: Mapping[str, int]
         return replace(found, locations=[loaded(each) for each in up])
     everything = [loaded(each) for each in launched.live(answer.instances, seen, now)]
     booting = {str(each.instance_type): NOT_BEGUN for each in everything if each.booting}
-    code = "allocation_queue" if isinstance(market, Market) else "booting"
-    notes = {str(each.location.instance_type): each.note for each in seen if each.state == LocationState.BOOTING}
+    coming = {
+        str(each.location.instance_type): why_not_up(each) for each in seen if each.state == LocationState.BOOTING
+    }
     return replace(
         found,
         locations=[each for each in everything if not (each.booting or each.draining)],
         launched=everything,
-        booting=booting | {kind: because(code, text=words) for kind, words in notes.items() if words},
+        booting=booting | {kind: reason for kind, reason in coming.items() if reason is not None},
     )
+
+
+def why_not_up(seen: Seen) -> Reason | None:
+    """What jobs wait for that wait for a machine which is not up yet; None: nothing is said."""
+    return seen.waits or (because("booting", text=seen.note) if seen.note else None)
 
 
 def paused(found: SiteView, by: str | None) -> SiteView:

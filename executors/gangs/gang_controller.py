@@ -18,6 +18,7 @@ from lading.hooks.files.trouble import Trouble
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import GangRoom, Ways, Where
 from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -70,8 +71,8 @@ class GangController:
             except Exception as error:  # what authors and plugins have said of its members
                 self.trouble.begin(f"The turn of gang {memory.row.token} has failed", error, traceback=True)
                 outcome.forget(memory.row.token, members, known.holds)
-                words = f"no room could be sought for {memory.called}: {type(error).__name__}: {error}"
-                outcome.fail([each for each in members if each.is_ready], words, now)
+                reason = because("gang_error", gang=memory.called, text=f"{type(error).__name__}: {error}")
+                outcome.fail([each for each in members if each.is_ready], reason, now)
                 continue
             if memory.gang.stage not in (Stage.ATTEMPTED, Stage.FAILED):
                 active.update(each.token for each in members)

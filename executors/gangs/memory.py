@@ -10,6 +10,7 @@ from lading.executors.store.gangs.tables import GangRow
 from lading.executors.store.gangs.terms import GangTerms
 from lading.scheduling.gangs.gang import Gang, Partition, RoomAttempt, Stage
 from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.reasons import Reason
 
 Members = Mapping[str, tuple[str, ...]]
 
@@ -50,7 +51,7 @@ class GangMemory:
             None if said["trying"] is None else RoomAttempt(*said["trying"]),
             tuple(RoomAttempt(*each) for each in said["tried"]),
             tuple(RoomAttempt(*each) for each in said["held"]),
-            said["words"],
+            Reason.of_json(said["why"]) if said.get("why") else None,
             said.get("look_at", 0.0),
             said.get("doubted", False),
         )
@@ -68,7 +69,7 @@ class GangMemory:
                 "trying": gang.trying,
                 "tried": gang.tried,
                 "held": gang.held,
-                "words": gang.words,
+                "why": None if gang.why is None else gang.why.to_json(),
                 "look_at": gang.look_at,
                 "doubted": gang.doubted,
                 "members": self.members,

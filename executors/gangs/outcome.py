@@ -42,7 +42,7 @@ class GangOutcome:
     changes: list[Change] = field(default_factory=list)
     placed: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     reasons: dict[Reason, list[str]] = field(default_factory=dict)
-    cancels: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    cancels: dict[str, dict[str, dict[str, Reason]]] = field(default_factory=dict)
     asked: dict[str, dict[str, list[Hold]]] = field(default_factory=dict)
     dropped: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     saved: list[GangRow] = field(default_factory=list)
@@ -60,8 +60,8 @@ class GangOutcome:
             for location, tokens in locations.items():
                 decision = decision.with_repeats(site, location, tokens)
         for site, asked in self.cancels.items():
-            for location, messages in asked.items():
-                decision = decision.with_cancels(site, location, messages)
+            for location, reasons in asked.items():
+                decision = decision.with_cancels(site, location, reasons)
         return replace(
             decision.with_reasons(self.reasons),
             holds=self.asked,
@@ -87,7 +87,7 @@ class GangOutcome:
             placed |= {where: [each for each in some if each not in tokens] for where, some in placed.items()}
         for cancels in self.cancels.values():
             cancels |= {
-                where: {token: words for token, words in some.items() if token not in tokens}
+                where: {token: reason for token, reason in some.items() if token not in tokens}
                 for where, some in cancels.items()
             }
         for asked in self.asked.values():
@@ -164,16 +164,16 @@ class GangOutcome:
         """Make members those of another gang."""
         self.changes += [Change(each.token, {"gang": gang, "gang_terms": terms}) for each in members]
 
-    def fail(self, members: Iterable[GangMember], words: str, now: float) -> None:
+    def fail(self, members: Iterable[GangMember], reason: Reason, now: float) -> None:
         """End members that will find no room."""
-        self.changes += [refused(each.token, words, now) for each in members]
+        self.changes += [refused(each.token, reason, now) for each in members]
 
-    def cancel(self, member: GangMember, words: str, now: float) -> None:
+    def cancel(self, member: GangMember, reason: Reason, now: float) -> None:
         """End a member that has been given to a location."""
         if member.state == State.RUNNING:
-            self.changes.append(Change(member.token, {"cancel": words}))
+            self.changes.append(Change(member.token, {"cancel": reason}))
         else:  # nobody would tell Airflow of one that was cancelled before it began
-            values = {"state": State.FAILED, "cause": "cancelled", "reason": words, "ended_at": now}
+            values = {"state": State.FAILED, "cause": "cancelled", "reason": reason, "ended_at": now}
             self.changes.append(Change(member.token, values, report=True))
         if member.site is not None and member.location is not None:
-            self.cancels.setdefault(member.site, {}).setdefault(member.location, {})[member.token] = words
+            self.cancels.setdefault(member.site, {}).setdefault(member.location, {})[member.token] = reason

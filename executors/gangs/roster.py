@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from lading.executors.store import chunks
+from lading.scheduling.reasons import Reason, because
 
 # They hold no room while they wait for something else, and come back alone.
 AWAY = (TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
@@ -48,12 +49,12 @@ class Roster:
 
     :param to_come: those that have not ended, but for those that are deferred
     :param failed: those that have failed for good
-    :param hindrance: what in Airflow is too small for all of them, in words; empty: nothing is known to be
+    :param hindrances: what in Airflow is too small for all of them
     """
 
     to_come: frozenset[Key]
     failed: frozenset[Key] = frozenset()
-    hindrance: str = ""
+    hindrances: tuple[Reason, ...] = ()
 
 
 def read(session: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
@@ -112,20 +113,23 @@ def of_rows(
         asked[str(row.pool)] += row.pool_slots
         if row.state in IN_POOL:
             others[str(row.pool)] -= row.pool_slots
-    words = []
+    hindrances = []
     for name, slots in asked.items():
         there, theirs = pools.get(name, -1), max(others[name], 0)
         if 0 <= there < slots + theirs:
-            why = f", {theirs} of which other tasks have" if slots <= there else ""
-            words.append(f"its pool {name!r} has {there} slots{why}, and all of them take {slots}")
+            pool = {"pool": name, "there": there, "slots": slots}
+            is_shared = slots <= there
+            hindrances.append(
+                because("gang_pool_shared", theirs=theirs, **pool) if is_shared else because("gang_pool", **pool)
+            )
     if most is not None and most < len(coming):
-        words.append(f"max_active_tasks of the Dag is {most}")
+        hindrances.append(because("gang_active_tasks", most=most))
     for task_id, number in Counter(row.task_id for row in coming).items():
         limit, allowed = limits.get(task_id, ("", number))
         if allowed < number:
-            words.append(f"{limit} of task {task_id!r} is {allowed}")
+            hindrances.append(because("gang_limit", name=limit, task=task_id, most=allowed))
     return Roster(
         frozenset((row.task_id, row.map_index) for row in coming),
         frozenset((row.task_id, row.map_index) for row in rows if row.state in FAILED),
-        "; ".join(words),
+        tuple(hindrances),
     )

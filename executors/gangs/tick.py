@@ -18,7 +18,7 @@ from lading.executors.store.gangs.terms import GangTerms
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import GangRoom, Ways, Where
 from lading.scheduling.matching.sites import SiteView
-from lading.scheduling.reasons import Reason
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ class Tick:
         try:
             return GangMemory.new(token, first.dag_id, first.run_id, GangTerms.from_json(first.terms))
         except UNREADABLE as error:
-            words = f"what its row says of its gang cannot be read ({error!r}); clear the task, and it is written anew"
-            self.outcome.fail([each for each in members if each.is_ready], words, self.now)
+            reason = because("gang_row_unreadable", text=repr(error))
+            self.outcome.fail([each for each in members if each.is_ready], reason, self.now)
             return None
 
     def roster(self, memory: GangMemory) -> Roster:
@@ -103,16 +103,16 @@ class Tick:
             self.rosters |= self.read_roster(self.session, wanted)
         return self.rosters[memory.row.token]
 
-    def lost(self, holds: Sequence[HoldRow]) -> str | None:
-        """Why some of these holds are none, in words; None: all of them may be."""
+    def lost(self, holds: Sequence[HoldRow]) -> Reason | None:
+        """Why some of these holds are none; None: all of them may be."""
         for row in holds:
-            where = f"location {row.location!r} of site {row.site!r}"
+            where = {"location": row.location, "site": row.site}
             if row.state in ("refused", "hold_lost"):
-                return f"{where}: {row.reason or row.state}"
+                return because("hold_lost", **where).with_also(*filter(None, (row.reason,)))
             if not self.is_there(row):
-                return f"{where} is gone"
+                return because("location_gone", **where)
             if row.state == "asked" and abs(self.now - row.created_at) > SECONDS_UNTIL_ANSWERED:
-                return f"{where} has not answered for {SECONDS_UNTIL_ANSWERED:.0f} s"
+                return because("hold_unanswered", seconds=SECONDS_UNTIL_ANSWERED, **where)
         return None
 
     def is_there(self, row: HoldRow) -> bool:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from lading.executors.gangs.memory import GangMemory
 from lading.executors.gangs.tick import Tick
 from lading.executors.store import State
-from lading.executors.store.gangs.rows import GangMember
+from lading.executors.store.gangs.rows import EndedMember, GangMember
 from lading.executors.store.gangs.tables import HoldRow
-from lading.executors.store.tables import clean
 from lading.hooks.spool.hold import SECONDS_UNTIL_RENEWED
 from lading.scheduling.gangs import gang as passes
 from lading.scheduling.gangs.gang import (
@@ -36,12 +35,14 @@ from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import asked
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import Apart, WaitingJob
-from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED
+from lading.scheduling.placing.placement_pass import SECONDS_UNTIL_EXPLAINED
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 # A site that has not answered is asked again after this, seconds.
 SECONDS_UNTIL_REPEATED = 5.0
+# The codes of ends for the sake of another member.
+WITH_OTHERS = ("gang_member_failed", "gang_member_back", "gang_member_late")
 # Those of a gang that others have left are gangs of their own.
 PARTED = uuid.UUID("0d9a8f4e-5a0b-4f41-8f0e-0a3f6c1c2b11")
 
@@ -118,30 +119,30 @@ class Turn:
         if terms.on_failure != "cancel" or terms.name is None:
             return False
         back = [each for each in self.ready if each.token in self.memory.tokens and self.gang.stage is Stage.STARTED]
-        words = f"job of task {back[0].key[0]!r} came back before it began" if back else ""
+        why = because("gang_member_back", task=back[0].key[0], gang=terms.name) if back else None
         for end in self.tick.known.ended:
             if end.gang == row.token and end.began_at >= (row.started_at or 0.0):
-                words = f"job of task {end.task_id!r} has failed ({end.words})"
+                why = _with_whom(end, terms.name)
         if any(each.state == State.RUNNING for each in self.at_work):
-            words = words or self._not_begun()
-        ending = self.at_work if words else []
+            why = why or self._not_begun()
+        ending = self.at_work if why is not None else []
         for each in ending:
-            if not each.is_cancelled:
-                reason = f"the {words} of its gang {terms.name!r}, with which it is to run (on_failure = cancel)"
-                self.tick.outcome.cancel(each, reason, now)
+            if why is not None and not each.is_cancelled:
+                self.tick.outcome.cancel(each, why, now)
         self.is_blocked = bool(ending)
         return self.is_blocked
 
-    def _not_begun(self) -> str:
-        """Which of them has not begun though it was to long ago, in words; empty: none.
+    def _not_begun(self) -> Reason | None:
+        """Which of them has not begun though it was to long ago; None: none.
 
         The last word to a site may always be the one that is lost, so that others have begun without it.
         """
         seconds = self.gang.attempts.timeout
         for each in self.at_work:
             if each.state == State.PLACED and each.placed_at is not None and self.tick.now - each.placed_at > seconds:
-                return f"job of task {each.key[0]!r} has not begun within {seconds} s at site {each.site!r}"
-        return ""
+                who = {"gang": self.memory.terms.name, "task": each.key[0]}
+                return because("gang_member_late", seconds=seconds, site=each.site, **who)
+        return None
 
     def _gathered(self) -> list[Event]:
         """Whether all members are there that are to come."""
@@ -153,15 +154,13 @@ class Turn:
             found = tick.roster(self.memory)
             missing = found.to_come - {each.key for each in self.ready}
             if found.failed and terms.on_failure == "cancel" and not terms.partial:
-                failed = ", ".join(sorted({task for task, _ in found.failed}))
-                words = f"task {failed} of its gang {terms.name!r} has failed, with which it is to run"
-                tick.outcome.fail(self.ready, words, tick.now)
+                failed = sorted({task for task, _ in found.failed})
+                tick.outcome.fail(self.ready, because("gang_task_failed", failed=failed, gang=terms.name), tick.now)
                 return []
             if missing and not self.at_work:  # else some go on that have begun, and these come back to them
                 here = len(self.ready)
                 reason = because("gang_members", here=here, members=here + len(missing), gang=terms.name)
-                more = [because("gang_hindrance", text=found.hindrance)] if found.hindrance else []
-                self._say(self.ready, reason.with_also(*more))
+                self._say(self.ready, reason.with_also(*found.hindrances))
                 return []
         by_task: dict[str, list[str]] = {task: [] for task in terms.tasks}
         for each in self.ready:
@@ -207,8 +206,8 @@ class Turn:
         tries = [*self.gang.held, *([self.gang.trying] if self.gang.trying else [])]
         for each in tries:
             here = [row for row in self.holds if row.partition == each.partition]
-            if (words := self.tick.lost(here)) is not None:
-                events.append(passes.Lost(each.partition, words))
+            if (why := self.tick.lost(here)) is not None:
+                events.append(passes.Lost(each.partition, why))
             elif each == self.gang.trying and not here:
                 events += self._seek(each)
             elif each == self.gang.trying and all(row.state == "held" for row in here):
@@ -222,7 +221,7 @@ class Turn:
             missing = self.tick.files(row.site, row.location, stages[row.job], self.memory.row.dag_id)
             if missing is not None:
                 self.files, never = missing
-                return [passes.Lost(held.partition, self.files.sentence)] if never else []
+                return [passes.Lost(held.partition, self.files)] if never else []
         return [passes.RoomFound(held.partition)]
 
     # -- what follows
@@ -255,7 +254,7 @@ class Turn:
             for name in effect.partitions:
                 self._part(name, None)
         elif isinstance(effect, Fail):
-            out.fail(self.of_partition(*effect.partitions), effect.words, now)
+            out.fail(self.of_partition(*effect.partitions), effect.why, now)
         return []
 
     def _options(self, partition: str) -> Options:
@@ -265,7 +264,7 @@ class Turn:
             try:
                 self.options[partition] = options(jobs, self.tick.sites, self.tick.ways)
             except ValueError as error:  # what a plugin has added has failed
-                self.options[partition] = Options(words=clean(str(error)))
+                self.options[partition] = Options(why=because("policy_failed", text=str(error)))
         return self.options[partition]
 
     def _start(self, held: RoomAttempt) -> None:
@@ -279,23 +278,22 @@ class Turn:
 
     def _choices(self, partition: str) -> Choices:
         found = self._options(partition)
-        words = "" if found.matches else found.words or self._why_nowhere(partition)
+        why = None if found.matches else found.why or self._why_nowhere(partition)
         is_costly = bool(found.matches) and not self._is_there_anyway(partition)
-        return Choices(found.matches, found.rules, words, lambda: self._never(partition), is_costly)
+        return Choices(found.matches, found.rules, why, lambda: self._never(partition), is_costly)
 
-    def _never(self, partition: str) -> str:
-        """Why there can never be room, as far as it is known what sites can ever give, in words; empty: there may."""
+    def _never(self, partition: str) -> Reason | None:
+        """Why there can never be room, as far as it is known what sites can ever give; None: there may."""
         if not self._options(partition).matches:
-            return self._why_nowhere(partition) if self._is_nowhere(partition) else ""
+            return self._why_nowhere(partition) if self._is_nowhere(partition) else None
         # Gangs that are alike are looked at once in a tick.
         terms, names = self.memory.terms, [partition] if self.memory.terms.partial else [*self.memory.members]
         jobs = {name: [each.job for each in self.of_partition(name)] for name in names}
         shapes = tuple((name, frozenset(Counter(job.shape for job in jobs[name]).items())) for name in names)
         if (key := (partition, shapes, terms.spread)) not in self.tick.shortages:
             self.tick.shortages[key] = self._shortage(partition, jobs)
-        if not (words := self.tick.shortages[key]):
-            return ""
-        return f"{self.memory.called} can never start together: {words}; ask for less, or name a site that has more"
+        words = self.tick.shortages[key]
+        return because("gang_never", gang=self.memory.called, text=words) if words else None
 
     def _shortage(self, partition: str, jobs: Mapping[str, Sequence[WaitingJob]]) -> str:
         """Why a partition can never have room, or it and the others together, in words; empty: that may be.
@@ -312,7 +310,7 @@ class Turn:
 
     def _is_nowhere(self, partition: str) -> bool:
         """Whether no site that holds room, and to which a partition may go, could ever hold one of its jobs."""
-        if self._options(partition).words:
+        if self._options(partition).why is not None:
             return False  # a plugin has failed, and may not the next time
         for job in (each.job for each in self.of_partition(partition)):
             there = [site for site in asked(job, self.tick.sites) if site.holds]
@@ -323,14 +321,13 @@ class Turn:
                 return True
         return False
 
-    def _why_nowhere(self, partition: str) -> str:
+    def _why_nowhere(self, partition: str) -> Reason:
         able = {site.name: site for site in self.tick.sites if site.holds}
         job = self.of_partition(partition)[0].job
         named = job.site if any(site.name == job.site for site in self.tick.sites) else None
         if able and (named is None or named in able):
             return nowhere(job, [*able.values()])
-        which = "no site" if named is None else f"site {named!r} is none that"
-        return f"{which} can hold room for a gang; valid: machines, and batch sites with mode = 'allocation'"
+        return because("no_site_holds") if named is None else because("site_holds_none", site=named)
 
     def _seek(self, wanted: RoomAttempt) -> list[Event]:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
@@ -361,7 +358,7 @@ class Turn:
                     wanting = [replace(job, apart=Apart(self.memory.row.token, taken)) for job in wanting]
                 tick.outcome.wanted.setdefault(site.name, []).extend(wanting)
                 return []
-        return [passes.NoRoomFound(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else "")]
+        return [passes.NoRoomFound(wanted.partition, self._no_room(wanted, len(left), len(jobs)) if places else None)]
 
     def _apart(self, partition: str) -> set[Where] | None:
         """The locations that other partitions have, where each member is to have one of its own; None: it is not."""
@@ -369,13 +366,15 @@ class Turn:
             return None
         return {(row.site, row.location) for row in self.holds if row.partition != partition}
 
-    def _no_room(self, wanted: RoomAttempt, left: int, jobs: int) -> str:
+    def _no_room(self, wanted: RoomAttempt, left: int, jobs: int) -> Reason:
         trouble = [site.trouble for site in self.tick.sites if site.name == wanted.match and site.trouble is not None]
         if trouble:
-            return trouble[0].sentence
-        some = f"{left} of {jobs} jobs" if jobs > 1 else "the job"
-        where = ", each at a location of its own" if self.memory.terms.spread else ""
-        return f"{wanted.match}: no room for {some} of task {wanted.partition!r}{where}"
+            return trouble[0]
+        where = {"place": wanted.match, "task": wanted.partition}
+        if jobs == 1:
+            return because("gang_no_room_for_one", **where)
+        code = "gang_no_room_apart" if self.memory.terms.spread else "gang_no_room"
+        return because(code, left=left, jobs=jobs, **where)
 
     def _part(self, partition: str, wake_at: float | None) -> None:
         """Make a partition that the others have left a gang of its own.
@@ -434,14 +433,14 @@ class Turn:
     def _asleep(self, until: float) -> Reason:
         gang = self.gang
         by_room = not gang.doubted and all(map(self._is_there_anyway, (each.name for each in gang.partitions)))
-        return because(
+        reason = because(
             "attempted_or_freed" if by_room else "attempted",
             attempt=gang.attempt,
             attempts=gang.attempts.count,
             gang=self.memory.called,
-            text=gang.words or "no match",
             until=until,
         )
+        return reason if gang.why is None else reason.with_also(gang.why)
 
     def _explain(self) -> None:
         """Say what members wait for while room is looked for."""
@@ -465,3 +464,10 @@ class Turn:
         told = [each.token for each in members if each.job.queued_at < late and each.job.reason != reason]
         if told:
             self.tick.outcome.reasons.setdefault(reason, []).extend(told)
+
+
+def _with_whom(end: EndedMember, gang: str) -> Reason:
+    """Why the others are ended when one of a gang has failed; one that was ended so itself says which it was."""
+    if end.reason is not None and end.reason.code in WITH_OTHERS:
+        return end.reason
+    return because("gang_member_failed", task=end.task_id, gang=gang).with_also(*filter(None, (end.reason,)))

@@ -28,7 +28,6 @@ from lading.executors import store
 from lading.executors.decisions import refused
 from lading.executors.store import LIVE, Change, JobRow, State
 from lading.executors.store.data import Data
-from lading.executors.store.tables import clean
 from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
 from lading.hooks.files.file_names import normal
 from lading.hooks.files.stage_addresses import refusal
@@ -37,7 +36,7 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.staging import copying
 from lading.hooks.staging.sources import PART_TIMEOUT, VERSION_TIMEOUT, MachineFile, Source, StoredObject, Version
-from lading.scheduling.reasons import Reason, because, free_text
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Fetch:
 
     :param places: by which it can be read, in words, the nearest first
     :param path: where it lies there; None: it does not yet
-    :param failure: why it never will, in words
+    :param failure: why it never will
     :param dag: for which it is on its way
     :param reads: what is read now that may hang, in words, for how long, and by when it has to be there; None: nothing
     """
@@ -81,7 +80,7 @@ class Fetch:
     address: str
     places: Sequence[tuple[str, Source]] = ()
     path: str | None = None
-    failure: str | None = None
+    failure: Reason | None = None
     backoff: Backoff = field(default_factory=Backoff)
     thread: threading.Thread | None = None
     dag: str = ""
@@ -115,13 +114,15 @@ class Fetch:
 
     def run(self, ring: Callable[[], None]) -> None:
         """What its thread does."""
-        path, failure, trouble = None, None, None
+        path: str | None = None
+        failure: Reason | None = None
+        trouble: Exception | None = None
         try:
             path = self._lies()
         except Abandoned:
             return
         except (FileNotFoundError, PermissionError) as error:
-            failure = str(error)
+            failure = because("stage_failed", address=self.address, text=str(error))
         except Exception as error:  # each object store has its own
             trouble = error
         if not self._is_awaited:
@@ -134,17 +135,17 @@ class Fetch:
             self.backoff.failed(f"{self.address}: {str(trouble) or type(trouble).__name__}")
             # A place that does not answer may do so later.
             if not isinstance(trouble, TransportError) and self.backoff.failures >= MOST_FAILURES:
-                self.failure = f"{self.address} could not be brought to where it runs: {self.backoff.words}"
+                self.failure = because("stage_failed", address=self.address, text=self.backoff.words)
         self.thread = None
         ring()
 
-    def hangs(self) -> str | None:
+    def hangs(self) -> Reason | None:
         """Why its thread is not waited for any more; None: it is."""
         if self.thread is None or (reads := self.reads) is None or time.monotonic() <= reads[2]:
             return None
-        return f"{self.address} could not be brought to where it runs: {reads[0]} took longer than {reads[1]:g} s"
+        return because("stage_slow", address=self.address, what=reads[0], seconds=reads[1])
 
-    def abandon(self, why: str) -> None:
+    def abandon(self, why: Reason) -> None:
         """Leave its thread alone: whatever comes of it counts no more."""
         self.thread, self.reads, self.failure = None, None, why
 
@@ -193,7 +194,7 @@ class Fetch:
         if (path := copying.found(self.depot, self.address, None)) is not None:
             return path
         words = "; ".join(why) or "no task has left it anywhere"
-        raise FileNotFoundError(f"{self.address} cannot be brought to where the job runs: {words}")
+        raise FileNotFoundError(words)
 
     def _brought(self, where: str, source: Source, version: Version) -> str:
         began = time.monotonic()
@@ -312,11 +313,11 @@ class Staging:
         try:
             depot = self.sites[site].depot(location)
         except LookupError:
-            return free_text(f"location {location!r} of site {site!r} is gone"), True
+            return because("location_gone", location=location, site=site), True
         if depot is None or (addresses := in_store(text)) is None:
             return None  # what is wrong with it is said when it is placed
         if (why := self._refusal(site, addresses, text)) is not None:
-            return free_text(why), True
+            return why, True
         found: list[Reason] = []
         for address in sorted(addresses):
             wanted = (site, depot.name), address
@@ -324,7 +325,7 @@ class Staging:
             fetch = self.fetches.setdefault(wanted, Fetch(depot, address))
             if fetch.failure is not None:
                 del self.fetches[wanted]  # the next try looks anew
-                return free_text(fetch.failure), True
+                return fetch.failure, True
             if fetch.lies is None:
                 found.append(fetch.reason)
         return (found[0], False) if found else None
@@ -340,8 +341,7 @@ class Staging:
             return Change(job.token, {"stage": job.stage})
         if depot is None:
             kind = self.sites[job.site].kind
-            why = f"hint stage: no files can be brought to site {job.site!r}, whose kind is {kind!r}"
-            return refused(job.token, why, time.time())
+            return refused(job.token, because("stage_unsupported", site=job.site, kind=kind), time.time())
         where = job.site, depot.name
         reason: Reason | None = None
         addresses = in_store(job.stage)
@@ -353,7 +353,7 @@ class Staging:
             fetch.depot = depot
             if fetch.failure is not None:
                 del self.fetches[where, address]  # the next try looks anew
-                return refused(job.token, clean(fetch.failure), time.time())
+                return refused(job.token, fetch.failure, time.time())
             if (path := fetch.lies) is not None:
                 paths[address] = path
             else:
@@ -362,13 +362,13 @@ class Staging:
             return Change(job.token, {"stage": json.dumps(paths), "reason": job.placed_because})
         return Change(job.token, {"reason": reason}, report=True) if reason != job.reason else None
 
-    def _refusal(self, site: str, addresses: frozenset[str] | None, text: str) -> str | None:
+    def _refusal(self, site: str, addresses: frozenset[str] | None, text: str) -> Reason | None:
         """Why the files of a job are not brought to a site, whatever is there; None: they may be."""
         if addresses is None:
-            return f"what is stored of its files cannot be read: {shortened(text)}"
+            return because("stage_unreadable", text=shortened(text))
         schemes = self.sites[site].config.stage_schemes
         found = (refusal(address, schemes, self.roots) for address in sorted(addresses))
-        return next((clean(f"hint stage: at site {site!r}, {why}") for why in found if why is not None), None)
+        return next((because("stage_refused", site=site, text=why) for why in found if why is not None), None)
 
     def _places(self, session: Session, site: str, address: str) -> list[tuple[str, Source]]:
         """Where a file can be read, in words and as it is read there; those of the same site first."""
@@ -436,10 +436,7 @@ class Staging:
             (len(self._hanging), MOST_HANGING, ""),
         ):
             if number >= most:
-                fetch.failure = (
-                    f"{fetch.address} is not brought to where it runs, for {number} reads{what} hang; it is tried "
-                    "again when one of them goes on, or when the controller was started anew"
-                )
+                fetch.failure = because("stage_hangs", address=fetch.address, number=number, what=what)
                 return None
         return fetch
 

@@ -30,6 +30,7 @@ from lading.executors.sizing.sizing import Question, SizingNote, UnsizedJob
 from lading.executors.store import Change, strikes
 from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
 from lading.hooks.ssh.backoff import Backoff
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Work:
         """The end of the job whose inputs have been looked at for far too long; None: there is none."""
         if (at := self._at) is None or time.monotonic() - at[2] <= MOST_SECONDS + SECONDS_OF_GRACE:
             return None
-        return refused(at[0].token, str(too_slow(at[1].address)), time.time())
+        return refused(at[0].token, because("hint_error", text=str(too_slow(at[1].address))), time.time())
 
     def give_up(self) -> None:
         """Expect nothing more of it."""
@@ -150,7 +151,7 @@ class Work:
 
     def _failed(self, job: UnsizedJob, error: Exception) -> Change:
         log.error("Job %s of %s could not be appraised", job.token, "/".join(job.task), exc_info=error)
-        why = f"what it asks for could not be found out: {type(error).__name__}: {error}"
+        why = because("sizing_failed", text=f"{type(error).__name__}: {error}")
         return refused(job.token, why, time.time())
 
 

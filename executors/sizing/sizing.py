@@ -34,7 +34,7 @@ from lading.scheduling.hints.retries import EarlierTry, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
 from lading.scheduling.matching.rules import Soft
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
 # So many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
@@ -51,7 +51,7 @@ class UnsizedJob:
 
     :param hints: as its author gave them
     :param sources: where its inputs come from, see ``lading.operators.scattering.input_sources``
-    :param fault: why hints and sources cannot be read, in words; None: they can
+    :param fault: why hints and sources cannot be read; None: they can
     :param text: hints and sources as they are stored
     """
 
@@ -62,7 +62,7 @@ class UnsizedJob:
     site_hint: str | None
     hints: Mapping[str, object]
     sources: Mapping[str, Any]
-    fault: str | None = None
+    fault: Reason | None = None
     text: str = ""
 
     @property
@@ -166,7 +166,7 @@ def unsized_jobs(
                 asked = json.loads(text)
                 jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, **asked, text=text))
             except (ValueError, TypeError, RecursionError) as error:
-                fault = f"what it asks for cannot be read: {type(error).__name__}: {error}"
+                fault = because("hints_unreadable", text=f"{type(error).__name__}: {error}")
                 jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, {}, {}, fault, text))
     return jobs
 
@@ -194,13 +194,14 @@ class Question:
     """A job with all that is known of it without a look at its files.
 
     :param tries: its earlier tries
-    :param inputs: its inputs by name, of several jobs where it is a chunk of a scatter; or why they are not known
+    :param inputs: its inputs by name, of several jobs where it is a chunk of a scatter; or why they are not known;
+        or why the job fails without a look at them
     :param usage: of the task in all its runs, where a hint is ``auto``
     """
 
     job: UnsizedJob
     tries: Sequence[JobRow]
-    inputs: Sequence[Mapping[str, Any]] | Exception
+    inputs: Sequence[Mapping[str, Any]] | Exception | Reason
     usage: Usage = field(default_factory=Usage)
 
 
@@ -230,8 +231,8 @@ def read(jobs: Sequence[UnsizedJob]) -> Reading:
         for job in jobs:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
             live = next((each.token for each in tries if each.state in store.LIVE), writer)
-            if words := strikes.refusal(struck.get(job.text, []), job.map_index):
-                questions.append(Question(job, tries, ExpressionError(words), known))
+            if (why := job.fault or strikes.refusal(struck.get(job.text, []), job.map_index)) is not None:
+                questions.append(Question(job, tries, why, known))
             elif live is None:
                 questions.append(Question(job, tries, read_inputs(job, inputs), known))
             else:
@@ -248,8 +249,6 @@ def is_auto(job: UnsizedJob) -> bool:
 def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] | Exception:
     """The inputs of a job where it needs them; or why they are not known, which only the database's failure is not."""
     try:
-        if job.fault is not None:
-            raise ExpressionError(job.fault)
         is_needed = bool((hints := Hints.parse(job.hints)).expressions or hints.matching or hints.stage)
     except Exception as error:  # the data is whatever was stored
         return error
@@ -269,6 +268,8 @@ def answer(
     :param keeps_inputs: whether plugins ask for the values of its inputs
     """
     job = question.job
+    if isinstance(question.inputs, Reason):
+        return refused(job.token, question.inputs, time.time()), []
     try:
         if isinstance(question.inputs, Exception):
             raise question.inputs
@@ -276,9 +277,9 @@ def answer(
             job, question.tries, question.inputs, sizes, settings, largest, question.usage
         )
     except (HintError, ExpressionError) as error:
-        return refused(job.token, str(error), time.time()), []
+        return refused(job.token, because("hint_error", text=str(error)), time.time()), []
     except Exception as error:  # the data is whatever tasks have written
-        why = f"what it asks for cannot be found out from its inputs: {type(error).__name__}: {error}"
+        why = because("inputs_unknown", text=f"{type(error).__name__}: {error}")
         return refused(job.token, why, time.time()), []
     seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
     change = Change(job.token, {**values, **seen, "appraisal": None, "reason": None})
@@ -303,8 +304,8 @@ def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
         if len(changes) > 1:
             return [done for change in changes for done in stored(session, [change])]
         cause = (error.orig if isinstance(error, StatementError) else None) or error  # without the whole statement
-        words = f"what it asks for cannot be stored: {type(cause).__name__}: {cause}"
-        end = refused(changes[0].token, words, time.time())
+        reason = because("sizing_not_stored", text=f"{type(cause).__name__}: {cause}")
+        end = refused(changes[0].token, reason, time.time())
         store.apply(session, [end])
         return [end]
     return list(changes)

@@ -43,7 +43,6 @@ from lading.executors.store.tables import (
     LocationRow,
     SiteRow,
     State,
-    as_reason,
     metadata,
     reason_values,
 )

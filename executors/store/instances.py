@@ -16,6 +16,7 @@ from lading.executors.store.jobs import chunks
 from lading.executors.store.tables import InstanceRow, InstanceState, JobRow
 from lading.scheduling import billing
 from lading.scheduling.billing import Stay
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def revive(session: Session, site: str, tokens: Sequence[str]) -> None:
         )
 
 
-def give_up(session: Session, launching: Iterable[str], reason: str, now: float) -> None:
+def give_up(session: Session, launching: Iterable[str], reason: Reason, now: float) -> None:
     """End those of sites at which nothing is launched (any more): nobody hears of them again.
 
     :param launching: the other sites

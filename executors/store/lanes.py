@@ -59,7 +59,8 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
 
 def machine(site: str, row: Any) -> str | None:
     """What a job is on: of a batch system, which is one location, the node."""
-    return row.node if row.location == site and row.node is not None else row.location
+    name: str | None = row.node if row.location == site and row.node is not None else row.location
+    return name
 
 
 def by_start(row: Any) -> tuple[float, str]:

@@ -19,6 +19,7 @@ from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import AssignedJob, Location
 from lading.scheduling.matching.groups import run_name, task_name
 from lading.scheduling.matching.waiting import HINTS, WaitingJob
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class GivenJob:
     location: str | None
     placed_at: float | None
     expires_at: float | None
-    cancel: str | None
+    cancel: Reason | None
     started_at: float | None = None
 
     @property

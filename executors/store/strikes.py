@@ -16,28 +16,15 @@ from sqlalchemy import ColumnElement, func, select, update
 
 from lading.executors.store.jobs import Change, apply, chunks, knows
 from lading.executors.store.tables import JobRow, State
+from lading.scheduling.reasons import Reason, because
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 # A job under which so many controllers have died or hung is not tried again.
 MOST_STRIKES = 2
-# What was examined, and what may be wrong with it.
-EXAMINED = (
-    "while they found out what it asks for. Look at the expressions and patterns of its hints and at the size of its "
-    "inputs, mend or shorten them, and start a new run: in this one a retry that asks for the same fails at once"
-)
-PLACED = (
-    "while they looked for a place for it. Look at the binding filters, rules and policies of plugins that it met: the "
-    "log of a controller that hung says where it stood. Mend that, then clear the task"
-)
 # So many mapped instances of a task are tried that ask for the same, when as many before have been brought down.
 MOST_ALIKE = 2
-REPEATED = (
-    "it asks for the same as {count} of its task in this run under which controllers have died or hung{which}, so it "
-    "is not tried. Look at the expressions and patterns of its hints and at the size of its inputs, mend or shorten "
-    "them, and start a new run"
-)
 WAITING = State.QUEUED, State.ATTEMPTED
 WITHOUT_SYNC = {"synchronize_session": False}
 
@@ -112,9 +99,8 @@ def charge(session: Session, holder: str) -> list[Change]:
         strikes = (before or 0) + 1 if len(noted) == 1 else max(before or 0, 1)
         values: dict[str, Any] = {"strikes": strikes, "examined_by": None}
         if strikes >= MOST_STRIKES:
-            doing = PLACED if appraisal is None else EXAMINED
-            words = f"{strikes} controllers have died or hung {doing}"
-            values |= {"state": State.FAILED, "cause": "error", "reason": words, "ended_at": time.time()}
+            reason = because("placing_kills" if appraisal is None else "sizing_kills", count=strikes)
+            values |= {"state": State.FAILED, "cause": "error", "reason": reason, "ended_at": time.time()}
         changes.append(Change(token, values, report=strikes >= MOST_STRIKES))
     return apply(session, changes)
 
@@ -137,16 +123,16 @@ def repeated(session: Session, task: tuple[str, str, str]) -> dict[str, list[int
     return found
 
 
-def refusal(struck: list[int], map_index: int) -> str | None:
-    """Why a job is not tried that asks for the same as those, in words; None: it is.
+def refusal(struck: list[int], map_index: int) -> Reason | None:
+    """Why a job is not tried that asks for the same as those; None: it is.
 
     Mapped instances have their own inputs, so one of them says little of the next.
 
     :param struck: the map indexes of those under which controllers have died or hung too often
     """
     if map_index in struck:
-        return REPEATED.format(count="an earlier try", which="")
+        return because("sizing_killed")
     if len(struck) >= MOST_ALIKE:
-        which = ", ".join(map(str, sorted(struck)[:MOST_ALIKE]))
-        return REPEATED.format(count=f"{len(struck)} mapped instances", which=f" (map index {which})")
+        indexes = [str(each) for each in sorted(struck)[:MOST_ALIKE]]
+        return because("sizing_killed_alike", count=len(struck), indexes=indexes)
     return None

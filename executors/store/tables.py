@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 import time
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.models.base import StringID, _get_schema, naming_convention
-from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Text, TypeDecorator
-from sqlalchemy.orm import Mapped, mapped_column, registry, validates
+from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, String, Table, Text, TypeDecorator
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
 from lading.scheduling.matching.rules import NODES, soft
-from lading.scheduling.reasons import CAUSES, LONGEST_CODE, LONGEST_LIMIT, Reason, free_text
+from lading.scheduling.reasons import CAUSES, LONGEST_CODE, LONGEST_LIMIT, Reason
 from lading.scheduling.resources import Layout, Resources
 
 # MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
@@ -20,7 +20,13 @@ LONGEST_TEXT = 4000
 LONGEST_NAME = 250
 
 metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
-Base: Any = registry(metadata=metadata).generate_base()
+
+
+class Base(DeclarativeBase):
+    """What has a table of its own."""
+
+    metadata = metadata
+    __table__: ClassVar[Table]  # which a statement for many rows is made of
 
 
 # Thousands of jobs that wait are read in each tick, and have few reasons.
@@ -28,26 +34,20 @@ _stored = lru_cache(4096)(Reason.of_json)
 
 
 class ReasonText(TypeDecorator[Reason]):
-    """A reason as JSON. Words for which there is no code yet are a reason of their own, see :func:`free_text`."""
+    """A reason as JSON."""
 
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Reason | str | None, dialect: Any) -> str | None:
-        return None if value is None else as_reason(value).to_json()
+    def process_bind_param(self, value: Reason | None, dialect: Any) -> str | None:
+        return None if value is None else value.to_json()
 
     def process_result_value(self, value: str | None, dialect: Any) -> Reason | None:
         return None if value is None else _stored(value)
 
 
-def as_reason(value: Reason | str) -> Reason:
-    """A reason, or words as one."""
-    return value if isinstance(value, Reason) else free_text(value)
-
-
-def reason_values(value: Reason | str | None) -> dict[str, Any]:
+def reason_values(reason: Reason | None) -> dict[str, Any]:
     """The columns that a reason has."""
-    reason = None if value is None else as_reason(value)
     code, limit = (None, None) if reason is None else (reason.code, reason.limit)
     return {"reason": reason, "reason_code": code, "reason_limit": limit}
 
@@ -156,7 +156,8 @@ class JobRow(Base):
     reason: Mapped[Reason | None] = mapped_column(ReasonText)
     reason_code: Mapped[str | None] = mapped_column(String(LONGEST_CODE))
     reason_limit: Mapped[str | None] = mapped_column(String(LONGEST_LIMIT))
-    cancel: Mapped[str | None] = mapped_column(Text)
+    # Why it is to be ended; None: it is not.
+    cancel: Mapped[Reason | None] = mapped_column(ReasonText)
     unreported: Mapped[bool] = mapped_column(Boolean, default=False)
     news: Mapped[int] = mapped_column(Integer, default=0)
     site: Mapped[str | None] = mapped_column(String(64))
@@ -170,8 +171,8 @@ class JobRow(Base):
     # Of its batch job, or of that of the allocation in which it is; and the node as the batch system calls it.
     native_id: Mapped[str | None] = mapped_column(String(250))
     node: Mapped[str | None] = mapped_column(String(250))
-    # Why it was not given to a site that comes before its own, in words; None: it was.
-    placed_because: Mapped[str | None] = mapped_column(Text)
+    # Why it was not given to a site that comes before its own; None: it was.
+    placed_because: Mapped[Reason | None] = mapped_column(ReasonText)
     expires_at: Mapped[float | None] = mapped_column(Double)
     # The cpus of its location below those that it has; None: it has not started, or its location is no machine.
     lane: Mapped[float | None] = mapped_column(Double)
@@ -207,17 +208,18 @@ class JobRow(Base):
     @property
     def remedy(self) -> str | None:
         """What to do about it if it waits or has failed; None: nothing is known to be."""
-        if self.state in ENDED:
-            cause = CAUSES.get(self.cause or "")
-            return None if cause is None else cause.remedy
-        return None if self.state == State.RUNNING or self.reason is None else self.reason.meaning.remedy
+        if self.state in (State.RUNNING, State.SUCCEEDED):
+            return None
+        if self.reason is not None and (self.state in LIVE or self.reason.meaning.kind != "other"):
+            return self.reason.meaning.remedy
+        cause = CAUSES.get(self.cause or "")
+        return None if cause is None else cause.remedy
 
     @validates("reason")
-    def _with_code(self, _: str, value: Reason | str | None) -> Reason | None:
+    def _with_code(self, _: str, reason: Reason | None) -> Reason | None:
         """The columns that follow from a reason are set with it."""
-        found = reason_values(value)
+        found = reason_values(reason)
         self.reason_code, self.reason_limit = found["reason_code"], found["reason_limit"]
-        reason: Reason | None = found["reason"]
         return reason
 
     @property
@@ -408,7 +410,8 @@ class InstanceRow(Base):
     idle_since: Mapped[float | None] = mapped_column(Double)
     ended_at: Mapped[float | None] = mapped_column(Double)
     cause: Mapped[str | None] = mapped_column(String(20))
-    reason: Mapped[str | None] = mapped_column(Text)
+    # Why it was released, or has ended.
+    reason: Mapped[Reason | None] = mapped_column(ReasonText)
     # None: it was stored by an older version.
     changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 

@@ -175,7 +175,7 @@ class SiteRules:
         :raises NotAllowed: it does not
         """
         if not self.takes(dag_id):
-            raise NotAllowed(refusal([(site, self.allowed_dags)], dag_id or ""))
+            raise NotAllowed(str(refusal([(site, self.allowed_dags)], dag_id or "")))
 
     def check_native(self, native: Directives, system: BatchSystem) -> None:
         """Refuse native directives of an author that the site does not take; False takes one of the site away.

@@ -41,6 +41,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.job import LAYOUT, NATIVE
 from lading.scheduling.location import Location, has_other_limits
+from lading.scheduling.reasons import Reason, because
 
 if TYPE_CHECKING:
     from lading.hooks.api_tunnel.tunnel import ApiTunnel
@@ -204,8 +205,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self.poller.give(limited)
         self.rounds.wake()
 
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        asked = {token: words for each in messages.values() for token, words in each.items()}
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
+        asked = {token: reason for each in reasons.values() for token, reason in each.items()}
         if asked and self.poller.ask_to_cancel(asked):
             self.rounds.wake()
 
@@ -213,7 +214,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         self._allocations.submitter.order(orders)
         self.rounds.wake()
 
-    def release(self, reasons: Mapping[str, str]) -> None:
+    def release(self, reasons: Mapping[str, Reason]) -> None:
         self._allocations.submitter.release(reasons)
         self.rounds.wake()
 
@@ -245,7 +246,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             if self.rounds.is_alive:
                 raise OSError("it does not answer; its jobs go on")
             if isinstance(self._poller, AllocationMode):
-                self._poller.submitter.forget_orders("Airflow was stopped, or another controller goes on")
+                self._poller.submitter.forget_orders(because("orders_dropped"))
             if how != "hand_over":
                 if self._poller.user is None:  # it was never reached, and a controller before may have left jobs there
                     self._poller.round()
@@ -275,7 +276,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return self._poller.failing if self._poller is not None else None
 
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
-        words = str(event["message"]) if event is not None else self._trouble()
+        words = str(event["reason"]) if event is not None else self._trouble()
         if event is None and words:
             return words
         jobs = self.poller.batch_jobs()
@@ -346,7 +347,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         tracker = poller.tracker
         while True:
             if how == "cancel":
-                poller.ask_to_cancel(dict.fromkeys(tracker.at_work(), "Airflow was stopped"))
+                poller.ask_to_cancel(dict.fromkeys(tracker.at_work(), because("airflow_stopped")))
             poller.round()
             over = not (tracker.at_work() or tracker.errands.withdrawals)
             if how == "leave" or over or time.monotonic() > deadline:

@@ -27,7 +27,7 @@ from lading.hooks.files.trouble import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.site import Order, join
-from lading.scheduling.text.units import format_time
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class EC2Fleet:
                     )
             self.launcher.order(batches)
 
-    def release(self, reasons: Mapping[str, str]) -> None:
+    def release(self, reasons: Mapping[str, Reason]) -> None:
         """Let machines go when their jobs have ended."""
         for name, reason in reasons.items():
             if (member := self.members.get(name)) is not None and member.release is None:
@@ -226,7 +226,7 @@ class EC2Fleet:
     def _end(self, member: EC2Machine, end: End) -> None:
         """A machine is no more."""
         if end.cause == "preempted" and member.asked_at is None:
-            self.launcher.shortages.reclaimed(member.offering, end.words)
+            self.launcher.shortages.reclaimed(member.offering, str(end.reason))
         self.launcher.shortages.freed()
         end = self._doom(member, end)  # which it has already if it was we who have ended it
         self._leave(member, end)
@@ -244,7 +244,7 @@ class EC2Fleet:
                 and self.launcher.shortages.failed(member.offering, member.instance.reason)
             )
             if end.cause == "node_failure" and is_silent and not named:
-                self.launcher.shortages.never_answered(member.offering, end.words)
+                self.launcher.shortages.never_answered(member.offering, str(end.reason))
             member.doom = end
         return member.doom
 
@@ -255,7 +255,7 @@ class EC2Fleet:
             connection.rounds.stopping = True
             connection.machine.transport.close()  # which ends an exchange that nobody will answer
             connection.rounds.stop(1.0)
-            connection.machine.endings.give_up(end.cause or "node_failure", end.words)
+            connection.machine.endings.give_up(end.cause or "node_failure", end.reason)
             connection.machine.leave()
             self.left.append(connection)
         instance = member.instance
@@ -275,7 +275,7 @@ class EC2Fleet:
         """Tell of an end, at the time up to which AWS bills: by our clock, and for the bill by AWS's."""
         ahead = self.ec2.clock_ahead
         ended_at = (instance.ended_at if instance is not None else None) or time.time() + ahead
-        event = {"event": "released", "token": name, "at": ended_at - ahead, "cause": end.cause, "message": end.words}
+        event = {"event": "released", "token": name, "at": ended_at - ahead, "cause": end.cause, "reason": end.reason}
         if instance is None:
             self.event_buffer.tell(event)
             return
@@ -322,9 +322,9 @@ class EC2Fleet:
         if member.phase is LifePhase.UP and connection is not None:
             if connection.leaving is not None and member.release is None:
                 member.release = connection.leaving
-                self.launcher.shortages.reclaimed(member.offering, connection.leaving)
+                self.launcher.shortages.reclaimed(member.offering, str(connection.leaving))
             if connection.machine.is_closing and member.release is None:
-                member.release = "it was being given up already"
+                member.release = because("machine_closing")
             if member.release is not None:
                 connection.machine.is_closing = True
                 member.enter(LifePhase.DRAINING)
@@ -339,15 +339,15 @@ class EC2Fleet:
         phase, reason, connection = member.phase, member.release, member.connection
         if phase is LifePhase.DRAINING and member.is_empty:
             leaves = connection is not None and connection.leaving is not None
-            return End("preempted" if leaves else None, reason or "it was given up")
+            return End("preempted" if leaves else None, reason or because("machine_closing"))
         is_new = phase in (LifePhase.ORDERED, LifePhase.PENDING, LifePhase.BOOTING) and not member.is_adopted
         if reason is not None and is_new:  # it never had a job
             return End(None, reason)
         deadline = self.config.lost_after
         if phase in AT_WORK and member.silence() > deadline:
-            return End("node_failure", f"it has not been reached for {format_time(deadline)}: {member.trouble}")
+            return End("node_failure", because("machine_unreached", seconds=deadline, text=member.trouble))
         if phase is LifePhase.UP and connection is not None and member.seconds_of_no_use() > deadline:
-            return End("node_failure", f"it has taken no jobs for {format_time(deadline)}: {connection.machine.note}")
+            return End("node_failure", because("machine_useless", seconds=deadline, text=connection.machine.note))
         late = life.overdue(phase, member.seconds, self.config.expected_boot_time, member.trouble)
         return End("node_failure", late) if late is not None else None
 

@@ -21,6 +21,7 @@ from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Bucket, Shortages
 from lading.scheduling.catalogue import bundled
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class Launcher:
                 continue
             why = self.shortages.held or self.shortages.missing(batch.offering)
             if why is not None:
-                self._end(waiting, why)
+                self._end(waiting, because("launch_refused", text=why))
             elif self._may_ask(batch):
                 self._ask(batch)
             else:
@@ -199,10 +200,10 @@ class Launcher:
                 member.describe(instance, self.ec2.clock_ahead)
                 member.enter(LifePhase.PENDING)
             else:
-                words = f"EC2 had capacity for {len(found)} of {len(batch.orders)} that were asked for together"
-                error = EC2Error(AWSTrouble.CAPACITY, "", words)
+                reason = because("machine_short", launched=len(found), asked=len(batch.orders))
+                error = EC2Error(AWSTrouble.CAPACITY, "", str(reason))
                 self.shortages.refused(batch.offering, error)
-                self.leave(member, End("no_capacity", words))
+                self.leave(member, End("no_capacity", reason))
 
     def _refused(self, batch: LaunchBatch, parameters: Mapping[str, Any] | None, error: EC2Error) -> None:
         """:param parameters: None: EC2 was not asked yet, for what they are made of could not be"""
@@ -229,16 +230,16 @@ class Launcher:
             return
         self.unanswered.pop(batch.token, None)
         log.warning("EC2 does not launch %s in %s (%s): %s", *batch.offering, error)
-        self._end(self._waiting(batch), str(error))
+        self._end(self._waiting(batch), because("launch_refused", text=str(error)))
 
     def _expect(self, batch: LaunchBatch, parameters: Mapping[str, Any]) -> None:
         """Repeat a request later."""
         self.unanswered[batch.token] = Unanswered(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
-    def _end(self, members: Sequence[EC2Machine], words: str) -> None:
+    def _end(self, members: Sequence[EC2Machine], reason: Reason) -> None:
         for each in members:
             with self._lock:
                 if each.phase not in NOT_THERE:
                     continue
                 each.enter(LifePhase.GONE)
-            self.leave(each, End("no_capacity", words))
+            self.leave(each, End("no_capacity", reason))

@@ -7,7 +7,7 @@ from enum import Enum
 
 from lading.hooks.ec2.client import EC2Error, EC2Instance
 from lading.scheduling.machine_words import SPOT
-from lading.scheduling.text.units import format_time
+from lading.scheduling.reasons import Reason, because
 
 
 class LifePhase(str, Enum):
@@ -51,36 +51,35 @@ class End:
     """
 
     cause: str | None
-    words: str
+    reason: Reason
 
 
-def overdue(phase: LifePhase, seconds: float, boot_seconds: float, trouble: str | None) -> str | None:
-    """Why a machine that has been in a phase for so long is given up, in words; None: it is not.
+def overdue(phase: LifePhase, seconds: float, boot_seconds: float, trouble: str | None) -> Reason | None:
+    """Why a machine that has been in a phase for so long is given up; None: it is not.
 
     :param trouble: what keeps it from answering, in words
     """
     longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
     if longest is None or seconds <= longest:
         return None
-    why = f": {trouble}" if trouble else ""
-    return f"it was {phase.value} for more than {format_time(int(longest))}{why}"
+    return because("machine_late", phase=phase.value, seconds=longest, text=trouble)
 
 
 def ended(instance: EC2Instance) -> End | None:
     """The end of a machine that nobody here has ended, as EC2 describes it; None: it lives."""
     if instance.lives:
         return None
-    said = f": {instance.reason}" if instance.reason else ""
     if instance.capacity_type == SPOT and "spot" in instance.reason.lower():
-        return End("preempted", f"AWS has taken the machine away{said}")
-    return End("node_failure", f"the machine is {instance.state}{said}")
+        return End("preempted", because("machine_taken", text=instance.reason))
+    return End("node_failure", because("machine_down", state=instance.state, text=instance.reason or None))
 
 
 def unattended(instance: EC2Instance) -> End:
     """The end of a machine that no controller saw coming: what is stored of it says no more than that it was there."""
     end = ended(instance)
-    words = f"it ended while no controller looked: {end.words if end is not None else instance.state}"
-    return End("preempted" if end is not None and end.cause == "preempted" else "lost", words)
+    why = end.reason if end is not None else because("machine_down", state=instance.state, text=None)
+    is_preempted = end is not None and end.cause == "preempted"
+    return End("preempted" if is_preempted else "lost", because("machine_unwatched").with_also(why))
 
 
 def remedied(error: EC2Error) -> str:
@@ -90,4 +89,4 @@ def remedied(error: EC2Error) -> str:
     return f"{error}; end it in EC2, or allow the site's credentials to"
 
 
-MISSED = End("node_failure", "EC2 does not know the machine any more")
+MISSED = End("node_failure", because("machine_missed"))

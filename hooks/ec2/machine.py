@@ -15,6 +15,7 @@ from lading.hooks.site import LocationState, Order, Seen
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.catalogue import InstanceType
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
 PENDING = "pending"
@@ -44,7 +45,7 @@ class EC2Machine:
     :param is_described: whether EC2 ever has described it
     :param missed_at: since when it does not, though others are described, on the monotonic clock; None: it does
     :param connection: None: it was not reached yet
-    :param release: why it is to go, in words; None: it is not
+    :param release: why it is to go; None: it is not
     :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
     :param refusal: of the requests to end it
     :param doom: why EC2 is asked to end it; None: it is not
@@ -74,7 +75,7 @@ class EC2Machine:
     is_described: bool = False
     missed_at: float | None = None
     connection: Connection | None = None
-    release: str | None = None
+    release: Reason | None = None
     asked_at: float | None = None
     refusal: Backoff = field(default_factory=lambda: Backoff(2 * SECONDS_UNTIL_REPEATED, LONGEST_UNTIL_REPEATED))
     has_answered: bool = False

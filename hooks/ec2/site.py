@@ -28,14 +28,14 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import Reason, because
 
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
 # Connections are let go of by so many at a time.
 MOST_AT_ONCE = 32
-STOPPED = "Airflow was stopped"
+STOPPED = because("airflow_stopped")
 
 
 class EC2Site(ElasticSite[EC2Config], Holding):
@@ -143,13 +143,13 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             if (connection := self._connection(name)) is None:
                 for each in here:
                     event = {"event": "returned", "token": each.token, "location": name}
-                    self.fleet.event_buffer.tell({**event, "reason": because("machine_gone").to_data()})
+                    self.fleet.event_buffer.tell({**event, "reason": because("machine_gone")})
                 continue
             connection.machine.tracker.give([envelope.at(self.config) for envelope in here])
             connection.rounds.wake()
 
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        for name, asked in messages.items():
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
+        for name, asked in reasons.items():
             connection = self._connection(name)
             if connection is not None and asked and connection.machine.tracker.ask_to_cancel(asked):
                 connection.rounds.wake()
@@ -159,7 +159,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         self.launch_rounds.wake()
         self.rounds.wake()
 
-    def release(self, reasons: Mapping[str, str]) -> None:
+    def release(self, reasons: Mapping[str, Reason]) -> None:
         self.fleet.release(reasons)
         self.rounds.wake()
 

@@ -20,7 +20,7 @@ class _Member(tarfile.TarInfo):
         extended = self.type not in tarfile.SUPPORTED_TYPES or self.type in (*tarfile.GNU_TYPES, tarfile.XHDTYPE)
         if self.type == tarfile.XGLTYPE or (extended and self.size > MOST_HEADER_BYTES and not self.isreg()):
             raise tarfile.ReadError("its headers are too large")
-        return super()._proc_member(archive)  # type: ignore[misc]
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
 
 
 def read(packed: bytes) -> dict[str, bytes]:

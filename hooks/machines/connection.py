@@ -13,8 +13,8 @@ from lading.hooks.site import LocationState, Seen, StagingArea, join
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import DEFAULT_OS
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import NOT_KNOWN, Resources
-from lading.scheduling.text.units import format_moment
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ class Connection:
         return self.rounds.trouble or NO_ANSWER
 
     @property
-    def leaving(self) -> str | None:
-        """That it is taken away, in words; None: it is not, as far as that is known."""
+    def leaving(self) -> Reason | None:
+        """That it is taken away; None: it is not, as far as that is known."""
         if self.machine.ends_at is None:
             return None
-        return f"AWS takes it away: its jobs are asked to end at {format_moment(self.machine.ends_at)}"
+        return because("machine_leaves", at=self.machine.ends_at)
 
     def silence(self, now: float) -> float:
         """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""
@@ -57,7 +57,8 @@ class Connection:
     def seen(self, site: str) -> Seen:
         """The location as it is now."""
         machine, trouble = self.machine, self.trouble
-        note = join(trouble or machine.note, self.leaving, machine.rejected.note)
+        leaving = None if self.leaving is None else str(self.leaving)
+        note = join(trouble or machine.note, leaving, machine.rejected.note)
         state = LocationState.UP if trouble is None and machine.note is None else LocationState.UNREACHABLE
         if trouble is None and (machine.drains or machine.is_closing or machine.ends_at is not None):
             state = LocationState.DRAINING

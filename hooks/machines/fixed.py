@@ -28,6 +28,7 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import format_resources
 from lading.scheduling.text.units import format_time
 
@@ -134,8 +135,8 @@ class FixedSite(Site[SSHConfig], Holding):
                 each.machine.tracker.give([envelope.at(self.config) for envelope in here])
                 each.rounds.wake()
 
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        for name, asked in messages.items():
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
+        for name, asked in reasons.items():
             each = self.connections.get(name)
             if each is not None and asked and each.machine.tracker.ask_to_cancel(asked):
                 each.rounds.wake()

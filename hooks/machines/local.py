@@ -39,6 +39,7 @@ from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -163,8 +164,8 @@ class LocalSite(Site[LocalConfig], Holding):
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         self.spool.put([envelope.at(self.config) for envelope in envelopes.get(self.host, ())])
 
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        self.spool.ask_to_cancel(messages.get(self.host, {}))
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
+        self.spool.ask_to_cancel(reasons.get(self.host, {}))
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         self.spool.keep_room(holds.get(self.host, ()))

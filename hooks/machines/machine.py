@@ -30,7 +30,7 @@ from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.backoff import Backoff
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import Reason, because
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
@@ -46,8 +46,6 @@ PAUSE_BEHIND = 0.2
 EVENTS = "spool/events/"
 # After these nothing is to be heard of a job.
 ENDS = "finished", "returned"
-# So much of the reason for which a job is ended is brought there, characters.
-LONGEST_WORDS = 4000
 # Python, Airflow and all that an agent imports take less on a slow machine, seconds.
 SECONDS_TO_START = 10.0
 
@@ -251,10 +249,10 @@ class Machine:
         except OSError as error:
             self._troubles.begin(matter, error)
 
-    def _request(self, parcels: Sequence[Parcel], cancels: Mapping[str, str]) -> dict[str, Any]:
+    def _request(self, parcels: Sequence[Parcel], cancels: Mapping[str, Reason]) -> dict[str, Any]:
         """What is done and asked there, but for what concerns logs."""
         request: dict[str, Any] = {
-            "cancel": {token: words[:LONGEST_WORDS] for token, words in cancels.items()},
+            "cancel": {token: reason.to_json() for token, reason in cancels.items()},
             "give": {
                 each.job.token: [each.sent.to_json(), each.job.log_path] for each in parcels if not each.is_renewed
             },
@@ -283,7 +281,7 @@ class Machine:
         for job, envelope in waiting:
             # One that is there already reads the Dags to which it was bound, whatever they are by now.
             if not job.bundle and (words := bound.refusal_of(envelope)) is not None:
-                self.endings.end(job, "submit_rejected", words)
+                self.endings.end(job, "submit_rejected", because("bundle_refused", text=words))
             elif not job.bundle and (words := bound.wait_of(envelope)) is not None:
                 self.event_buffer.tell_reason(job, because("bundle", text=words))
             else:
@@ -312,7 +310,7 @@ class Machine:
         if clock_was_set or was_started or self.drains:
             self._is_introduced = False
 
-    def _note_arrived(self, parcels: Sequence[Parcel], cancels: Mapping[str, str], reply: Reply) -> None:
+    def _note_arrived(self, parcels: Sequence[Parcel], cancels: Mapping[str, Reason], reply: Reply) -> None:
         """Know what has arrived, and what is to be sent again."""
         self._writing.look(reply, self.tracker, self.event_buffer)
         if reply.fault is not None:
@@ -330,7 +328,7 @@ class Machine:
         self._was_restarted = self._was_restarted and self.is_behind
         for job in vanished:
             if job.started:
-                self.endings.end(job, "node_failure", "the machine was started anew while the task ran")
+                self.endings.end(job, "node_failure", because("machine_rebooted"))
             else:
                 self.endings.give_back(job.token, because("machine_restarted"))
         self.tracker.stuck(reply.waiting if self.drains or reply.fault or not reply.lives else frozenset())

@@ -78,7 +78,7 @@ class MachineJobTracker:
         self._looked_at = time.monotonic()
         self._ends = 0  # how many were told since then
         self._pace = 0.0  # how many jobs ended a second before that
-        self._cancels: dict[str, str] = {}
+        self._cancels: dict[str, Reason] = {}
         self._asked: dict[str, float] = {}
         self._back: set[str] = set()
         self._stuck: frozenset[str] = frozenset()
@@ -100,12 +100,12 @@ class MachineJobTracker:
                     job.is_renewed = envelope.token in self._there
                     job.envelope, job.log_path = envelope, envelope.log_path
 
-    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
+    def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
         """Take jobs to be ended, with the reason; returns whether there is anything new in that."""
         now = time.monotonic()
         with self._lock:
             self._asked = {token: at for token, at in self._asked.items() if now - at < SECONDS_UNTIL_ASKED_AGAIN}
-            new = {token: words for token, words in messages.items() if token not in self._asked}
+            new = {token: reason for token, reason in reasons.items() if token not in self._asked}
             for token in new:
                 self._asked[token] = now
                 if (job := self.jobs.get(token)) is not None:
@@ -145,13 +145,13 @@ class MachineJobTracker:
         with self._lock:
             return [(job, job.envelope) for job in self.jobs.values() if job.envelope is not None]
 
-    def take_cancels(self) -> dict[str, str]:
+    def take_cancels(self) -> dict[str, Reason]:
         """The jobs that are to be ended now, with the reason."""
         with self._lock:
             taken, self._cancels = self._cancels, {}
             return taken
 
-    def put_back(self, cancels: Mapping[str, str]) -> None:
+    def put_back(self, cancels: Mapping[str, Reason]) -> None:
         """They could not be ended: they are to be with the next ones."""
         with self._lock:
             self._cancels = {**cancels, **self._cancels}

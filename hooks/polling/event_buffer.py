@@ -63,7 +63,7 @@ class EventBuffer:
         """
         if job.told is None or _kept(job.told) != _kept(reason):
             job.told = reason
-            self.tell({"event": "waiting", "token": job.token, "reason": reason.to_data(), **more})
+            self.tell({"event": "waiting", "token": job.token, "reason": reason, **more})
 
     def unread(self) -> list[dict[str, Any]]:
         """The events that were not acknowledged yet."""

@@ -57,6 +57,7 @@ class Seen:
     :param billed_since: epoch seconds since when it is paid for, as whoever bills it says, by our own clock; None: that
         is not known
     :param image: what it has booted from, as the images of a market are called; None: that of its architecture there
+    :param waits: why it is not up yet, for the jobs that wait for it; None: its note says so, or nothing is known
     """
 
     location: Location
@@ -67,6 +68,7 @@ class Seen:
     node: str | None = None
     billed_since: float | None = None
     image: str | None = None
+    waits: Reason | None = None
 
     def __post_init__(self) -> None:
         """:raises TypeError: a field is of another type, which would be found out only where all sites are compared"""
@@ -75,6 +77,8 @@ class Seen:
         for field_name in ("note", "native_id", "node", "image"):
             if not isinstance(value := getattr(self, field_name), (str, type(None))):
                 raise TypeError(f"{field_name} is {shortened(value)}; valid: a text, or None")
+        if not isinstance(self.waits, (Reason, type(None))):
+            raise TypeError(f"waits is {shortened(self.waits)}; valid: a Reason, or None")
         if not isinstance(self.state, LocationState):
             raise TypeError(f"state is {shortened(self.state)}; valid: a LocationState")
         check_location(self.location)

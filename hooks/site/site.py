@@ -19,12 +19,14 @@ from lading.hooks.site.check import Check, Cleaned
 from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
 from lading.hooks.site.staging_area import StagingArea
+from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import DEFAULT_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
+from lading.scheduling.reasons import Reason
 
 Config = TypeVar("Config", bound=SiteConfig)
 
@@ -88,7 +90,7 @@ class Site(ABC, Generic[Config]):
         :param timeout: seconds that it had
         """
         if event is not None:
-            return str(event["message"])
+            return str(reason_of(event["reason"]))
         return f"the trial job did not end within {timeout:g} s; give more time: --timeout {max(600, 2 * int(timeout))}"
 
     def misunderstanding(self, event: Mapping[str, Any], envelope: Envelope) -> str | None:
@@ -193,10 +195,10 @@ class Site(ABC, Generic[Config]):
         """
 
     @abstractmethod
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
         """End jobs, waiting or running.
 
-        :param messages: by the name of the location, the reason in words of each token
+        :param reasons: by the name of the location, why, by the token of the job
         :raises OSError: it could not be done; it is asked again
         """
 
@@ -285,10 +287,10 @@ class ElasticSite(Site[Config]):
         """
 
     @abstractmethod
-    def release(self, reasons: Mapping[str, str]) -> None:
+    def release(self, reasons: Mapping[str, Reason]) -> None:
         """Let locations go when the jobs that run there have ended; what has not begun there comes back.
 
-        :param reasons: by the name of the location, why, in words
+        :param reasons: by the name of the location, why
         :raises OSError: it could not be done; it is asked again
         """
 

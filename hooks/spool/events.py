@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter
 
 from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.spool.tokens import TOKEN
-from lading.scheduling.reasons import Reason
+from lading.scheduling.reasons import Reason, because, free_text
 
 # A file of events has at most so many bytes, and so have those of a cluster that travel together; an event has at most
 # so many. The batches of an agent are smaller (see the module journal).
@@ -38,14 +38,44 @@ def _kind(text: str) -> str:
     return text
 
 
-def _why(told: object) -> object:
-    if not isinstance(told, (str, Reason)):
-        Reason.of_data(cast("dict[str, Any]", told))
-    return told
+def reason_of(told: object) -> Reason | None:
+    """A reason as a file or a site has it: as plain data, or the text of a third party; None: nothing is said.
+
+    It may lack parameters, which another version has left out: an end counts for all that.
+
+    :raises ValueError: it is none of these
+    """
+    if isinstance(told, str):
+        return free_text(told) if told.strip() else None
+    if told is None or isinstance(told, Reason):
+        return told
+    return Reason.of_data(cast("dict[str, Any]", told), is_whole=False)
 
 
-# A reason as plain data, or the words of a third party.
-Why = Annotated[Any, PlainValidator(_why)]
+def asked_reason(text: str) -> Reason:
+    """Why a job is to be ended, as the request in its spool says."""
+    try:
+        return Reason.of_json(text)
+    except (ValueError, RecursionError):  # text of a third party
+        return reason_of(text) or because("cancelled")
+
+
+def to_json(event: Mapping[str, Any]) -> str:
+    """An event, or another file of a job, as a line of text."""
+    return json.dumps(event, default=Reason.to_data)
+
+
+def _reason(told: object) -> Reason:
+    if isinstance(told, Mapping):
+        return Reason.of_data(told)
+    if (reason := reason_of(told)) is None:
+        raise ValueError("a reason is expected")
+    return reason
+
+
+# With all parameters of its code; and why something has ended, if that is said.
+WholeReason = Annotated[Reason, PlainValidator(_reason)]
+Why = Annotated[Reason | None, PlainValidator(reason_of)]
 Token = Annotated[str, Field(pattern=f"^{TOKEN.pattern}$")]
 Name = Annotated[str, Field(max_length=1000)]
 Date = Annotated[float, Field(ge=0, le=LATEST)]
@@ -82,7 +112,7 @@ class JobWaiting(Written):
 
     event: Literal["waiting"]
     token: Token
-    reason: Why
+    reason: WholeReason
     native_id: Name = ""
     node: Name = ""
 
@@ -108,7 +138,7 @@ class Finished(Written):
     started_at: Date | None = None
     exit_code: ExitCode | None
     cause: Cause | None
-    message: Text | None
+    reason: Why
     peak_memory: Memory | None
     cpu_seconds: Seconds | None
     failed: bool = False
@@ -123,7 +153,7 @@ class Returned(Written):
     event: Literal["returned"]
     token: Token
     location: Name
-    reason: Why = ""
+    reason: Why = None
 
 
 class Released(Written):
@@ -139,7 +169,7 @@ class Released(Written):
     native_id: Name | None = None
     launched_at: Date | None = None
     cause: Cause | None = None
-    message: Text = ""
+    reason: Why = None
     refused: bool = False
 
 
@@ -165,14 +195,14 @@ class NotHeld(Written):
     event: Literal["refused", "hold_lost"]
     token: Token
     at: Date
-    reason: Text = ""
+    reason: Why = None
 
 
 class SentinelFile(Written):
     """How a job has ended, as its supervisor has left it in ``exit.json``."""
 
     exit_code: ExitCode
-    error: Text | None
+    reason: Why
     ended_at: Date
     cpu_seconds: Seconds
     peak_memory: Memory | None
@@ -194,7 +224,7 @@ class InsideFile(Written):
     """What came of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
 
     exit_code: ExitCode
-    error: Text | None
+    reason: Why
     cause: Cause
     outputs: Outputs
     cpu_seconds: Seconds
@@ -232,7 +262,7 @@ class CauseFile(Written):
     """Why a job was ended, as its agent has left it in ``cause.json``."""
 
     cause: Cause
-    message: Text
+    reason: WholeReason
 
 
 class UpFile(Written):
@@ -290,10 +320,10 @@ def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dic
     :returns: with ``started_at`` None where Airflow has refused to start the task: then nothing has failed. What it has
         ended itself while it ran is cancelled with exit code 0
     """
-    error = left["error"]
-    told = {"cause": left.get("cause", "error") if error is not None else None, "message": error}
+    reason = left["reason"]
+    told = {"cause": left.get("cause", "error") if reason is not None else None, "reason": reason}
     if cause is not None:
-        told = {"cause": cause["cause"], "message": cause["message"]}
+        told = {"cause": cause["cause"], "reason": cause["reason"]}
     return {
         **told,
         "at": left["ended_at"],

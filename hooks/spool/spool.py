@@ -24,6 +24,7 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.regular_file import NotReadable, read_regular
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.matching.waiting import HINTS, WaitingJob
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
@@ -227,11 +228,11 @@ class Spool:
         if envelopes:
             self.ring()
 
-    def ask_to_cancel(self, messages: Mapping[str, str]) -> None:
-        """Ask the agent to end jobs; ``messages`` maps each token to the reason."""
-        for token, message in messages.items():
-            write_atomically(self.cancel(token), message)
-        if messages:
+    def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> None:
+        """Ask the agent to end jobs, each with the reason by its token."""
+        for token, reason in reasons.items():
+            write_atomically(self.cancel(token), reason.to_json())
+        if reasons:
             self.ring()
 
     def keep_room(self, holds: Sequence[Hold]) -> None:

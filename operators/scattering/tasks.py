@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import attrs
 from airflow.sdk import BaseOperator, TaskGroup, XComArg
@@ -53,8 +53,8 @@ class Template:
     def fixed(self) -> Mapping[str, Any]:
         """The arguments that all jobs have in common."""
         if isinstance(self.partial, _TaskDecorator):
-            return self.partial.kwargs.get("op_kwargs", {})
-        return self.partial.kwargs
+            return cast("Mapping[str, Any]", self.partial.kwargs.get("op_kwargs", {}))
+        return cast("Mapping[str, Any]", self.partial.kwargs)
 
     def check_inputs(self, inputs: Mapping[str, object]) -> None:
         """

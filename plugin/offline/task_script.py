@@ -224,7 +224,7 @@ def route_of(job: WaitingJob, views: Sequence[SiteView]) -> Route:
     :raises HintError: nowhere
     """
     if not (its_route := route(job, views, RULES)):
-        raise HintError(nowhere(job, views))
+        raise HintError(str(nowhere(job, views)))
     return its_route
 
 

@@ -185,6 +185,6 @@ def outcome(job: JobRow) -> ExplanationStep:
         return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])
     where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
     words = [f"at {where}"]
-    words += [job.placed_because] if job.placed_because else []
-    words += [str(job.reason)] if job.reason and str(job.reason) != job.placed_because else []
+    words += [str(job.placed_because)] if job.placed_because else []
+    words += [str(job.reason)] if job.reason and job.reason != job.placed_because else []
     return ExplanationStep(State(job.state).value, words + remedy)

@@ -83,7 +83,7 @@ class InstanceLine:
         return None
 
 
-@airflow_cli.action_cli(check_db=False)
+@airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def instances(args: Namespace) -> None:
@@ -243,7 +243,7 @@ def line_row(line: InstanceLine, now: float) -> dict[str, Any]:
         "of_which": {name: round(part, 4) for name, part in parts.items()},
         "ended_at": None if row is None else row.ended_at,
         "running_jobs": line.jobs,
-        "note": line.note or (None if row is None else row.reason),
+        "note": line.note or (None if row is None or row.reason is None else str(row.reason)),
     }
 
 

@@ -138,7 +138,7 @@ def group_rows(jobs: Iterable[JobRow]) -> list[dict[str, Any]]:
     ]
 
 
-@airflow_cli.action_cli(check_db=False)
+@airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def wake(args: Namespace) -> None:

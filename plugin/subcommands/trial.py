@@ -65,7 +65,7 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
             room = largest(site, solo.seen)
             return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(room)}"
         if (words := site.failing()) is not None:
-            return False, site.diagnosis({"message": words}, timeout)
+            return False, site.diagnosis({"reason": words}, timeout)
         time.sleep(0.1)
     return False, site.diagnosis(None, timeout)
 

@@ -184,11 +184,7 @@ def act(
                 looks.append(first - boot)
         elif machine.location.empty and (machine.location.ready_at or now) <= now:
             if first > now + boot:
-                reason = (
-                    "nothing is expected to need it"
-                    if first == math.inf
-                    else (f"nothing is expected to need it for {first - now:.0f} s, and another one boots sooner")
-                )
+                reason = because("not_needed") if first == math.inf else because("not_needed_for", seconds=first - now)
                 machine.released = True
                 releases.append(Release(machine.location.name, reason))
             else:

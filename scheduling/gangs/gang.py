@@ -14,6 +14,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.reasons import Reason, because
 
 # The rule by which a partition is tried first: exactly what it asks for.
 NO_RULE = ""
@@ -64,10 +65,10 @@ class Choices(NamedTuple):
 
     matches: Sequence[str]
     rules: Sequence[str] = (NO_RULE,)
-    words: str = ""
+    why: Reason | None = None
     """Why there is no match."""
-    never: Callable[[], str] = str
-    """Says why there can never be room, in words; empty: there may be. Asked where there is none now."""
+    never: Callable[[], Reason | None] = lambda: None
+    """Says why there can never be room; None: there may be. Asked where there is none now."""
     is_costly: bool = False
     """Whether to try it launches something, so that this is asked before."""
 
@@ -84,7 +85,7 @@ class Gang:
     :param trying: what is tried now
     :param tried: what this pass has tried in vain of partitions that have no room yet
     :param held: what has found room
-    :param words: why the last try has failed
+    :param why: why the last try has failed; None: none has
     :param look_at: epoch seconds from when room for all of it is a reason to try a gang that sleeps before its next
         attempt
     :param doubted: whether this pass has failed, or the last one, over more than room: what seemed free was not
@@ -100,7 +101,7 @@ class Gang:
     trying: RoomAttempt | None = None
     tried: tuple[RoomAttempt, ...] = ()
     held: tuple[RoomAttempt, ...] = ()
-    words: str = ""
+    why: Reason | None = None
     look_at: float = 0.0
     doubted: bool = False
 
@@ -146,14 +147,14 @@ class NoRoomFound(NamedTuple):
     """What is tried has none, and why."""
 
     partition: str
-    words: str = ""
+    why: Reason | None = None
 
 
 class Lost(NamedTuple):
     """What a partition had, or was tried, is not there any more."""
 
     partition: str
-    words: str = ""
+    why: Reason | None = None
 
 
 Event: TypeAlias = "Gathered | Woken | Freed | RoomFound | NoRoomFound | Lost"
@@ -188,7 +189,7 @@ class Fail(NamedTuple):
     """These partitions fail: the last attempt was in vain."""
 
     partitions: tuple[str, ...]
-    words: str
+    why: Reason
 
 
 Effect: TypeAlias = "RoomAttempt | Cancel | Start | Sleep | Alone | Fail"
@@ -220,18 +221,18 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
             attempt=gang.attempt + 1,
             wake_at=None,
             until=now + gang.attempts.timeout,
-            words="",
+            why=None,
             doubted=False,
         )
     elif is_between:
         # It is no attempt of its own: the next one comes when it was to come.
-        gang = replace(gang, stage=Stage.TRYING, until=now + gang.attempts.timeout, words="", doubted=False)
+        gang = replace(gang, stage=Stage.TRYING, until=now + gang.attempts.timeout, why=None, doubted=False)
     if gang.stage is not Stage.TRYING:
         return gang, []
     if gang.until is not None and now >= gang.until and gang.pending is not None:
-        words = f"no room was held within {gang.attempts.timeout} s" + (f": {gang.words}" if gang.words else "")
+        why = _with_last(because("gang_timeout", seconds=gang.attempts.timeout), gang)
         given_up: list[Effect] = [] if gang.trying is None else [Cancel(gang.trying)]
-        gang, effects = _over(replace(gang, trying=None, words=words, doubted=True), now, is_hopeless=False)
+        gang, effects = _over(replace(gang, trying=None, why=why, doubted=True), now, is_hopeless=False)
         return gang, [*given_up, *effects]
     return (gang, []) if gang.trying is not None else _go_on(gang, now, choices)
 
@@ -244,10 +245,10 @@ def _answered(gang: Gang, event: Event) -> Gang:
             others = tuple(each for each in gang.tried if each.partition != trying.partition)
             return replace(gang, trying=None, tried=others, held=(*gang.held, trying))
         doubted = gang.doubted or isinstance(event, Lost)
-        return replace(gang, trying=None, tried=(*gang.tried, trying), words=event.words or gang.words, doubted=doubted)
+        return replace(gang, trying=None, tried=(*gang.tried, trying), why=event.why or gang.why, doubted=doubted)
     if isinstance(event, Lost):
         kept = tuple(each for each in gang.held if each.partition != event.partition)
-        return gang if kept == gang.held else replace(gang, held=kept, words=event.words or gang.words, doubted=True)
+        return gang if kept == gang.held else replace(gang, held=kept, why=event.why or gang.why, doubted=True)
     return gang
 
 
@@ -260,17 +261,17 @@ def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
     found = choices(pending.name)
     if not found.matches:
         never = found.never()
-        words = never or found.words or gang.words
-        return _over(replace(gang, words=words), now, is_hopeless=True, is_final=bool(never))
+        why = never or found.why or gang.why
+        return _over(replace(gang, why=why), now, is_hopeless=True, is_final=bool(never))
     if found.is_costly and (never := found.never()):
-        return _over(replace(gang, words=never), now, is_hopeless=False, is_final=True)
+        return _over(replace(gang, why=never), now, is_hopeless=False, is_final=True)
     for rule in found.rules:
         for match in found.matches:
             chosen = RoomAttempt(pending.name, rule, match)
             if chosen not in gang.tried:
                 return replace(gang, trying=chosen), [chosen]
     never = found.never()
-    return _over(replace(gang, words=never or gang.words), now, is_hopeless=False, is_final=bool(never))
+    return _over(replace(gang, why=never or gang.why), now, is_hopeless=False, is_final=bool(never))
 
 
 def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) -> Found:
@@ -288,8 +289,7 @@ def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) 
     pause = None if is_final else gang.attempts.pause(gang.attempt)
     if pause is None:
         names = tuple(each.name for each in gang.partitions)
-        words = gang.words if is_final else _in_vain(gang)
-        return replace(gang, stage=Stage.FAILED), [*effects, Fail(names, words)]
+        return replace(gang, stage=Stage.FAILED), [*effects, Fail(names, _failure(gang, is_final=is_final))]
     return asleep(gang, now, pause), [*effects, Sleep(gang.roots, gang.wake_at or now + pause)]
 
 
@@ -318,10 +318,15 @@ def asleep(gang: Gang, now: float, pause: float) -> Gang:
     return replace(gang, stage=Stage.ATTEMPTED, wake_at=wake_at, look_at=look_at)
 
 
-def _in_vain(gang: Gang) -> str:
-    """What is said of a gang after its last attempt."""
-    times = "once" if gang.attempt == 1 else f"{gang.attempt} times"
-    return f"no room was found, tried {times}" + (f"; the last time: {gang.words}" if gang.words else "")
+def _failure(gang: Gang, *, is_final: bool) -> Reason:
+    """Why a gang has failed: there can never be room, or its last attempt was in vain."""
+    if is_final and gang.why is not None:
+        return gang.why
+    return _with_last(because("gang_in_vain", attempts=gang.attempt), gang)
+
+
+def _with_last(reason: Reason, gang: Gang) -> Reason:
+    return reason if gang.why is None else reason.with_also(gang.why)
 
 
 def _parted(gang: Gang, pending: Partition, now: float, *, is_final: bool) -> Found:
@@ -331,7 +336,7 @@ def _parted(gang: Gang, pending: Partition, now: float, *, is_final: bool) -> Fo
     effects: list[Effect] = [Start(held)] if held else []
     pause = None if is_final else gang.attempts.pause(gang.attempt)
     if pause is None:
-        effects.append(Fail((pending.name,), gang.words if is_final else _in_vain(gang)))
+        effects.append(Fail((pending.name,), _failure(gang, is_final=is_final)))
     else:
         effects.append(Sleep((pending.name,), now + pause))
     if others:

@@ -18,6 +18,7 @@ from lading.scheduling.matching.rules import RULES, Rule, minimum
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Changes, Stop
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 # A location, by its site and its name.
@@ -42,13 +43,13 @@ class Options:
     :param matches: the places that suit all of them, in the order in which they are tried; the last one is all of them
         together, over which members may be spread
     :param stops: by rule and place, none where the rule changes nothing there
-    :param words: why they may be tried nowhere, as far as that is known
+    :param why: why they may be tried nowhere, as far as that is known
     """
 
     rules: tuple[str, ...] = (NO_RULE,)
     matches: tuple[str, ...] = ()
     stops: Mapping[tuple[str, str], Sequence[Stops]] = field(default_factory=dict)
-    words: str = ""
+    why: Reason | None = None
 
     def in_order(self) -> list[Sequence[Stops]]:
         """The places at which members are tried, one after the other: with all that they wish, then by each rule."""

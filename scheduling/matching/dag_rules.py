@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 # Patterns of Dag ids (``*``, ``?``, ``[...]``); None: every Dag.
@@ -19,11 +20,12 @@ def takes(patterns: Patterns, dag_id: str | None) -> bool:
     return patterns is None or dag_id is None or any(fnmatchcase(dag_id, pattern) for pattern in patterns)
 
 
-def refusal(sites: Iterable[tuple[str, Patterns]], dag_id: str) -> str:
-    """Why a Dag may run at none of some sites, in the words of their tables."""
-    each = "; ".join(f"site {name!r} has allowed_dags = {listed(patterns or ())}" for name, patterns in sites)
-    what = f"Dag {shortened(dag_id)}" if dag_id else "what names no Dag"
-    return f"{what} is not allowed there: {each}; name another site, or have the pattern added"
+def refusal(sites: Iterable[tuple[str, Patterns]], dag_id: str) -> Reason:
+    """Why a Dag may run at none of some sites."""
+    tables = "; ".join(f"site {name!r} has allowed_dags = {listed(patterns or ())}" for name, patterns in sites)
+    if dag_id:
+        return because("dag_not_allowed", dag=shortened(dag_id), tables=tables)
+    return because("no_dag_not_allowed", tables=tables)
 
 
 def listed(patterns: Sequence[str]) -> str:

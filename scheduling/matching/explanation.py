@@ -64,7 +64,7 @@ def explained(
     places = matches(job, sites)
     yield ExplanationStep("matching", list(_matching(job, sites, places)) or ["there is no place that it may go to"])
     if not its_route:
-        yield ExplanationStep("refused", [nowhere(job, sites)])
+        yield ExplanationStep("refused", [str(nowhere(job, sites))])
         return
     found = rankable(job, places)
     order = (None if rank is None or not found else rank(job, found)) or by_probability(job, found)
@@ -96,7 +96,7 @@ def _matching(job: WaitingJob, sites: Sequence[SiteView], places: Sequence[tuple
 def _cannot(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:
     site = sites.get(target.site)
     is_barred = site is not None and site.bars(replace(job, queue=target.within or job.queue)) is not None
-    return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites)}"
+    return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites).sentence}"
 
 
 def _likely(match: Match) -> str:

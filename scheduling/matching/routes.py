@@ -15,6 +15,7 @@ from lading.scheduling.matching.rules import Rule, minimum, variants
 from lading.scheduling.matching.sites import SiteView, asked, open_to, refusal, stop_at
 from lading.scheduling.matching.stops import Changes, Order, Route, Stop, of_text
 from lading.scheduling.matching.waiting import WaitingJob, once_per_shape
+from lading.scheduling.reasons import Reason, because
 
 
 def matches(job: WaitingJob, sites: Sequence[SiteView]) -> list[tuple[Target, SiteView]]:
@@ -94,10 +95,10 @@ def place(stop: Stop) -> str:
     return stop.target or stop.site
 
 
-def nowhere(job: WaitingJob, sites: Sequence[SiteView]) -> str:
-    """Why a job has no route, in words."""
+def nowhere(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
+    """Why a job has no route."""
     if matches(job, sites):
-        return "less than it wishes would do, but no rule of the sites file lets it have less; see [[rules]]"
+        return because("no_rule_for_less")
     return refusal(minimum(job), sites)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from lading.scheduling.gpus import why_none
+from lading.scheduling.gpus import not_supported
 from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
@@ -19,8 +19,7 @@ from lading.scheduling.matching.rules import NODES, soft, within
 from lading.scheduling.matching.stops import Changes, Stop, in_queue, of_text, parts_of
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import MatchedMachine, granting, lacking, names_arch, resolved, too_many_nodes
-from lading.scheduling.reasons import Reason, because
-from lading.scheduling.resources import format_resources
+from lading.scheduling.reasons import Reason, because, combined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -222,72 +221,73 @@ def open_to(job: WaitingJob, sites: Iterable[SiteView]) -> list[SiteView]:
     return [site for site in sites if dag_rules.takes(site.allowed_dags, job.dag_id)]
 
 
-def refusal(job: WaitingJob, sites: Sequence[SiteView]) -> str:
+def refusal(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why no site can ever run a job."""
     names = [site.name for site in sites]
     if job.site and job.site not in names:
-        return f"there is no site {job.site!r}; the sites are: {', '.join(names)}"
+        return because("no_such_site", name=job.site, names=", ".join(names))
     its_own = asked(job, sites)
     if job.targets is not None:
         return unreachable(job, sites)
     takers = open_to(job, its_own)
     if its_own and not takers:
-        words = dag_rules.refusal([(site.name, site.allowed_dags) for site in its_own], job.dag_id or "")
+        why = dag_rules.refusal([(site.name, site.allowed_dags) for site in its_own], job.dag_id or "")
     else:
-        words = unsuited(job, takers) if its_own else "it names no site"
+        why = unsuited(job, takers) if its_own else because("names_no_site")
     others = [site.name for site in sites if site not in its_own]
     if job.site or not others:
-        return words
-    some = f"only {', '.join(site.name for site in its_own)}" if its_own else "no site"
-    return f"{words}; {some} may run tasks that name no site: name one of {', '.join(others)} with the hint site"
+        return why
+    names_of_others = ", ".join(others)
+    if not its_own:
+        return why.with_also(because("name_a_site", others=names_of_others))
+    only = ", ".join(site.name for site in its_own)
+    return why.with_also(because("name_another_site", only=only, others=names_of_others))
 
 
-def unreachable(job: WaitingJob, sites: Sequence[SiteView]) -> str:
+def unreachable(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why none of a job's targets can ever run it."""
     by_name = {site.name: site for site in sites}
-    return "; ".join(
-        f"target {text!r}: {why_no_target(job, Target.parse(text), by_name)}"
+    found = [
+        because("target_refused", target=text).with_also(why_no_target(job, Target.parse(text), by_name))
         for text in of_text(job.targets or "[[], []]")[0]
-    )
+    ]
+    return combined(found) if found else because("names_no_site")
 
 
-def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:
+def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> Reason:
     """Why a target can never run a job."""
     site = sites.get(target.site)
     if site is None:
-        return f"there is no site {target.site!r}; the sites are: {', '.join(sites)}"
+        return because("no_such_site", name=target.site, names=", ".join(sites))
     if not open_to(job, [site]):
         return dag_rules.refusal([(site.name, site.allowed_dags)], job.dag_id or "")
     if target.within is not None and not site.is_batch:
         types = site.types(target.within)
         if not types:
-            return f"no instance type of the site is {target.within!r}, {valid_types(target.within, site.types('*'))}"
+            valid = valid_types(target.within, site.types("*"))
+            return because("no_type_of_target", type=target.within, valid=valid)
         job = replace(job, types=types)
     elif target.within is not None:
         job = replace(job, queue=target.within)
     return unsuited(job, [site])
 
 
-def unsuited(job: WaitingJob, sites: Sequence[SiteView]) -> str:
+def unsuited(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why no location of these sites can ever run a job, named by the location that comes closest."""
-    barred = [f"site {each.name!r} takes no jobs now: {words}" for each in sites if (words := each.bars(job))]
+    barred = [because("site_trouble", site=each.name, text=words) for each in sites if (words := each.bars(job))]
     if others := [each for each in sites if each.bars(job) is None]:
-        barred.append(_unsuited(job, others))
-    return "; ".join(barred)
+        return _unsuited(job, others).with_also(*barred)
+    return combined(barred)
 
 
-def _unsuited(job: PlannedJob, sites: Sequence[SiteView]) -> str:
+def _unsuited(job: PlannedJob, sites: Sequence[SiteView]) -> Reason:
     places = [MatchedMachine(site.name, location, site.arch) for site in sites for location in site.possible]
     names = ", ".join(repr(site.name) for site in sites)
-    for hint, words in (
-        (NATIVE, "its hints queue and native are for a batch system"),
-        (LAYOUT, "its hints nodes, ppn and threads are for a batch site with mode = 'job'"),
-    ):
+    for hint, code in ((NATIVE, "needs_batch_system"), (LAYOUT, "needs_batch_jobs")):
         if hint in job.hints:
             places = [each for each in places if hint in each.location.hints]
             if not places:
-                one = f" (a task there has 1 node, and it asks for {job.nodes})" if job.nodes > 1 else ""
-                return f"{words}, which {names} is not{one}; name another site"
+                return because(code, names=names, nodes=job.nodes)
     if not (fitting := granting(job, places)):
         return lacking(job, places)
     if not any(each.location.has_nodes(job) for each in fitting):
@@ -295,10 +295,9 @@ def _unsuited(job: PlannedJob, sites: Sequence[SiteView]) -> str:
         return too_many_nodes(job, {each.site: each.location for each in by_size})
     nearest = min(fitting, key=lambda each: job.resources.shortfall(each.location.capacity))
     closest = nearest.location
-    too_little = " and ".join(job.resources.lacking(closest.capacity))
-    what = f"any machine of type {job.instance_type!r}" if job.instance_type else "any site"
-    return (
-        f"asks for {format_resources(job.resources)}, more than {what} can ever give: the closest location, "
-        f"{closest.name!r} of site {nearest.site!r}, has {format_resources(closest.capacity)}, too little {too_little}"
-        + why_none(job.resources.gpus, closest.features)
-    )
+    amounts = {"needs": job.resources, "has": closest.capacity, "lacking": job.resources.lacking(closest.capacity)}
+    gpu = not_supported(closest.features) if job.resources.gpus else None
+    where = {"closest": closest.name, "place": nearest.site, "gpu": gpu}
+    if job.instance_type:
+        return because("too_large_for_type", type=job.instance_type, **amounts, **where)
+    return because("too_large_anywhere", **amounts, **where)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import IS, no_such_type
+from lading.scheduling.machine_words import IS, valid_types
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
 # So many machines are described that are alike in all but amounts.
@@ -49,8 +50,8 @@ def granting(job: PlannedJob, machines: Iterable[MatchedMachine]) -> list[Matche
     return [each for each in machines if each.location.kind.grants(resolved(job, each.arch).wish)]
 
 
-def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
-    """Why none of some machines is what a job asks for, in words that name what there is.
+def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> Reason:
+    """Why none of some machines is what a job asks for, with what there is.
 
     The words of a batch system and layouts are no matter of machines, and are not looked at.
     """
@@ -61,25 +62,27 @@ def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
     ):
         there = _all(values, machines)
         if wanted is not None and wanted not in there:
-            return f"hint {hint}: {shortened(wanted)} cannot be had, {_valid(there)}"
+            return because("hint_unavailable", hint=hint, value=shortened(wanted), valid=_valid(there))
     if job.instance_type is not None:
         types = _all(lambda each: {each.location.instance_type}, machines)
         if job.instance_type not in types:
-            return no_such_type(job.instance_type, types)
+            valid = valid_types(job.instance_type, types)
+            return because("hint_unavailable", hint="instance_type", value=shortened(job.instance_type), valid=valid)
     features = _all(lambda each: each.location.features, machines)
     for hint, named in (("features", False), ("properties", True)):
         asked, there = ({word for word in words if (IS in word) == named} for words in (job.features, features))
         if missing := sorted(asked - there):
-            return f"hint {hint}: {', '.join(map(shortened, missing))} cannot be had, {_valid(there)}"
-    return f"no machine {_wished(job, machines)}; there are: {_described(machines)}"
+            value = ", ".join(map(shortened, missing))
+            return because("hint_unavailable", hint=hint, value=value, valid=_valid(there))
+    return because("no_machine_has_all", wish=_wished(job, machines), machines=_described(machines))
 
 
-def too_many_nodes(job: PlannedJob, locations: Mapping[str, Location]) -> str:
+def too_many_nodes(job: PlannedJob, locations: Mapping[str, Location]) -> Reason:
     """Why none of some locations, each of a site of its own, can ever give a job the nodes that it asks for."""
     where = f"queue {job.queue!r} of " if job.queue else ""
     most = "; ".join(f"{where}site {name!r} has {each.nodes_for(job)}" for name, each in locations.items())
     one = f"{where}site {next(iter(locations))!r}" if len(locations) == 1 else "any one site"
-    return f"asks for {job.nodes} nodes, more than {one} can ever give to a job: {most}"
+    return because("too_many_nodes", nodes=job.nodes, place=one, most=most)
 
 
 def _all(values: Callable[[MatchedMachine], Iterable[str | None]], machines: Iterable[MatchedMachine]) -> set[str]:

@@ -20,7 +20,7 @@ class Silent(highspy.Highs):
 
     def enableCallbacks(self) -> None:
         self.setOptionValue("output_flag", False)
-        super().enableCallbacks()  # type: ignore[no-untyped-call]
+        super().enableCallbacks()
 
 
 class LinearProgram:
@@ -32,7 +32,7 @@ class LinearProgram:
     """
 
     def __init__(self, lower: Numbers, upper: Numbers) -> None:
-        self.solver = Silent()  # type: ignore[no-untyped-call]
+        self.solver = Silent()
         self.solver.setOptionValue("threads", 1)
         rows = len(lower)
         nothing: Numbers = np.zeros(rows, np.int32)

@@ -299,23 +299,19 @@ def refusal(problem: Problem, job: PlannedJob, shape: Shape) -> Reason:
     lacks: list[str | float] = []
     for resource in job.resources.lacking(capacity):
         lacks += [resource, getattr(job.resources, resource), getattr(capacity, resource)]
-    found = because("too_large", wish=wished(wish) if any(wish) else "", closest=name, lacks=lacks)
+    found = because("too_large", wish=wished(wish), closest=name, lacks=lacks)
     model = not_supported(its_kind.features) if job.resources.gpus else None
     return found if model is None else found.with_also(because("gpu_unsupported", model=model))
 
 
-def wished(wish: Wish) -> str:
-    parts = []
-    if wish.instance_type is not None:
-        parts.append(f"is a {wish.instance_type}")
-    if wish.arch is not None:
-        parts.append(f"is {wish.arch}")
-    if wish.os is not None:
-        parts.append(f"runs {wish.os}")
-    if wish.features:
-        parts.append(f"has {', '.join(sorted(wish.features))}")
-    if wish.capacity_type is not None:
-        parts.append(f"is {wish.capacity_type}")
-    if wish.hints:
-        parts.append(f"understands the hints {' and '.join(sorted(wish.hints))}")
-    return " and ".join(parts)
+def wished(wish: Wish) -> list[str]:
+    """What a job asks of a machine besides amounts: each with its value behind it."""
+    named = {
+        "instance_type": wish.instance_type,
+        "arch": wish.arch,
+        "os": wish.os,
+        "features": ", ".join(sorted(wish.features)),
+        "capacity_type": wish.capacity_type,
+        "hints": " and ".join(sorted(wish.hints)),
+    }
+    return [part for name, value in named.items() if value for part in (name, value)]

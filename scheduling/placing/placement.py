@@ -64,7 +64,7 @@ def assign(
         except ValueError as error:
             return JobClass((), because("nowhere", text=str(error)))
         its_matches = () if rank is None else rankable(job, matches(job, sites))
-        refused = None if found else because("nowhere", text=nowhere(job, sites))
+        refused = None if found else nowhere(job, sites)
         return JobClass(found, refused, matches=its_matches)
 
     alike_of = once_per_shape(going)

@@ -14,10 +14,12 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.job_classes import NAME, ApproachingClasses, ClassAtStop, JobClass
-from lading.scheduling.placing.reasons import SECONDS_UNTIL_EXPLAINED, reason
 from lading.scheduling.provisioning import Provision, decide, decide_apart
 from lading.scheduling.provisioning.machines import MachinePlan
-from lading.scheduling.reasons import Reason, combined
+from lading.scheduling.reasons import Reason, because, combined
+
+# Seconds for which a job must have waited before it is given a reason: short waits are not worth one.
+SECONDS_UNTIL_EXPLAINED = 10.0
 
 
 @dataclass(slots=True)
@@ -308,4 +310,11 @@ class PlacementPass:
         if self.awaited.get(job.name) == last.name:
             return last.coming(before.asked(job)) if is_late else None
         met, following = self._met(job, alike, order[:number]), [alike.route[each].site for each in order[number:]]
-        return reason(job, met, last, following, len(sites), is_late=is_late)
+        is_busy = met[-1] == last.no_room
+        is_only = len(met) == 1 and not following and (len(sites) == 1 or not job.site)
+        if is_busy and (is_only or not is_late):
+            return None
+        found = combined(met)
+        if following and not last.is_new:
+            return found.with_also(because("may_go_on", after=last.burst_after, next=following[0]))
+        return found.with_also(because("only_site")) if is_busy and job.site else found

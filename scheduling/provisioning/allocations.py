@@ -196,10 +196,10 @@ def _settled(
     return settled(launches, jobs, since, now, lambda each: each.capacity.cpus >= market.capacity.cpus)
 
 
-def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now: float) -> dict[str, str]:
+def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now: float) -> dict[str, Reason]:
     """The allocations that wait in their queue and nothing has needed for a while; one that is up ends by itself."""
     return {
-        each.name: "nothing waits that needs it"
+        each.name: because("not_wanted")
         for each in live
         if each.booting and each.name in spare
         if each.idle_since is not None and now - each.idle_since > market.idle_seconds
@@ -211,7 +211,7 @@ def abandoned(
     ordered_for: Mapping[str, Collection[str]],
     active: Collection[str],
     spare: Collection[str],
-) -> dict[str, str]:
+) -> dict[str, Reason]:
     """The allocations that wait in their queue for members of gangs alone none of which looks for room any more.
 
     Others are kept for ``idle_seconds``; a gang comes back after minutes, if at all, and asks for the whole of it then.
@@ -219,10 +219,10 @@ def abandoned(
     :param ordered_for: the members for which each was asked for, by its name
     :param active: those of gangs that look for room, or have started
     :param spare: the allocations in which nothing that waits has a place
-    :returns: with the reason in words
+    :returns: with the reason
     """
     return {
-        each.name: "the gang for which it was asked looks for room no more"
+        each.name: because("gang_gone")
         for each in live
         if each.booting and each.name in spare and each.name in ordered_for
         if not any(job in active for job in ordered_for[each.name])
@@ -236,11 +236,11 @@ def _giving_way(
     market: Market,
     limits: InstanceLimits,
     now: float,
-) -> dict[str, str] | None:
+) -> dict[str, Reason] | None:
     """The allocation that shall end, for what waits wants another or a larger one and there are as many as may be.
 
     :param used: those for which there is work
-    :returns: with the reason in words; None: none
+    :returns: with the reason; None: none
     """
     if not jobs or len(live) < market.most or any(each.draining for each in live):
         return None
@@ -263,9 +263,9 @@ def _giving_way(
         first = min(yielding, key=lambda each: (left(each) >= market.unlimited, each.used.cpus, left(each)))
         launches = without(first, [*jobs, *(job for each in live for job in each.stored)])
         if any(not odd.isdisjoint(launch.jobs) for launch in launches):  # else it is not their turn
-            return {first.name: "it makes way for what waits and cannot run in it"}
+            return {first.name: because("makes_way")}
     smallest = min(yielding, key=lambda each: (each.capacity.cpus, each.capacity.memory, left(each)))
     launches = without(smallest, jobs)
     if launches and launches[0].capacity.cpus >= WORTH_A_CHANGE * smallest.capacity.cpus:
-        return {smallest.name: "it makes way for a larger one, which more of what waits can use"}
+        return {smallest.name: because("makes_way_for_larger")}
     return None

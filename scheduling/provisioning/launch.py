@@ -43,7 +43,7 @@ class Provision:
     """What is to be done so that all that waits at a site can run.
 
     :param launches: what is launched now
-    :param releases: what ends with its running jobs, each with the reason in words
+    :param releases: what ends with its running jobs, each with the reason
     :param spare: that in which nothing that waits has a place
     :param waits: why nothing is launched for jobs, by their names: the others have a place, or are to get one
     :param refused: jobs that are too large for all that can be launched, each with the reason
@@ -51,7 +51,7 @@ class Provision:
     """
 
     launches: tuple[Launch, ...] = ()
-    releases: Mapping[str, str] = field(default_factory=dict)
+    releases: Mapping[str, Reason] = field(default_factory=dict)
     spare: frozenset[str] = frozenset()
     waits: Mapping[str, Reason] = field(default_factory=dict)
     refused: Mapping[str, Reason] = field(default_factory=dict)

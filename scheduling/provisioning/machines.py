@@ -32,11 +32,11 @@ SHORT = 10.0
 # Up to so many jobs that have come at once are packed one by one, which takes some milliseconds for each: when no more
 # come, and only for so many seconds, for they may wait for hours where nothing can be bought.
 MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
-MAKES_WAY = "it makes way for what waits and cannot run on it"
+MAKES_WAY = because("makes_way")
 LEARNING = because("learning")
 # The limits for which machines count that take no more jobs.
 COUNTED = ("group_instances", "site_instances", "type_instances")
-NEEDED = "it is empty, and what waits needs another one within the limits"
+NEEDED = because("limit_needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ def left_of(market: InstanceLimits, its_groups: InstanceLimits, closed: Sequence
     )
 
 
-def _idle(live: Sequence[Location], used: frozenset[str], market: MachineMarket, now: float) -> dict[str, str]:
+def _idle(live: Sequence[Location], used: frozenset[str], market: MachineMarket, now: float) -> dict[str, Reason]:
     """What is empty and nothing has needed for a while."""
     rules = ScaleIn(idle_seconds=market.idle_seconds, min_instances=market.min_instances)
     # Since when it has nothing to do is not known of what was needed a moment ago.
@@ -336,7 +336,7 @@ def _sooner(
     market: MachineMarket,
     limits: InstanceLimits,
     now: float,
-) -> dict[str, str]:
+) -> dict[str, Reason]:
     """What is empty, and stands in the way of what could be bought for jobs within the limits."""
     empty = {each.name for each in live if each.name in spare and each.empty and not each.draining}
     if not empty:
@@ -352,7 +352,7 @@ def _making_way(
     market: MachineMarket,
     limits: InstanceLimits,
     now: float,
-) -> dict[str, str]:
+) -> dict[str, Reason]:
     """The machine that shall end, for something waits that nothing which is there can ever run."""
     if any(each.draining for each in live):
         return {}

@@ -17,6 +17,7 @@ from typing import Any
 from lading.executors.agent import process_tree
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.atomic import write_atomically
+from lading.scheduling.reasons import free_text
 
 PR_SET_DUMPABLE = 4
 
@@ -46,7 +47,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     job.task_has_ended()
     time.sleep(workload.get("report_for", 0.0))
     if code:
-        raise AgentJobFailed(f"the task ended with {code}", code)
+        raise AgentJobFailed(free_text(f"the task ended with {code}"), code)
 
 
 def succeed(job: AgentJob) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lading.hooks.site import Seen, Site
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.reasons import Reason
 
 
 def look(site: Site[Any]) -> Seen:
@@ -20,6 +21,6 @@ def put(site: Site[Any], envelopes: Sequence[Envelope]) -> None:
     site.put({site.potential()[0].name: envelopes})
 
 
-def cancel(site: Site[Any], messages: Mapping[str, str]) -> None:
+def cancel(site: Site[Any], reasons: Mapping[str, Reason]) -> None:
     """End jobs at the location."""
-    site.cancel({site.potential()[0].name: messages})
+    site.cancel({site.potential()[0].name: reasons})

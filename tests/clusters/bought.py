@@ -87,7 +87,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
                 if at <= self.clock.now:
                     del machine.ends[token]
                     machine.used -= self.needs[token]
-                    amounts = {"exit_code": 0, "message": None, "peak_memory": 1, "cpu_seconds": 1.0}
+                    amounts = {"exit_code": 0, "reason": None, "peak_memory": 1, "cpu_seconds": 1.0}
                     began = at - self.lengths[token]
                     end = {"event": "finished", "token": token, "at": at, "started_at": began, "cause": None}
                     self.events.append(end | amounts)
@@ -110,7 +110,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
     def _go(self, name: str) -> None:
         for each in self.machines.pop(name).stored:
             self.events.append({"event": "returned", "token": each.token, "location": name})
-        event = {"event": "released", "token": name, "at": self.clock.now, "cause": None, "message": "it is let go"}
+        event = {"event": "released", "token": name, "at": self.clock.now, "cause": None, "reason": "it is let go"}
         self.events.append(event)
 
     def observe(self) -> Observation:

@@ -19,6 +19,7 @@ from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import Reason
 from tests.clusters.paper import Paper, envelope
 
 
@@ -48,14 +49,14 @@ class RoundsSite(ElasticSite[ClusterConfig]):
         for name, here in envelopes.items():
             self.poller.submitter.take_for(name, here)
 
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        for here in messages.values():
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
+        for here in reasons.values():
             self.poller.ask_to_cancel(here)
 
     def launch(self, orders: Sequence[Order]) -> None:
         self.poller.submitter.order(orders)
 
-    def release(self, reasons: Mapping[str, str]) -> None:
+    def release(self, reasons: Mapping[str, Reason]) -> None:
         self.poller.submitter.release(reasons)
 
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
@@ -140,7 +141,7 @@ class Fleet(Paper):
 
     def end(self, name: str, token: str, cause: str | None = None, exit_code: int | None = 0) -> None:
         (self.spool(name) / "jobs" / token).rmdir()
-        amounts = {"peak_memory": 1, "cpu_seconds": 1.0, "exit_code": exit_code, "message": cause and "it failed"}
+        amounts = {"peak_memory": 1, "cpu_seconds": 1.0, "exit_code": exit_code, "reason": cause and "it failed"}
         self.tell(name, {"event": "finished", "token": token, "at": 9.0, "started_at": 5.0, "cause": cause, **amounts})
 
     def tell(self, name: str, event: dict[str, Any]) -> None:

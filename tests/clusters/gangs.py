@@ -25,6 +25,7 @@ from lading.hooks.site import Holding, Seen, Site, SiteConfig
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FakeSite, rest
 
@@ -103,7 +104,7 @@ class HoldingSite(FakeSite, Holding):
         """Let a job end."""
         del self.at[token]
         self._see()
-        end = {"exit_code": None, "message": None, "peak_memory": None, "cpu_seconds": None}
+        end = {"exit_code": None, "reason": None, "peak_memory": None, "cpu_seconds": None}
         self.say("finished", token, cause=cause, **end)
 
 
@@ -116,7 +117,7 @@ class House:
     sites: Sequence[Site[Any]]
     to_come: dict[tuple[str, int], str] = field(default_factory=dict)
     ahead: float = 0.0
-    hindrance: str = ""
+    hindrances: tuple[Reason, ...] = ()
 
     def __post_init__(self) -> None:
         self.settings.state_folder.mkdir(exist_ok=True)
@@ -135,7 +136,7 @@ class House:
                 frozenset(key for key, its_own in self.to_come.items() if its_own == state)
                 for state in ("coming", "failed")
             )
-            return dict.fromkeys(wanted, Roster(coming, failed, self.hindrance))
+            return dict.fromkeys(wanted, Roster(coming, failed, self.hindrances))
 
         self.controller.gangs.read_roster = read_roster
 

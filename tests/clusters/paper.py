@@ -119,7 +119,7 @@ class Paper:
 
     def finish(self, token: str, cause: str | None = None, exit_code: int | None = 0, message: str = "") -> None:
         amounts = {"peak_memory": 1, "cpu_seconds": 1.0}
-        event = {"event": "finished", "at": 9.0, "started_at": 5.0, "cause": cause, "message": message}
+        event = {"event": "finished", "at": 9.0, "started_at": 5.0, "cause": cause, "reason": message}
         self.say(token, {**event, "exit_code": exit_code, **amounts})
 
 

@@ -40,7 +40,7 @@ FINISHED = {
     "at": 9.0,
     "exit_code": 1,
     "cause": "error",
-    "message": "in words",
+    "reason": "in words",
     "peak_memory": None,
     "cpu_seconds": None,
 }

@@ -22,6 +22,7 @@ from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.site import LocationState
+from lading.scheduling.reasons import free_text
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.services import debian, node_python
 from tests.services.account import Account
@@ -203,7 +204,7 @@ def test_a_machine_that_stays_away_is_gone_after_the_deadline(
     finally:
         hosts[0].sshd.start()
     assert wait_until(lambda: lab.states() == {"lab1": LocationState.UP, "lab2": LocationState.UP}, 30)
-    lab.solo.cancel(dict.fromkeys(tokens, "over"))
+    lab.solo.cancel(dict.fromkeys(tokens, free_text("over")))
     assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {"cancelled"}
 
 

@@ -21,6 +21,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.migrations.db_manager import LadingDBManager
+from lading.executors.store.gangs.tables import HoldRow
+from lading.executors.store.tables import InstanceRow
 from lading.scheduling.reasons import because
 from tests.conftest import DATABASES
 from tests.services.mariadb import MariaDB
@@ -28,7 +30,7 @@ from tests.services.mariadb import MariaDB
 # Airflow runs on MySQL, but not on MariaDB, which stands for it here: Lading's own tables need only what both have.
 KINDS = (*DATABASES, "mariadb")
 UNRELEASED = Path(__file__).with_name("unreleased")
-LAST_UNRELEASED = "1ad1ce5a0023"
+LAST_UNRELEASED = "1ad1ce5a0024"
 VERSION_TABLE = LadingDBManager.version_table_name
 
 
@@ -83,7 +85,7 @@ def fill(engine: Engine, names: set[str], key: str) -> None:
 
 
 def value(column: Any, key: str) -> Any:
-    if column.name == "reason" and "reason_code" in column.table.columns:
+    if column.name in ("reason", "cancel", "placed_because"):
         return because("turn").to_json()
     if column.type.python_type is str:
         return "running" if column.name == "state" else key
@@ -133,6 +135,8 @@ def test_tables_of_before_the_release_with_jobs_in_them_go_up_and_down(engine: E
         assert {(job.token, job.state, str(job.reason)) for job in jobs} == {
             (token, store.State.RUNNING, str(because("turn"))) for token in ("old", "newer")
         }
+        for column in (store.JobRow.cancel, store.JobRow.placed_because, InstanceRow.reason, HoldRow.reason):
+            assert {*map(str, session.scalars(select(column)))} == {str(because("turn"))}
         store.apply(session, [store.Change("old", {"state": store.State.SUCCEEDED, "usd": 0.5})])
         session.commit()
         assert session.get_one(store.JobRow, "old").usd == 0.5

@@ -27,7 +27,7 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import UsageRow
 from lading.scheduling.job import LAYOUT
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Layout
 from tests.clusters.sites import FakeSite
 from tests.conftest import DATABASES
@@ -122,11 +122,11 @@ def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: S
     assert [row.token for row in instances.living(session, "hpc")] == ["a"]
     instances.revive(session, "hpc", ["b", "c"])
     assert states()["b"] == "ordered"
-    instances.give_up(session, ["hpc"], "its site is gone", 6.0)
+    instances.give_up(session, ["hpc"], free_text("its site is gone"), 6.0)
     assert states() == {"a": "ordered", "b": "ordered", "c": "ended"}
     instances.forget_ended(session, 7.0)
     assert sorted(states()) == ["a", "b"]
-    instances.give_up(session, [], "all are gone", 8.0)
+    instances.give_up(session, [], free_text("all are gone"), 8.0)
     assert instances.count_living(session) == 0
 
 
@@ -229,7 +229,9 @@ def test_news_that_came_after_it_was_told_is_told_as_well(session: Session) -> N
     store.apply(session, [Change("a", {"state": State.RUNNING}, report=True)])
     told = store.unreported(session, 7, 10)
     session.expunge_all()
-    store.apply(session, [Change("a", {"state": State.FAILED, "cause": "lost", "reason": "gone"}, report=True)])
+    store.apply(
+        session, [Change("a", {"state": State.FAILED, "cause": "lost", "reason": free_text("gone")}, report=True)]
+    )
     store.mark_reported(session, told)
     assert [job.state for job in store.unreported(session, 7, 10)] == [State.FAILED]
 

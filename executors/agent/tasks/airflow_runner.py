@@ -56,6 +56,7 @@ from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class,
 from lading.executors.agent.tasks.outputs import measured
 from lading.executors.agent.tasks.results import NotesResults
 from lading.scheduling.hints.retries import INFRASTRUCTURE
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -155,25 +156,27 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
         exit_code = BaseExecutor.run_workload(parsed)
     except RuntimeError as error:
         if isinstance(parsed, ExecuteCallback):  # its supervisor raises this when the callback has failed
-            raise AgentJobFailed(str(error)) from None
+            raise AgentJobFailed(because("job_error", text=str(error))) from None
         raise
     except TaskAlreadyRunningError as error:
-        raise JobRefused(f"{error} elsewhere") from error
+        raise JobRefused(because("runs_elsewhere", text=str(error))) from error
     except Exception as error:
         if is_out_of_reach(error):
             raise ApiOutOfReach(error) from error
         if not isinstance(error, ServerResponseError):
             raise
-        answer = f"the API server answered {error.response.status_code}: {error.detail}"
-        raise (JobRefused(answer) if _is_unwanted(error) else AgentJobFailed(answer)) from error
+        answer = {"status": error.response.status_code, "text": str(error.detail)}
+        if _is_unwanted(error):
+            raise JobRefused(because("start_refused", **answer)) from error
+        raise AgentJobFailed(because("api_error", **answer)) from error
     if exit_code and TaskSupervisor.api_error is not None and job.cause() is None:
         raise ApiOutOfReach(TaskSupervisor.api_error, exit_code)
     if TaskSupervisor.ended_by_server:
         raise JobSettled
     if exit_code:
-        raise AgentJobFailed(_words(exit_code), exit_code)
+        raise AgentJobFailed(_failure(exit_code), exit_code)
     if TaskSupervisor.reported_failure:
-        raise AgentJobFailed("the task failed, as its log says", exit_code)
+        raise AgentJobFailed(because("task_failed"), exit_code)
     job.outputs = measured(NotesResults.results)
 
 
@@ -191,21 +194,21 @@ def _parsed(workload: dict[str, Any]) -> ExecutorWorkload:
         # Its own words quote what they are about, and that holds the JWT.
         found = error.errors(include_url=False, include_context=False, include_input=False)
         words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
-        raise AgentJobFailed(f"Airflow cannot read the workload: {words}") from None
+        raise AgentJobFailed(because("workload_unreadable", text=words)) from None
 
 
 def _probe() -> None:
     try:
         probe.run()
     except ConnectionError as error:
-        raise AgentJobFailed(str(error)) from error
+        raise AgentJobFailed(because("probe_failed", text=str(error))) from error
 
 
-def _words(exit_code: int) -> str:
+def _failure(exit_code: int) -> Reason:
     if exit_code > 0:
-        return f"the task's process ended with exit code {exit_code}"
+        return because("task_exited", exit_code=exit_code)
     name = signal.Signals(-exit_code).name if -exit_code in set(signal.Signals) else str(-exit_code)
-    return f"the task's process was ended by signal {name}"
+    return because("task_killed", signal=name)
 
 
 if TYPE_CHECKING:
@@ -259,7 +262,8 @@ class _NoticesTheEnd(_Watched):
             max_wait_time = min(max_wait_time, OUTPUT_GRACE)
             if time.monotonic() - (self._process_exit_monotonic or 0) > OUTPUT_GRACE:
                 end_leftovers()
-        return super()._service_subprocess(max_wait_time, raise_on_timeout, expect_signal)
+        exit_code: int | None = super()._service_subprocess(max_wait_time, raise_on_timeout, expect_signal)
+        return exit_code
 
     def _check_subprocess_exit(self, raise_on_timeout: bool = False, expect_signal: int | None = None) -> int | None:
         if self._exit_code is not None:
@@ -335,7 +339,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         TaskSupervisor.reported_failure = self.final_state in FAILURES
         cause = self._cause() if self.final_state in FAILURES else self.job.cause()
         if cause is not None:
-            self.process_log.error(cause.message, cause=cause.cause)
+            self.process_log.error(str(cause.reason), cause=cause.cause)
             if self._terminal_state is None and self._pending_terminal_state_msg is None:
                 return  # the task could not say how it ended: the executor does, with the cause
         elif self.api_error is not None and self._exit_code != 0 and self._pending_terminal_state_msg is None:

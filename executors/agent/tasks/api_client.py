@@ -16,6 +16,7 @@ from airflow.sdk.api.client import Client
 
 from lading.executors.agent.supervisor import AgentJobFailed
 from lading.hooks.api_tunnel.address import VARIABLE, Address
+from lading.scheduling.reasons import because
 
 # How a proxy, or the gate of a tunnel, says that the API server does not answer.
 OUT_OF_REACH = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
@@ -31,7 +32,7 @@ class ApiOutOfReach(AgentJobFailed):
 
     def __init__(self, error: Exception, exit_code: int = 1) -> None:
         words = f"{type(error).__name__}: {error}"
-        super().__init__(f"Airflow's execution API was out of reach from this machine: {words}", exit_code)
+        super().__init__(because("api_out_of_reach", text=words), exit_code)
 
 
 def is_out_of_reach(error: Exception) -> bool:

@@ -16,6 +16,7 @@ from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, end_left
 from lading.executors.agent.usage import ProcessUsage
 from lading.hooks.files import host
 from lading.hooks.files.atomic import write_atomically
+from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import Spool
 
 
@@ -28,20 +29,18 @@ def main() -> None:
     runner.preload()
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before, killed = ProcessUsage(), host.oom_kills()
-    exit_code, error, cause = 0, None, AgentJobFailed.cause
+    exit_code, reason, cause = 0, None, AgentJobFailed.cause
     try:
         runner.run(workload, job)
-    except AgentJobFailed as failure:
+    except BaseException as error:
         traceback.print_exc()
-        exit_code, error, cause = failure.exit_code, str(failure), failure.cause
-    except BaseException as failure:
-        traceback.print_exc()
-        exit_code, error = 1, f"{type(failure).__name__}: {failure}"
+        failure = AgentJobFailed.of_error(error)
+        exit_code, reason, cause = failure.exit_code, failure.reason, failure.cause
     end_leftovers()
     usage = ProcessUsage()
     outcome = {
         "exit_code": exit_code,
-        "error": error,
+        "reason": reason,
         "cause": cause,
         "outputs": job.outputs,
         "cpu_seconds": usage.cpu_seconds - before.cpu_seconds,
@@ -49,7 +48,7 @@ def main() -> None:
         "touched": usage.touched_since(before),
         "is_out_of_memory": host.oom_kills() > killed,
     }
-    write_atomically(path_of(job.folder.root), json.dumps(outcome))
+    write_atomically(path_of(job.folder.root), to_json(outcome))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The revision is that of the last of the migrations that were one before the first release, so that a database which has
 them all has this one.
 
-Revision ID: 1ad1ce5a0023
+Revision ID: 1ad1ce5a0024
 Revises:
 """
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from airflow.models.base import StringID
 from alembic import op
 
-revision = "1ad1ce5a0023"
+revision = "1ad1ce5a0024"
 down_revision = None
 
 

@@ -13,6 +13,7 @@ from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -69,7 +70,7 @@ class EndedMember:
     gang: str
     task_id: str
     began_at: float
-    words: str
+    reason: Reason | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +137,9 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
     gangs = {row.token: row for row in session.scalars(select(GangRow))}
     holds = session.scalars(select(HoldRow).order_by(HoldRow.created_at, HoldRow.token)).all()
     started = [row.token for row in gangs.values() if row.started_at is not None]
-    columns = JobRow.gang, JobRow.task_id, JobRow.placed_at, JobRow.ended_at, JobRow.reason, JobRow.cause
+    columns = JobRow.gang, JobRow.task_id, JobRow.placed_at, JobRow.ended_at, JobRow.reason
     ended = [
-        EndedMember(
-            row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, str(row.reason or row.cause or "")
-        )
+        EndedMember(row.gang, str(row.task_id), row.placed_at or row.ended_at or 0.0, row.reason)
         for chunk in chunks(started)
         for row in session.execute(
             select(*columns).where(
@@ -173,7 +172,7 @@ def apply(session: Session, changes: GangChanges, now: float) -> None:
         session.execute(query, execution_options=WITHOUT_SYNC)
 
 
-def hear(session: Session, site: str, answers: Iterable[tuple[str, str, str | None]]) -> None:
+def hear(session: Session, site: str, answers: Iterable[tuple[str, str, Reason | None]]) -> None:
     """Store what a site has said of holds; it says something of its own alone.
 
     :param answers: the token of each, what it is now, and why

@@ -8,7 +8,8 @@ from airflow.models.base import StringID
 from sqlalchemy import Double, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from lading.executors.store.tables import Base
+from lading.executors.store.tables import Base, ReasonText
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 
@@ -50,7 +51,7 @@ class HoldRow(Base):
     gpus: Mapped[float] = mapped_column(Double)
     # asked, or the event by which the site has answered: held, refused, hold_lost.
     state: Mapped[str] = mapped_column(String(12))
-    reason: Mapped[str | None] = mapped_column(Text)
+    reason: Mapped[Reason | None] = mapped_column(ReasonText)
     created_at: Mapped[float] = mapped_column(Double)
     # When the site was asked last.
     asked_at: Mapped[float] = mapped_column(Double)

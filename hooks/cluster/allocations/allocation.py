@@ -10,6 +10,7 @@ from enum import Enum
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms
 from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker, Submission, TrackedBatchJob
+from lading.scheduling.reasons import Reason
 
 
 class ReleaseState(Enum):
@@ -32,7 +33,7 @@ class Allocation:
     :param worked: whether it has run a job to its end
     :param closed: whether it has refused a job: it ends
     :param release: how far it is let go
-    :param end: the cause and the words of its end, nothing where it was in order; None: it is not known to have ended
+    :param end: the cause of its end and why, nothing where it was in order; None: it is not known to have ended
     :param rest: in how many looks in a row there was nothing new from it after its end
     """
 
@@ -44,7 +45,7 @@ class Allocation:
     worked: bool = False
     closed: bool = False
     release: ReleaseState = ReleaseState.NONE
-    end: tuple[str | None, str] | None = None
+    end: tuple[str | None, Reason | None] | None = None
     rest: int = 0
 
     @classmethod

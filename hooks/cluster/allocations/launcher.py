@@ -75,9 +75,9 @@ class AllocationLauncher(Submitter):
         with self.tracker.lock:
             return list(self._orders.values())
 
-    def forget_orders(self, words: str) -> None:
+    def forget_orders(self, reason: Reason) -> None:
         """Launch nothing of what was ordered and not looked at."""
-        self.release({each.name: words for each in self.ordered()})
+        self.release({each.name: reason for each in self.ordered()})
 
     def take_for(self, name: str, envelopes: Sequence[Envelope]) -> None:
         """Take jobs for an allocation, to be brought into its inbox in the next round."""
@@ -175,7 +175,7 @@ class AllocationLauncher(Submitter):
         self.fleet.forget([job.token])
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
-        self.event_buffer.tell({"event": "returned", "token": job.token, "location": name, "reason": reason.to_data()})
+        self.event_buffer.tell({"event": "returned", "token": job.token, "location": name, "reason": reason})
 
     def _launched(self) -> list[tuple[Allocation, str]]:
         """The allocations that are asked for now, each noted, with its script."""
@@ -191,7 +191,7 @@ class AllocationLauncher(Submitter):
             try:
                 found.append((each, writer.allocation(each.folder, each.terms, each.submission.excluded)))
             except ValueError as error:
-                self.drop(each, "submit_rejected", str(error), refused=True)
+                self.drop(each, "submit_rejected", because("script_refused", text=str(error)), refused=True)
         return found
 
     def _allocation_of(self, order: Order) -> Allocation:
@@ -200,7 +200,7 @@ class AllocationLauncher(Submitter):
         allocation.submission.excluded = self._excluded(order.launch.kind)
         return allocation
 
-    def drop(self, allocation: Allocation, cause: str | None, words: str, *, refused: bool = False) -> None:
+    def drop(self, allocation: Allocation, cause: str | None, reason: Reason | None, *, refused: bool = False) -> None:
         """Forget an allocation that is over, or was never there, and say so.
 
         :param refused: whether the batch system does not take it
@@ -208,22 +208,22 @@ class AllocationLauncher(Submitter):
         self.fleet.drop(allocation)
         if (id := allocation.batch.native_id(self.system)) is not None:
             self.tracker.canceller.forget(id)
-        event = {"event": "released", "token": allocation.name, "at": time.time(), "cause": cause, "message": words}
+        event = {"event": "released", "token": allocation.name, "at": time.time(), "cause": cause, "reason": reason}
         self.event_buffer.tell({**event, "refused": refused})
         self.interval.at_once()
 
-    def release(self, names: Mapping[str, str]) -> None:
+    def release(self, reasons: Mapping[str, Reason]) -> None:
         """Let allocations go: those that run when their jobs have ended, the others at once.
 
-        :param names: each with the reason in words
+        :param reasons: why, by their names
         """
-        for name, words in names.items():
+        for name, reason in reasons.items():
             with self.tracker.lock:
                 order, allocation = self._orders.pop(name, None), self.fleet.allocations.get(name)
             if order is not None:
-                self.event_buffer.tell({"event": "released", "token": name, "at": time.time(), "message": words})
+                self.event_buffer.tell({"event": "released", "token": name, "at": time.time(), "reason": reason})
             if allocation is not None and allocation.release is ReleaseState.NONE and not allocation.over:
-                log.info("allocation %s is let go: %s", name, words)
+                log.info("allocation %s is let go: %s", name, reason)
                 self.let_go(allocation)
 
     def let_go(self, allocation: Allocation) -> None:
@@ -309,20 +309,22 @@ class AllocationLauncher(Submitter):
             return
         for_good = refusal.kind == "permanent" and not submission.excluded
         if for_good:
-            words = f"{self.system.name} does not take the allocation for it: {refusal.words}"
+            reason = because("allocation_refused", system=self.system.name, text=refusal.words)
+        elif refusal.kind == "permanent":
+            reason = because("batch_says", text=refusal.words)
         else:
-            words = refusal.words if refusal.kind == "permanent" else self._hold(refusal)
+            reason = because("site_limit", text=self._hold(refusal))
         if for_good and refusal.of_account and allocation.terms.kind == kind(queue, {}) and not self.is_trial:
             self.bar(queue, refusal)
             for_good = False
-        self.drop(allocation, "submit_rejected", words, refused=for_good)
+        self.drop(allocation, "submit_rejected", reason, refused=for_good)
 
     # -- what is told
 
-    def queue_words(self, allocation: Allocation) -> str | None:
-        """What an allocation waits for in its queue, in words; None: it does not, or nothing was said of it."""
+    def queue_reason(self, allocation: Allocation) -> Reason | None:
+        """What an allocation waits for in its queue; None: it does not, or nothing was said of it."""
         native = allocation.batch.native
         if not allocation.is_pending or native is None or native.state != "pending":
             return None
         queue = allocation_script.queue(allocation.terms) or self.config.queue
-        return f"allocation {allocation.name} {allocation.submission.waits(queue, native).sentence}"
+        return allocation.submission.waits(queue, native, allocation.name)

@@ -32,7 +32,7 @@ from lading.hooks.spool import events
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put
 from lading.hooks.ssh.tails import Parts
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class AllocationMode(ClusterPoller):
         self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
         self.recall = Recall(self.fleet, self._let_wait)
         # By token: the words for jobs that are cancelled, and the logs of those of which nothing else is known.
-        self._cancelled: dict[str, str] = {}
+        self._cancelled: dict[str, Reason] = {}
         self._paths: dict[str, str] = {}
 
     @property
@@ -83,10 +83,10 @@ class AllocationMode(ClusterPoller):
         """The allocations that have been asked for and that are not forgotten, and those that are about to be."""
         return seen(self.fleet, self.submitter)
 
-    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
+    def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
         # What is taken back ends in Airflow, if it has not begun; else it is asked again.
         return super().ask_to_cancel(
-            {token: words for token, words in messages.items() if token not in self.recall.asked}
+            {token: reason for token, reason in reasons.items() if token not in self.recall.asked}
         )
 
     def batch_jobs(self) -> list[tuple[TrackedBatchJob, str]]:
@@ -268,17 +268,17 @@ class AllocationMode(ClusterPoller):
 
     def _cancel(self) -> None:
         with self.tracker.lock:
-            messages, self._cancels = self._cancels, {}
+            reasons, self._cancels = self._cancels, {}
         files: dict[str, bytes] = {}
-        for token, words in messages.items():
+        for token, reason in reasons.items():
             job = self.tracker.job(token)
             allocation = self.fleet.of(job)
             if job.ended:
                 continue
             if allocation is None:
-                self._conclude(job, end_event.for_it(token, "cancelled", words), None)
+                self._conclude(job, end_event.for_it(token, "cancelled", reason), None)
             else:
-                files[f"{allocation.folder.relative}/spool/cancel/{token}"] = words.encode(errors="replace")
+                files[f"{allocation.folder.relative}/spool/cancel/{token}"] = reason.to_json().encode()
         if not files:
             return
         try:
@@ -289,11 +289,11 @@ class AllocationMode(ClusterPoller):
         for path in files:
             token = path.rpartition("/")[2]
             if put.status == 0:
-                self._cancelled[token] = messages[token]
+                self._cancelled[token] = reasons[token]
                 self.tracker.job(token).cancelled_at = time.monotonic()
             else:
                 with self.tracker.lock:
-                    self._cancels.setdefault(token, messages[token])
+                    self._cancels.setdefault(token, reasons[token])
         if put.status != 0:
             raise TransportError(f"jobs could not be cancelled: {put.words}")
 

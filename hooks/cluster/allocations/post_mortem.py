@@ -19,6 +19,7 @@ from lading.hooks.cluster.jobs.post_mortem import TAIL_BYTES
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.spool import events
 from lading.hooks.ssh.tails import FilePart, Parts
+from lading.scheduling.reasons import because
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +104,8 @@ class AllocationPostMortem(ClusterPart):
         said = end_event.sentinel(own)
         if said is not None and said.is_certain:
             native = None  # it was over before its allocation was: how that has ended is not how it has
-        if native is not None:
-            words = f"allocation {allocation.name}" + (f", {native.reason}" if native.reason else "")
-            native = replace(native, reason=words)
         facts = replace(self._facts(native, own, gone), cancelled=job.cancelled_at is not None)
-        event = end_event.judged(job.token, facts, own)
+        event = end_event.judged(job.token, facts, own, allocation=allocation.name)
         if event is not None:
             self.conclude(job, event, job.own_file)
 
@@ -121,19 +119,20 @@ class AllocationPostMortem(ClusterPart):
             return
         cause = native.cause if native is not None else None
         log.info("allocation %s has ended: %s", allocation.name, native)
-        allocation.end = cause, native.reason or "" if native is not None else ""
+        says = native.reason if native is not None else None
+        allocation.end = cause, because("batch_says", text=says) if says else None
         if native is None or not native.succeeded:
             log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
-            self.nodes.failed(allocation.batch.node, end_event.WORDS[cause])
+            self.nodes.failed(allocation.batch.node, str(end_event.REASONS[cause]))
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
         if failed and not (allocation.worked or allocation.release is ReleaseState.TOLD):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
             event = end_event.judged(allocation.name, Evidence(native=native), None, output, started=False)
             assert event is not None
-            allocation.end = str(event["cause"]), str(event["message"])
-            self.submitter.has_failed(allocation, str(event["message"]))
+            allocation.end = str(event["cause"]), event["reason"]
+            self.submitter.has_failed(allocation, str(event["reason"]))
 
     def conclude_hopeless(self) -> None:
         """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""

@@ -8,6 +8,7 @@ from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFl
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher
 from lading.hooks.site import LocationState, Order, Seen
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 
@@ -21,23 +22,25 @@ def seen(fleet: AllocationFleet, launcher: AllocationLauncher) -> list[Seen]:
             location(each.name, each.terms.capacity, each.terms.kind, ends_at(each)),
             state(each),
             frozenset(known.get(each.name, ())),
-            launcher.queue_words(each),
+            None if (waits := launcher.queue_reason(each)) is None else waits.sentence,
             each.batch.native_id(launcher.system),
             each.batch.node,
+            waits=waits,
         )
         for each in allocations
     ]
-    return [*there, *(ordered(each, None if held is None else held.sentence) for each in orders)]
+    return [*there, *(ordered(each, held) for each in orders)]
 
 
-def ordered(order: Order, held: str | None) -> Seen:
+def ordered(order: Order, held: Reason | None) -> Seen:
     """What is about to be asked for.
 
-    :param held: why it is not yet, in words
+    :param held: why it is not yet
     """
     launch = order.launch
     there = location(order.name, launch.capacity, launch.kind, time.time() + launch.seconds)
-    return Seen(there, LocationState.BOOTING, frozenset(), held)
+    note = None if held is None else held.sentence
+    return Seen(there, LocationState.BOOTING, frozenset(), note, waits=held)
 
 
 def state(allocation: Allocation) -> LocationState:

@@ -16,6 +16,7 @@ from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.tails import FilePart, Parts
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +27,11 @@ LONGEST_TOLD_AGO = SECONDS_BETWEEN_WORDS + SECONDS_UNTIL_SEEN
 class AllocationStates(ClusterPart):
     """What is asked about the states of allocations, and what the answers say.
 
-    :param drop: forgets an allocation that was never there, with the cause and the words of that
+    :param drop: forgets an allocation that was never there, with the cause and the reason
     """
 
     def __init__(
-        self, context: ClusterContext, fleet: AllocationFleet, drop: Callable[[Allocation, str | None, str], None]
+        self, context: ClusterContext, fleet: AllocationFleet, drop: Callable[[Allocation, str | None, Reason], None]
     ) -> None:
         super().__init__(context)
         self.fleet = fleet
@@ -75,7 +76,7 @@ class AllocationStates(ClusterPart):
             allocation.batch.gone_since = allocation.batch.gone_since or asked_at
         elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
             log.warning("allocation %s has not arrived", allocation.name)
-            self.drop(allocation, "lost", "the batch system does not know it")
+            self.drop(allocation, "lost", because("allocation_unknown"))
 
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch

@@ -201,20 +201,20 @@ class JobMode(ClusterPoller):
 
     def _cancel(self) -> None:
         with self.tracker.lock:
-            messages, self._cancels = self._cancels, {}
-        if not messages:
+            reasons, self._cancels = self._cancels, {}
+        if not reasons:
             return
-        files = {token: words.encode(errors="replace") for token, words in messages.items()}
+        files = {token: reason.to_json().encode() for token, reason in reasons.items()}
         try:
-            steps = [Put(f"{self.folder.spool}/cancel", files), remote.take_back(self.folder.root, messages)]
+            steps = [Put(f"{self.folder.spool}/cancel", files), remote.take_back(self.folder.root, reasons)]
             put, answer = self.transport.exchange(steps)
             found = remote.taken_back(answer)
         except BaseException:  # whatever it was: a job that is to be ended must not be forgotten
             with self.tracker.lock:
-                self._cancels = {**messages, **self._cancels}
+                self._cancels = {**reasons, **self._cancels}
             raise
         self.interval.at_once()
-        for token, words in messages.items():
+        for token, reason in reasons.items():
             job = self.tracker.job(token)
             if found.get(token) == "begun" and not job.ended:
                 job.cancelled_at = time.monotonic() if put.status == 0 else None
@@ -222,11 +222,11 @@ class JobMode(ClusterPoller):
                 self._take_back(job)  # its batch job runs, and had not taken its envelope yet
             elif not job.ended:
                 self.tracker.cancel_natively(job, self.system)
-                self._conclude(job, end_event.for_it(token, "cancelled", words), None)
+                self._conclude(job, end_event.for_it(token, "cancelled", reason), None)
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         if event["cause"] == "node_failure":
-            self.nodes.failed(job.node, str(event["message"]))
+            self.nodes.failed(job.node, str(event["reason"]))
         elif job.started:
             self.nodes.seen(job.node)
         super()._conclude(job, event, file)

@@ -37,6 +37,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
+from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class ClusterPoller(ClusterPart, ABC):
         self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
         self.rejected = rejected or RejectedFiles(None)
         self.logs = TaskLogs(self.folder.logs, logs)
-        self._cancels: dict[str, str] = {}
+        self._cancels: dict[str, Reason] = {}
         self._troubles = Trouble(log)
         self._set_up(api)
 
@@ -113,12 +114,12 @@ class ClusterPoller(ClusterPart, ABC):
         """Take jobs, to be given to the cluster in the next round."""
         self.submitter.take(envelopes)
 
-    def ask_to_cancel(self, messages: Mapping[str, str]) -> bool:
+    def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
         """End jobs in the next round; returns whether there is anything new in that."""
         with self.tracker.lock:
             new = {
-                token: words
-                for token, words in messages.items()
+                token: reason
+                for token, reason in reasons.items()
                 if (job := self.tracker.jobs.get(token)) is None or (job.cancelled_at is None and not job.ended)
             }
             self._cancels |= new

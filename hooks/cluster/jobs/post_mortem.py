@@ -117,9 +117,9 @@ class PostMortem(ClusterPart):
     def _submit_again(self, job: TrackedBatchJob, cause: str) -> None:
         """Submit a job again whose task has not begun: nothing that it can help has ended it."""
         if cause == "node_failure":
-            self.nodes.failed(job.node, end_event.WORDS[cause])
+            self.nodes.failed(job.node, str(end_event.REASONS[cause]))
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
-        self.event_buffer.tell_reason(job, because("submitted_again", text=end_event.WORDS[cause]))
+        self.event_buffer.tell_reason(job, because("submitted_again").with_also(end_event.REASONS[cause]))
         self.tracker.withdraw(job)
 
 

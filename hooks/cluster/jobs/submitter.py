@@ -154,7 +154,7 @@ class Submitter(ClusterPart):
                 try:
                     scripts[name] = writer.submission(name, len(chunk), shape, excluded)
                 except ValueError as error:
-                    self._reject(chunk, str(error))
+                    self._reject(chunk, because("script_refused", text=str(error)))
                     continue
                 submissions.append(Submission(name, list(chunk), None, time.monotonic(), datetime.now(), excluded))
         return submissions, scripts
@@ -172,7 +172,7 @@ class Submitter(ClusterPart):
         self.tracker.errands.leftovers.add(f"spool/inbox/{job.token}.json")
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
-        event = {"event": "returned", "token": job.token, "location": self.site, "reason": reason.to_data()}
+        event = {"event": "returned", "token": job.token, "location": self.site, "reason": reason}
         self.event_buffer.tell(event)
 
     def _with_dags(self, transport: Transport, waiting: Sequence[TrackedBatchJob]) -> list[TrackedBatchJob]:
@@ -185,7 +185,7 @@ class Submitter(ClusterPart):
         for job in waiting:
             envelope = envelopes[job.token]
             if (words := bound.refusal_of(envelope)) is not None:
-                self._reject([job.token], words)
+                self._reject([job.token], because("bundle_refused", text=words))
             elif (words := bound.wait_of(envelope)) is not None:
                 self.event_buffer.tell_reason(job, because("bundle", text=words))
             else:
@@ -227,7 +227,7 @@ class Submitter(ClusterPart):
         elif refusal.kind == "permanent" and (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
             self.interval.at_once()
         elif refusal.kind == "permanent":
-            self._reject(submission.tokens, f"{self.system.name} does not take the job: {refusal.words}")
+            self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.words))
         else:
             self._tell_all(jobs, because("site_limit", text=self._hold(refusal)))
 
@@ -280,10 +280,10 @@ class Submitter(ClusterPart):
         self.pressure.hold(words)
         return words
 
-    def _reject(self, tokens: Iterable[str], words: str) -> None:
+    def _reject(self, tokens: Iterable[str], reason: Reason) -> None:
         for token in tokens:
             self.tracker.jobs[token].end()
-            self.event_buffer.tell(end_event.for_it(token, "submit_rejected", words))
+            self.event_buffer.tell(end_event.for_it(token, "submit_rejected", reason))
         self.interval.at_once()
 
     def _tell_all(self, jobs: Iterable[TrackedBatchJob], reason: Reason) -> None:

@@ -54,14 +54,19 @@ class Submission:
             self.id = next((job.id for job in known.jobs if plain_name(job) == self.name), None)
         return self.id is not None
 
-    def waits(self, queue: str | None, native: NativeJob) -> Reason:
+    def waits(self, queue: str | None, native: NativeJob, allocation: str | None = None) -> Reason:
         """Why one of its batch jobs waits.
 
         :param queue: None: the site's default
+        :param allocation: which it is; None: it is a job's own
         """
-        words = native.reason or "it says no reason"
-        default = because("batch_default_queue", text=words)
-        found = because("batch_queue", queue=queue, text=words) if queue else default
+        said: dict[str, Any] = {"text": native.reason or "it says no reason"}
+        if allocation is not None:
+            said["allocation"] = allocation
+            default, named = "allocation_default_queue", "allocation_queue"
+        else:
+            default, named = "batch_default_queue", "batch_queue"
+        found = because(named, queue=queue, **said) if queue else because(default, **said)
         return found.with_also(because("nodes_avoided", nodes=self.excluded)) if self.excluded else found
 
 

@@ -116,7 +116,7 @@ class PackingChart(BaseModel):
 
 
 # What the page shows of an instance as the store has it.
-AS_STORED = (ChartMachine.model_fields.keys() & InstanceRow.__table__.columns.keys()) - {"usd", "usd_since"}
+AS_STORED = (ChartMachine.model_fields.keys() & InstanceRow.__table__.columns.keys()) - {"usd", "usd_since", "reason"}
 
 
 def packing(
@@ -250,6 +250,7 @@ def machines_launched(session: Session, since: float, until: float, changed: flo
             # The kind of what was not bought may have words that the author of some Dag has written.
             instance_type=None if row.capacity_type is None else kind_in_words(row.kind),
             usd=row.usd or 0.0,
+            reason=None if row.reason is None else str(row.reason),
             usd_since=None if row.usd_per_hour is None else row.launched_at if row.usd_since is None else row.usd_since,
             spans=[Span(row.ready_at or row.ordered_at, row.ended_at, row.cpus)],
             **{name: getattr(row, name) for name in AS_STORED},

@@ -94,7 +94,13 @@ class TryPage(BaseModel):
 
 
 # What the page shows of a job as the store has it.
-AS_STORED = (TrySummary.model_fields.keys() & JobRow.__table__.columns.keys()) - {"task_id", "queue", "usd", "reason"}
+AS_STORED = (TrySummary.model_fields.keys() & JobRow.__table__.columns.keys()) - {
+    "task_id",
+    "queue",
+    "usd",
+    "reason",
+    "placed_because",
+}
 OF_EVERY_JOB = frozenset(("id", "cpus", "nodes", "memory", "gpus", "queued_at", "started_at", "ended_at"))
 
 
@@ -141,6 +147,7 @@ def as_try(job: JobRow, sight: Sight, usd: float | None, boot: Boot | None, held
         queue=job.queue or job.queue_hint,
         usd=usd,
         reason=None if job.reason is None else str(job.reason),
+        placed_because=None if job.placed_because is None else str(job.placed_because),
         remedy=job.remedy,
         cause_title=None if (cause := CAUSES.get(job.cause or "")) is None else cause.title,
         phases=as_phases(job, boot),
@@ -355,7 +362,7 @@ def bound(rows: Sequence[Any], cpus: float | None, now: float) -> float | None:
     Graham, Bounds on multiprocessing timing anomalies, 1969: the longest job, and all work divided by all processors.
     What jobs wait for each other is not counted.
     """
-    ran = [
+    ran: list[tuple[float, float]] = [
         ((row.ended_at if row.ended_at is not None else now) - row.started_at, row.cpus * (row.nodes or 1))
         for row in rows
         if row.started_at is not None

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lading.executors.agent.tasks import probe
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters.driven import HEALTH, asked
 from tests.integration.clusters.test_cluster_faults import Site, fragile, make, python
@@ -90,6 +91,6 @@ def test_grid_engine(
     api.delays[HEALTH] = 600
     running, waiting = sorted(site.put(2))
     site.wait_for("started", [running])
-    site.solo.cancel({running: "marked failed", waiting: "enough"})
-    causes = [(event["cause"], event["message"]) for event in site.wait_for("finished", [running, waiting])]
+    site.solo.cancel({running: free_text("marked failed"), waiting: free_text("enough")})
+    causes = [(event["cause"], str(event["reason"])) for event in site.wait_for("finished", [running, waiting])]
     assert causes == [("cancelled", "marked failed"), ("cancelled", "enough")]

@@ -248,7 +248,7 @@ def test_grid_engine(
     assert wait_until(lambda: waiting in native.jobs and native.jobs[waiting].native is not None, 30, 0.2)
     cancel(site.site, {waiting: "enough"})
     [event] = site.wait_for("finished", [waiting])
-    assert (event["cause"], event["message"]) == ("cancelled", "enough")
+    assert (event["cause"], str(event["reason"])) == ("cancelled", "enough")
     gridengine.open_queue()
     api.delays[HEALTH] = 600
     [running] = site.put(1)

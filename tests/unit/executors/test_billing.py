@@ -16,6 +16,7 @@ from lading.executors.store.tables import InstanceRow, JobRow
 from lading.hooks.site import LocationState, Order, Seen
 from lading.scheduling.location import Location
 from lading.scheduling.provisioning import Launch, Provision
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 BEGUN = 1_000_000.0
@@ -54,7 +55,7 @@ def ran(session: Session, token: str, cpus: float, since: float, until: float | 
 
 
 def end(session: Session, launched: Launched, at: float) -> InstanceRow:
-    launched.ended(session, [{"event": "released", "token": "L1", "at": at, "message": "it was idle"}])
+    launched.ended(session, [{"event": "released", "token": "L1", "at": at, "reason": because("empty")}])
     session.expire_all()
     return session.scalars(select(InstanceRow)).one()
 

@@ -30,6 +30,7 @@ from uuid6 import uuid7
 
 from lading.executors import LadingExecutor, executor, store
 from lading.executors.store import JobRow, State
+from lading.scheduling.reasons import because, free_text
 from tests.clusters.sites import make_settings
 
 OWNER, OTHER = 7, 3
@@ -129,7 +130,7 @@ def entries(engine: Engine) -> list[tuple[str, str | None]]:
 
 
 ENDED = {"state": State.SUCCEEDED, "ended_at": 9.0}
-FAILED = {"state": State.FAILED, "cause": "out_of_memory", "reason": "it took 9 GiB", "ended_at": 9.0}
+FAILED = {"state": State.FAILED, "cause": "out_of_memory", "reason": free_text("it took 9 GiB"), "ended_at": 9.0}
 
 
 # -- queue_workload
@@ -236,10 +237,10 @@ def test_news_that_comes_while_airflow_is_told_is_told_as_well(engine: Engine, s
 
 def test_a_wait_has_its_reason_in_the_event_log_once(engine: Engine, scheduler: LadingExecutor) -> None:
     queue(engine, scheduler, "a")
-    change(engine, "a", reason="waits: no room")
+    change(engine, "a", reason=because("site_full", site="lab"))
     assert sync(scheduler) == {}
     sync(scheduler)
-    assert entries(engine) == [("lading waits", "waits: no room")]
+    assert entries(engine) == [("lading waits", "waits: site 'lab' has no room")]
 
 
 @pytest.mark.parametrize(("exit_code", "is_told"), [(0, False), (1, True), (None, True)])

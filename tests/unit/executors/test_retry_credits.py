@@ -24,6 +24,7 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.retry_credits import EVENT, acquit, give_back
 from lading.executors.store import JobRow, State
+from lading.scheduling.reasons import free_text
 
 TASK = {"dag_id": "dag", "task_id": "task", "run_id": "run", "map_index": -1}
 
@@ -58,7 +59,14 @@ def task(session: Session, token: str, state: str = "running", retries: int = 0)
 
 
 def job(session: Session, token: str, cause: str, try_number: int = 1, **columns: Any) -> JobRow:
-    ended = {"state": State.FAILED, "cause": cause, "owner": 7, "unreported": True, "ended_at": 9.0, "reason": "words"}
+    ended = {
+        "state": State.FAILED,
+        "cause": cause,
+        "owner": 7,
+        "unreported": True,
+        "ended_at": 9.0,
+        "reason": free_text("words"),
+    }
     asked = {"cpus": 1.0, "memory": 100, "disk": 0, "gpus": 0.0, "priority": 0, "queued_at": 1.0, "workload": "{}"}
     made = JobRow(
         token=token, kind="ExecuteTask", subject="x", try_number=try_number, **TASK, **ended | asked | columns

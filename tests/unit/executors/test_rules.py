@@ -52,9 +52,9 @@ def test_a_rule_is_stored_with_the_job_and_in_its_event_log_and_forgotten_when_i
         assert (job.cpus, job.memory, job.memory_limit, job.features) == (8.0, 4096, 4096, None)
         assert job.rule == "less, and without what is preferred"
         words = "by rule 'less, and without what is preferred': 8 of 16 cpus, 4 GiB of 8 GiB memory, without nvme"
-        assert job.placed_because == f"sent here because site 'lab' has no room; {words}"
+        assert str(job.placed_because) == f"sent here because site 'lab' has no room; {words}"
         [entry] = session.query(Log).all()
-        assert (entry.event, entry.task_id, entry.extra) == ("lading rule", "t", job.placed_because)
+        assert (entry.event, entry.task_id, entry.extra) == ("lading rule", "t", str(job.placed_because))
         envelope = dispatch.envelope(job, "jwt", 9.0)
         assert (envelope.resources, envelope.memory_limit) == (Resources(8, 4096), 4096), "it has what it was given"
         back = events.changes([{"event": "returned", "token": "a", "at": 2.0, "location": "m"}])
@@ -102,7 +102,7 @@ def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_
         job = of_nodes(session, max_instances=20)
         place(session, 4)
         words = "asks for 4 of 8 nodes, the most that a job can have there"
-        assert (job.nodes, job.rule, job.placed_because) == (4, None, words)
+        assert (job.nodes, job.rule, str(job.placed_because)) == (4, None, words)
         assert dispatch.envelope(job, "jwt", 9.0).layout == Layout(4, 2, 1, least_nodes=2)
         back = events.changes([{"event": "returned", "token": "a", "at": 2.0, "location": "hpc"}])
         store.apply(session, back, "hpc")
@@ -156,7 +156,7 @@ def test_what_a_job_with_a_range_of_nodes_has_cost_is_by_what_was_granted(airflo
         )  # fmt: skip
         session.flush()
         started = {"event": "started", "token": "a", "at": 3600.0, "nodes": 3}
-        end = {"cause": None, "message": None, "exit_code": 0, "peak_memory": None, "cpu_seconds": None}
+        end = {"cause": None, "reason": None, "exit_code": 0, "peak_memory": None, "cpu_seconds": None}
         finished = {"event": "finished", "token": "a", "at": 7200.0, **end}
         store.apply(session, events.changes([started, finished]), "hpc")
         session.expire_all()

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.store import Capacity, Change, JobRow, LocationRow, SiteRow, State, capacity, lanes, site_rows
+from lading.scheduling.reasons import free_text
 
 
 def add(session: Session, token: str, **columns: Any) -> None:
@@ -153,7 +154,7 @@ def test_every_change_but_the_report_of_it_can_be_asked_for() -> None:
         store.apply(session, [Change("a", {"native_id": "7"})])
         submitted = jobs(session)["a"].submitted_at
         assert submitted is not None
-        store.apply(session, [Change("a", {"native_id": "8", "reason": "waits"})])
+        store.apply(session, [Change("a", {"native_id": "8", "reason": free_text("waits")})])
         assert jobs(session)["a"].submitted_at == submitted, "the first time counts"
 
 

@@ -29,6 +29,7 @@ from lading.scheduling.provisioning import (
     suits,
 )
 from lading.scheduling.provisioning.allocations import abandoned
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from tests.reasons import clauses, trouble
 from tests.services.examples import part
@@ -37,11 +38,8 @@ NOW = 100_000.0
 KIND = "k"
 MARKET = Market(Resources(8, 15616, 800, 4.0), overhead=384, seconds=14000, unlimited=7000, most=4)
 ONE = replace(MARKET, most=1)
-MAKES_WAY = (
-    "it makes way for what waits and cannot run in it",
-    "it makes way for a larger one, which more of what waits can use",
-)
-UNUSED = "nothing waits that needs it"
+MAKES_WAY = (because("makes_way"), because("makes_way_for_larger"))
+UNUSED = because("not_wanted")
 
 
 def jobs(
@@ -514,7 +512,8 @@ def test_the_order_of_words_in_memory_decides_nothing() -> None:
         "from lading.scheduling.matching.market import Market\n"
         "from lading.scheduling.provisioning import decide\n"
         "from lading.scheduling.resources import Resources\n"
-        "jobs = [Job(f'j{n}', Resources(1 + n % 9, 100), instance_type=f'k{n % 5}', time=1.0) for n in range(40)]\n"
+        "needs = [Resources(1 + n % 9, 100) for n in range(40)]\n"
+        "jobs = [PlannedJob(f'j{n}', each, instance_type=f'k{n % 5}', time=1.0) for n, each in enumerate(needs)]\n"
         "print(decide(jobs, [], Market(Resources(8, 8000), 100, 9.0, 9.0, 9), now=99.0))"
     )
     found = {

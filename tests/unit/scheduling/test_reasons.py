@@ -20,14 +20,23 @@ from lading.scheduling.resources import Resources
 
 NUMBERS = {
     *("after", "attempt", "attempts", "held", "here", "left", "members", "most", "number", "price", "seconds", "spent"),
-    *("tasks", "until", "used", "vcpus"),
+    *("tasks", "until", "used", "vcpus", "at", "asked", "count", "exit_code", "launched", "least", "limit", "jobs"),
 }
-LISTS = {"images", "locations", "names", "nodes", "taken", "types"}
-SAMPLES = {"needs": Resources(2, 100), "all": Resources(1, 100), "lacks": ("cpus", 4, 2, "memory", 200, 100)}
+LISTS = {"failed", "lacking", "images", "indexes", "locations", "names", "nodes", "taken", "types"}
+# What a code is about whose kind is no class of waits.
+ENDS = {*CAUSES, "released"}
+NO_WAITS = {*ENDS, "placed"}
+SAMPLES = {
+    "needs": Resources(2, 100),
+    "wish": ("arch", "arm64", "features", "nvme"),
+    "all": Resources(1, 100),
+    "has": Resources(1, 100),
+    "lacks": ("cpus", 4, 2, "memory", 200, 100),
+}
 
 
 def fields(template: str) -> set[str]:
-    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name} - {"also", "code"}
 
 
 def sample(code: Code) -> Reason:
@@ -48,9 +57,9 @@ def test_each_code_has_all_that_people_are_told(code: Code) -> None:
     assert code.remedy.endswith(".")
     assert not code.sentence.endswith(".")
     assert not code.sentence.startswith("waits: ")
-    assert code.sentence.startswith("waits ") == (
-        code.form is Form.PHRASE and code.key not in ("free_text", "no_driver")
-    )
+    is_wait = code.kind not in {*NO_WAITS, "never"} and code.key not in ("free_text", "no_driver")
+    assert code.sentence.startswith("waits ") == (code.form is Form.PHRASE and is_wait)
+    assert code.kind not in NO_WAITS or code.form is Form.PHRASE, "an end is no wait"
 
 
 @pytest.mark.parametrize("code", CODES.values(), ids=lambda code: code.key)
@@ -77,6 +86,36 @@ def test_each_cause_of_failure_has_all_that_people_are_told(cause: Any) -> None:
 
 def test_each_cause_that_batch_systems_and_retries_name_is_in_the_table() -> None:
     assert {*get_args(Cause), *INFRASTRUCTURE} <= CAUSES.keys()
+
+
+def test_each_cause_has_codes_of_ends_with_its_title_unless_they_say_better_ones() -> None:
+    by_cause = {cause: [code for code in CODES.values() if code.kind == cause] for cause in CAUSES}
+    assert all(by_cause.values())
+    assert because("over_memory", used=2048, limit=1024).meaning.remedy == CAUSES["out_of_memory"].remedy
+    assert CODES["hint_error"].title != CAUSES["error"].title
+
+
+def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> None:
+    full = because("site_full", site="lab")
+    sent = because("sent_on").with_also(full)
+    assert str(sent) == "sent here because site 'lab' has no room"
+    assert str(sent.with_also(because("turn"))).endswith(
+        "has no room; waits for its turn: jobs with a higher priority or an earlier arrival come first"
+    )
+    last = because("gang_in_vain", attempts=2)
+    assert (str(last), str(last.with_also(full))) == (
+        "no room was found, tried 2 times",
+        "no room was found, tried 2 times; the last time: site 'lab' has no room",
+    )
+    nested = because("had_succeeded").with_also(
+        because("batch_ended", exit_code=3).with_also(because("batch_says", text="x"))
+    )
+    assert str(nested) == (
+        "it had succeeded before this: the batch job ended with exit code 3 without a word of its task; the batch "
+        "system says: x"
+    )
+    assert Reason.of_json(nested.to_json()) == nested
+    assert Reason.of_data({"code": "sent_on"}) == because("sent_on"), "what else is so is no parameter"
 
 
 def test_numbers_make_no_other_reason_and_limits_do() -> None:

@@ -25,6 +25,7 @@ from lading.hooks.files import host
 from lading.hooks.files.atomic import write_atomically
 from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.spool import MOST_LOG_BYTES, Envelope, JobFolder, Spool
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters import agent_runner
 from tests.reasons import told_in
@@ -68,7 +69,7 @@ def test_a_failure_is_told_with_its_exit_code(agent: NodeAgent) -> None:
     agent.put("one", "fail")
     finished = agent.wait_for("one")
     assert (finished["cause"], finished["exit_code"]) == ("error", 3)
-    assert finished["message"] == "the task ended with 3"
+    assert str(finished["reason"]) == "the task ended with 3"
 
 
 def test_jobs_start_as_room_allows_by_priority(agent: NodeAgent) -> None:
@@ -110,7 +111,7 @@ def test_a_job_too_large_for_the_machine_fails_at_once(agent: NodeAgent) -> None
     agent.put("huge", "succeed", Resources(64, 512))
     finished = agent.wait_for("huge")
     assert finished["cause"] == "error"
-    assert "64 cpus" in finished["message"]
+    assert "64 cpus" in str(finished["reason"])
 
 
 def test_a_job_over_its_memory_limit_is_killed(agent: NodeAgent) -> None:
@@ -118,7 +119,7 @@ def test_a_job_over_its_memory_limit_is_killed(agent: NodeAgent) -> None:
     agent.put("modest", "allocate", memory_limit=200, mebibytes=100, seconds=1)
     greedy, modest = agent.wait_for("greedy"), agent.wait_for("modest")
     assert greedy["cause"] == "out_of_memory"
-    assert "200 MiB" in greedy["message"]
+    assert "200 MiB" in str(greedy["reason"])
     assert greedy["peak_memory"] >= 200
     assert modest["cause"] is None
     assert 90 <= modest["peak_memory"] <= 130
@@ -149,7 +150,7 @@ def test_an_agent_without_privileges_looks_after_tasks_that_it_may_not_look_into
         finished = node.wait_for(token)
         assert finished["cause"] is None
         assert used - 10 <= finished["peak_memory"] <= used + 30
-    node.spool.ask_to_cancel({"unwanted": "never mind"})
+    node.spool.ask_to_cancel({"unwanted": free_text("never mind")})
     assert node.wait_for("unwanted")["cause"] == "cancelled"
     assert not process_tree.is_alive(task.pid, task.started)
     assert node.stop() == 0
@@ -164,7 +165,7 @@ def test_a_job_over_its_time_limit_is_asked_to_end(agent: NodeAgent) -> None:
     agent.put("slow", "sleep", time_limit=1, seconds=60)
     finished = agent.wait_for("slow")
     assert (finished["cause"], finished["exit_code"]) == ("time_limit", -signal.SIGTERM)
-    assert "1 s" in finished["message"]
+    assert "1 s" in str(finished["reason"])
 
 
 def test_a_deaf_job_over_its_time_limit_is_killed(agent: NodeAgent, tmp_path: Path) -> None:
@@ -177,9 +178,9 @@ def test_a_deaf_job_over_its_time_limit_is_killed(agent: NodeAgent, tmp_path: Pa
 def test_a_running_job_is_cancelled(agent: NodeAgent) -> None:
     agent.put("one", "sleep", seconds=60)
     agent.wait_for("one", "started")
-    agent.spool.ask_to_cancel({"one": "the user has had enough"})
+    agent.spool.ask_to_cancel({"one": free_text("the user has had enough")})
     finished = agent.wait_for("one")
-    assert (finished["cause"], finished["message"]) == ("cancelled", "the user has had enough")
+    assert (finished["cause"], str(finished["reason"])) == ("cancelled", "the user has had enough")
     agent.wait(lambda: not list(agent.spool.cancels.iterdir()))
 
 
@@ -189,7 +190,7 @@ def test_a_job_is_cancelled_at_any_moment_of_its_start(agent: NodeAgent, delay: 
     for token in tokens:
         agent.put(token, "sleep", seconds=60)
     time.sleep(delay)
-    agent.spool.ask_to_cancel(dict.fromkeys(tokens, "never mind"))
+    agent.spool.ask_to_cancel(dict.fromkeys(tokens, free_text("never mind")))
     for token in tokens:
         assert agent.wait_for(token)["cause"] == "cancelled"
 
@@ -199,7 +200,7 @@ def test_a_waiting_job_is_cancelled_at_once_and_never_runs(agent: NodeAgent, tmp
     agent.wait_for("full", "started")
     agent.put("waits", "note", path=str(tmp_path / "runs"), queued_at=time.time() - 60)
     agent.wait_for("waits", "waiting")
-    agent.spool.ask_to_cancel({"waits": "no longer wanted"})
+    agent.spool.ask_to_cancel({"waits": free_text("no longer wanted")})
     finished = agent.wait_for("waits", seconds=0.9)
     assert (finished["cause"], finished["started_at"]) == ("cancelled", None)
     agent.wait_for("full")
@@ -211,7 +212,7 @@ def test_a_waiting_job_is_cancelled_at_once_and_never_runs(agent: NodeAgent, tmp
 
 
 def test_a_job_that_is_not_there_is_cancelled_too(agent: NodeAgent) -> None:
-    agent.spool.ask_to_cancel({"unknown": "gone"})
+    agent.spool.ask_to_cancel({"unknown": free_text("gone")})
     assert agent.wait_for("unknown")["cause"] == "cancelled"
     agent.wait(lambda: not list(agent.spool.cancels.iterdir()))
 
@@ -248,7 +249,7 @@ def test_a_garbage_envelope_is_set_aside_and_told(agent: NodeAgent, text: str) -
     agent.spool.ring()
     finished = agent.wait_for("bad")
     assert finished["cause"] == "error"
-    assert "envelope" in finished["message"]
+    assert "envelope" in str(finished["reason"])
     agent.wait((agent.spool.root / "rejected" / "bad.json").exists)
     agent.put("good", "succeed")
     assert agent.wait_for("good")["cause"] is None
@@ -297,10 +298,10 @@ def test_what_is_no_file_neither_holds_the_agent_up_nor_stops_it(
     agent.spool.ring()
     agent.put("good", "sleep", seconds=60)
     agent.wait_for("good", "started", seconds=10)
-    agent.spool.ask_to_cancel({"good": "no longer wanted"})
+    agent.spool.ask_to_cancel({"good": free_text("no longer wanted")})
     assert agent.wait_for("good", seconds=10)["cause"] == "cancelled"
     for number in range(5):
-        assert "envelope" in agent.wait_for(f"in-{number}")["message"]
+        assert "envelope" in str(agent.wait_for(f"in-{number}")["reason"])
     agent.wait(lambda: not [*agent.spool.inbox.iterdir(), *agent.spool.cancels.iterdir()])
     assert len(list(agent.spool.rejected.iterdir())) == 11
     agent.put("in-1", "succeed")  # a folder in the place of an envelope that comes too late
@@ -661,7 +662,7 @@ def test_a_job_whose_folder_was_spoilt_is_its_own_trouble_alone(tmp_path: Path) 
         (folder.root / claim).touch()
         os.kill(pid, signal.SIGKILL)
     finished = node.wait_for("forgets")
-    assert (finished["cause"], finished["message"].rpartition(" ")[2]) == ("lost", "9")
+    assert (finished["cause"], str(finished["reason"]).rpartition(" ")[2]) == ("lost", "9")
     node.wait(lambda: "cannot find out what became of job spoils" in read_log(node))
     node.put("later", "succeed")
     assert node.wait_for("later")["cause"] is None

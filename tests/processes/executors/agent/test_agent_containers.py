@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lading.executors.agent.job_folder import Supervisor
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.services import containers, debian
 from tests.services.agent import NodeAgent
@@ -76,7 +77,7 @@ def test_a_job_runs_in_its_container_and_finds_what_it_finds_outside(
 def test_a_failure_inside_is_that_of_the_job(node: NodeAgent, container: str) -> None:
     put(node, "a", "fail", container)
     finished = node.wait_for("a")
-    assert (finished["cause"], finished["exit_code"], finished["message"]) == ("error", 3, "the task ended with 3")
+    assert (finished["cause"], finished["exit_code"], str(finished["reason"])) == ("error", 3, "the task ended with 3")
 
 
 @pytest.mark.parametrize("container", ENGINES)
@@ -89,7 +90,7 @@ def test_a_job_that_is_cancelled_takes_its_container_with_it(
     put(node, "a", function, container, seconds=61, **more)
     node.wait_for("a", "started")
     assert wait_until(lambda: sleeping(tmp_path), 30), "the runner has started in it"
-    node.spool.ask_to_cancel({"a": "enough"})
+    node.spool.ask_to_cancel({"a": free_text("enough")})
     assert node.wait_for("a")["cause"] == "cancelled"
     assert not (commands / "lading-a").exists()
     assert wait_until(lambda: not sleeping(tmp_path), 10)
@@ -111,18 +112,20 @@ def test_what_the_kernel_has_killed_for_its_memory_is_told_so(node: NodeAgent, c
     put(node, "a", "fail", "docker://image", resources=Resources(0.5, 256), memory_limit=300)
     finished = node.wait_for("a")
     assert finished["cause"] == "out_of_memory"
-    assert "more than the task may" in finished["message"]
+    assert "more than the task may" in str(finished["reason"])
     assert {"--cpus=0.5", "--memory=300m"} <= set(calls(commands)[0])
 
 
 def test_a_container_that_cannot_be_started_fails_the_job_in_words(node: NodeAgent, commands: Path) -> None:
     put(node, "a", "succeed", "docker://missing")
-    message = node.wait_for("a")["message"]
-    assert message.startswith("docker ended with exit code 1 before the task had ended in its container: ")
+    message = str(node.wait_for("a")["reason"])
+    assert message.startswith(
+        "docker ended with exit code 1 before the task had ended in its container; its last words: "
+    )
     assert message.endswith("Unable to find image 'missing:latest' locally")
     (commands / "apptainer").unlink()
     put(node, "b", "succeed", "apptainer:///images/one.sif")
-    assert "apptainer, which runs the container, cannot be started here" in node.wait_for("b")["message"]
+    assert "apptainer, which runs the container, cannot be started here" in str(node.wait_for("b")["reason"])
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +162,7 @@ def test_a_real_container_goes_with_its_job(real: NodeAgent, tmp_path: Path) -> 
     put(real, "a", "sleep", f"docker://{IMAGE}", seconds=61)
     real.wait_for("a", "started")
     assert wait_until(lambda: sleeping(tmp_path), 30)
-    real.spool.ask_to_cancel({"a": "enough"})
+    real.spool.ask_to_cancel({"a": free_text("enough")})
     assert real.wait_for("a")["cause"] == "cancelled"
     assert wait_until(lambda: not sleeping(tmp_path), 10)
 
@@ -178,7 +181,7 @@ def test_a_real_container_has_the_memory_of_its_job(real: NodeAgent) -> None:
         )
         finished = real.wait_for(token)
         assert finished["cause"] == "out_of_memory"
-        if "more than the task may" in finished["message"]:
+        if "more than the task may" in str(finished["reason"]):
             return  # said by the kernel; the agent's look at what is used may come before it
     pytest.fail("no container was ended by the kernel")
 

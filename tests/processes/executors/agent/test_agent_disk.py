@@ -27,7 +27,7 @@ def test_a_job_waits_for_disk_that_others_use_and_holds_up_nobody(tmp_path: Path
             assert node.wait_for(token)["cause"] is None
         assert not node.of("large", "finished")
         node.put("never", "succeed", Resources(1, 256, ENDLESS + 1))
-        assert "can never start" in node.wait_for("never")["message"]
+        assert "can never start" in str(node.wait_for("never")["reason"])
         node.configure(capacity=Resources(2, 1024, ENDLESS), patience=0)
         assert node.wait_for("large")["cause"] is None, "the size that a site declares is not measured"
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lading.executors.agent.job_folder import Supervisor
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.services.agent import NodeAgent
 from tests.services.processes import wait_until
@@ -55,7 +56,7 @@ def test_that_of_a_cancelled_job_is_not_kept(node: NodeAgent, tmp_path: Path, mo
     node.put("a", "note", **arguments)
     assert wait_until((tmp_path / "begun").exists, 20)
     assert "a" in folders(node)
-    node.spool.ask_to_cancel({"a": "enough"})
+    node.spool.ask_to_cancel({"a": free_text("enough")})
     assert node.wait_for("a")["cause"] == "cancelled"
     assert folders(node) == []
 
@@ -82,5 +83,5 @@ def test_after_the_death_of_all_that_knew_of_it_the_next_agent_sees_to_it(node: 
 def test_a_folder_that_cannot_be_made_fails_the_job_in_words(node: NodeAgent) -> None:
     (node.scratch / f"lading-{os.geteuid()}").write_text("in the way")
     node.put("a", "succeed")
-    assert "the job has no scratch folder" in node.wait_for("a")["message"]
+    assert "the job has no scratch folder" in str(node.wait_for("a")["reason"])
     (node.scratch / f"lading-{os.geteuid()}").unlink()

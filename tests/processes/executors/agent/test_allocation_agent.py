@@ -22,6 +22,7 @@ from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
+from tests.reasons import told_in
 from tests.services.forked import Forked
 from tests.services.processes import living, wait_until
 
@@ -204,7 +205,7 @@ def test_its_end_ends_what_has_no_limit(cluster: Cluster) -> None:
     cluster.wait_for("a", "started")
     event = cluster.wait_for("a")
     assert event["cause"] == "time_limit"
-    assert "its allocation is over" in event["message"]
+    assert "its allocation is over" in told_in(event)
     assert process.wait(120) == 0
 
 

@@ -17,7 +17,9 @@ import pytest
 
 from lading.hooks.cluster.jobs.layout import ClusterFolder, Task, write_tokens
 from lading.hooks.files.atomic import visible
+from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Layout, Resources
 from tests.services.forked import Forked
 from tests.services.processes import wait_until
@@ -160,7 +162,7 @@ def test_a_task_is_cancelled_by_a_file(cluster: Cluster) -> None:
     cluster.wait_until_started()
     cluster.spool.cancel("a").write_text("marked failed")
     assert process.wait(120) == 0
-    assert (cluster.end()["cause"], cluster.end()["message"]) == ("cancelled", "marked failed")
+    assert (cluster.end()["cause"], reason_of(cluster.end()["reason"])) == ("cancelled", free_text("marked failed"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])

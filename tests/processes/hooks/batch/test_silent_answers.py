@@ -192,7 +192,7 @@ def test_the_batch_system_s_cause_beats_a_task_s_success(tmp_path: Path) -> None
     paper.write("queue", "".join("|".join([line[0], states[line[0]], "n1", "", line[-1]]) + "\n" for line in lines))
     for token in "ab":
         paper.finish(token)
-    left = {"exit_code": 0, "error": None, "ended_at": 7.0, "cpu_seconds": 1.0, "peak_memory": 3}
+    left = {"exit_code": 0, "reason": None, "ended_at": 7.0, "cpu_seconds": 1.0, "peak_memory": 3}
     (paper.root / "spool/jobs/c/exit.json").write_text(json.dumps(left))
     events = [*paper.go(), *paper.go()]
     causes = {event["token"]: event["cause"] for event in events if event["event"] == "finished"}

@@ -10,6 +10,7 @@ import pytest
 
 from lading.hooks.cluster.jobs import job_mode
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, only
 from tests.reasons import told_in
@@ -120,7 +121,7 @@ def test_a_cancellation_that_fails_is_repeated(paper: Paper) -> None:
     scancel.write_text("#!/bin/sh\necho 'scancel: error: Unable to contact slurm controller' >&2; exit 1\n")
     paper.give("a")
     paper.go()
-    paper.poller.ask_to_cancel({"a": "enough"})
+    paper.poller.ask_to_cancel({"a": free_text("enough")})
     assert only([*paper.go(), *paper.go()], "finished")["cause"] == "cancelled"
     paper.go()
     assert paper.read("cancelled") == ""
@@ -138,7 +139,7 @@ def test_a_cancellation_is_not_repeated_for_ever(paper: Paper, monkeypatch: pyte
     scancel.write_text('#!/bin/sh\necho "$*" >> "$PAPER/cancelled"; echo "scancel: error: no" >&2; exit 1\n')
     paper.give("a")
     paper.go()
-    paper.poller.ask_to_cancel({"a": "enough"})
+    paper.poller.ask_to_cancel({"a": free_text("enough")})
     for _ in range(4):
         paper.go()
     assert paper.read("cancelled") == "1\n"
@@ -151,7 +152,7 @@ def test_what_is_gone_is_not_cancelled_again(paper: Paper) -> None:
     scancel.write_text(f'#!/bin/sh\necho "$*" >> "$PAPER/cancelled"; echo "{gone}" >&2; exit 1\n')
     paper.give("a")
     paper.go()
-    paper.poller.ask_to_cancel({"a": "enough"})
+    paper.poller.ask_to_cancel({"a": free_text("enough")})
     for _ in range(4):
         paper.go()
     assert paper.read("cancelled") == "1\n"

@@ -21,8 +21,10 @@ from lading.hooks.cluster.jobs import end_event, job_mode, poller, submitter
 from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.polling import task_logs
 from lading.hooks.spool import events
+from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
+from lading.scheduling.reasons import free_text
 from tests.clusters.paper import Paper, envelope, only
 from tests.reasons import told_in
 from tests.recordings import FOLDER
@@ -144,8 +146,8 @@ def test_a_second_controller_finds_everything(paper: Paper) -> None:
     paper.poller = paper.controller()
     assert only(paper.go(), "started")["token"] == "b"
     assert paper.poller.known() == {"a", "b"}
-    paper.poller.ask_to_cancel({"a": "enough"})
-    assert only(paper.go(), "finished")["message"] == "enough"
+    paper.poller.ask_to_cancel({"a": free_text("enough")})
+    assert str(only(paper.go(), "finished")["reason"]) == "enough"
     paper.go()
     assert paper.read("cancelled") == "1_1\n"
     assert len(paper.read("submissions").split()) == 1
@@ -258,7 +260,7 @@ def test_a_refusal_fails_the_job_in_the_site_s_words(paper: Paper) -> None:
     paper.give("a")
     event = only(paper.go(), "finished")
     assert event["cause"] == "submit_rejected"
-    assert "invalid partition specified: batch" in event["message"]
+    assert "invalid partition specified: batch" in str(event["reason"])
 
 
 def test_what_a_batch_system_cannot_say_is_a_refusal(tmp_path: Path) -> None:
@@ -307,7 +309,7 @@ def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monk
     time.sleep(2.1)
     event = only(paper.go(), "finished")
     assert (event["cause"], event["exit_code"]) == ("error", 127)
-    assert event["message"].endswith("its last words: python: not found")
+    assert str(event["reason"]).endswith("its last words: python: not found")
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,7 @@ def test_a_job_whose_output_says_that_it_was_killed_for_its_memory(
     assert event["cause"] == cause
     if cause == "out_of_memory":
         assert event["exit_code"] == 137
-        assert "it used more memory than it had asked for" in event["message"]
+        assert "it used more memory than it had asked for" in str(event["reason"])
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_what_can_never_start_is_cancelled(tmp_path: Path, reason: str, deadline
     assert paper.read("cancelled") == ("1\n" if ends else "")
     if ends:
         event = only(found, "finished")
-        assert (event["cause"], reason in event["message"]) == ("error", True)
+        assert (event["cause"], reason in str(event["reason"])) == ("error", True)
     else:
         assert [event["event"] for event in found] == []
 
@@ -435,7 +437,7 @@ def test_the_sentinel_tells_of_a_job_whose_events_are_lost(paper: Paper) -> None
     paper.go()
     paper.begin("a")
     paper.go()
-    sentinel = {"exit_code": 0, "error": None, "ended_at": 7.0, "cpu_seconds": 1.0, "peak_memory": 3}
+    sentinel = {"exit_code": 0, "reason": None, "ended_at": 7.0, "cpu_seconds": 1.0, "peak_memory": 3}
     (paper.root / "spool/jobs/a/exit.json").write_text(json.dumps(sentinel))
     paper.write("queue", "")
     event = only([*paper.go(), *paper.go()], "finished")
@@ -446,25 +448,25 @@ def test_a_job_that_has_begun_is_asked_to_end(paper: Paper) -> None:
     paper.give("a")
     paper.go()
     paper.begin("a")
-    paper.poller.ask_to_cancel({"a": "marked failed"})
+    paper.poller.ask_to_cancel({"a": free_text("marked failed")})
     assert only(paper.go(), "started")
-    assert (paper.root / "spool/cancel/a").read_text() == "marked failed"
+    assert asked_reason((paper.root / "spool/cancel/a").read_text()) == free_text("marked failed")
     assert paper.read("cancelled") == ""
-    assert not paper.poller.ask_to_cancel({"a": "marked failed"}), "once is enough"
+    assert not paper.poller.ask_to_cancel({"a": free_text("marked failed")}), "once is enough"
 
 
 def test_a_job_is_asked_to_end_again_after_any_error(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     paper.give("a")
     paper.go()
     paper.begin("a")
-    paper.poller.ask_to_cancel({"a": "marked failed"})
+    paper.poller.ask_to_cancel({"a": free_text("marked failed")})
     with monkeypatch.context() as patch:
         patch.setattr(job_mode.remote, "taken_back", dict.__getitem__)  # a fault of our own, say
         with pytest.raises(TypeError):
             paper.go()
     (paper.root / "spool/cancel/a").unlink()
     paper.go()
-    assert (paper.root / "spool/cancel/a").read_text() == "marked failed"
+    assert asked_reason((paper.root / "spool/cancel/a").read_text()) == free_text("marked failed")
 
 
 def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,7 +474,7 @@ def test_a_job_that_does_not_end_is_ended(paper: Paper, monkeypatch: pytest.Monk
     paper.give("a")
     paper.go()
     paper.begin("a")
-    paper.poller.ask_to_cancel({"a": "marked failed"})
+    paper.poller.ask_to_cancel({"a": free_text("marked failed")})
     for _ in range(3):
         paper.go()
     assert paper.read("cancelled").startswith("1\n")
@@ -580,7 +582,7 @@ def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pyte
     paper.begin("job0")
     paper.begin("job1")
     paper.finish("job1")
-    paper.poller.ask_to_cancel(dict.fromkeys(tokens[500:], "enough"))
+    paper.poller.ask_to_cancel(dict.fromkeys(tokens[500:], free_text("enough")))
     paper.poller.give([envelope(tokens[2], expires_at=9000.0)])
     paper.give("late", cpus=2)
     events = paper.go()
@@ -630,7 +632,7 @@ def test_what_is_no_event_is_kept_and_said_in_the_note(paper: Paper, tmp_path: P
 
 @pytest.mark.parametrize("wrong", ["exit_code", "ended_at", "peak_memory"])
 def test_a_sentinel_that_makes_no_sense_is_none(paper: Paper, wrong: str) -> None:
-    sentinel = {"exit_code": 0, "error": None, "ended_at": 5.0, "cpu_seconds": 1.0, "peak_memory": 3}
+    sentinel = {"exit_code": 0, "reason": None, "ended_at": 5.0, "cpu_seconds": 1.0, "peak_memory": 3}
     assert events.remains(events.SentinelFile, json.dumps(sentinel).encode()) == sentinel
     for value in ("text", [], -(10**30), float("nan")):
         assert events.remains(events.SentinelFile, json.dumps({**sentinel, wrong: value}).encode()) is None

@@ -16,7 +16,7 @@ from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
 from tests.services.outside_clocks import off
 
-AMOUNTS = {"exit_code": 0, "cause": None, "message": None, "peak_memory": 1, "cpu_seconds": 1.0}
+AMOUNTS = {"exit_code": 0, "cause": None, "reason": None, "peak_memory": 1, "cpu_seconds": 1.0}
 # As long as its node says, however late that is heard of, seconds.
 LASTED = 40.0
 
@@ -53,7 +53,7 @@ def test_what_a_job_has_left_of_its_end_comes_after_its_start(tmp_path: Path, ah
     paper = Paper(tmp_path)
     runs(paper, time.time() + ahead)
     started = only(paper.go(), "started")
-    sentinel = {"exit_code": 0, "error": None, "ended_at": time.time() + ahead, "cpu_seconds": 1.0, "peak_memory": 3}
+    sentinel = {"exit_code": 0, "reason": None, "ended_at": time.time() + ahead, "cpu_seconds": 1.0, "peak_memory": 3}
     (paper.root / "spool/jobs/a/exit.json").write_text(json.dumps(sentinel))
     paper.write("queue", "")
     finished = only([*paper.go(), *paper.go()], "finished")

@@ -136,8 +136,8 @@ def test_a_job_of_no_bundle_fails(site: Site) -> None:
     site.give_task("a", bundle="typo")
     event = only(site.go(), "finished")
     assert event["cause"] == "submit_rejected"
-    assert "'typo' is not in [dag_processor] dag_bundle_config_list" in event["message"]
-    assert "mine, away" in event["message"]
+    assert "'typo' is not in [dag_processor] dag_bundle_config_list" in str(event["reason"])
+    assert "mine, away" in str(event["reason"])
 
 
 def test_nothing_is_submitted_without_its_bundle(site: Site) -> None:

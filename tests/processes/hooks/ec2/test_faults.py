@@ -16,6 +16,7 @@ from lading.hooks.ec2 import client, life, pace
 from lading.hooks.machines import connection
 from lading.hooks.machines.machine import Machine
 from lading.hooks.site import LocationState
+from lading.scheduling.reasons import free_text
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
 from tests.services import debian
@@ -51,7 +52,7 @@ def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_o
     [long] = drive.give(works)
     drive.wait_for("started", long)
     away(service)
-    drive.site.release({goes: "nothing needs it"})
+    drive.site.release({goes: free_text("nothing needs it")})
     [new] = drive.order(kind="m5.xlarge")
     api.delays[HEALTH] = 0
     [given] = drive.give(works)
@@ -64,7 +65,7 @@ def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_o
     assert drive.of("released").keys().isdisjoint({works, goes, new})
     service.allow()
     [released] = drive.wait_for("released", goes)
-    assert (released["cause"], released["message"]) == (None, "nothing needs it")
+    assert (released["cause"], str(released["reason"])) == (None, "nothing needs it")
     drive.until(lambda states: states == {works: LocationState.UP, new: LocationState.UP})
     assert len(service.ledger()) - before == 3, "nothing was launched twice"
     assert len(service.living()) == 2
@@ -103,7 +104,7 @@ def test_a_launch_that_hangs_holds_up_no_look_no_release_and_no_other_site(
     [hangs] = drive.order(kind="m5.xlarge")
     assert wait_until(lambda: service.requests().get("RunInstances", 0) > asked_before, PATIENCE, 0.05)
     service.kill(str(id))
-    drive.site.release({goes: "nothing needs it"})
+    drive.site.release({goes: free_text("nothing needs it")})
     drive.wait_for("released", dies, goes)
     other.up()
     begun = time.monotonic()
@@ -111,11 +112,11 @@ def test_a_launch_that_hangs_holds_up_no_look_no_release_and_no_other_site(
     assert time.monotonic() - begun < 60
     assert drive.last is not None
     assert drive.last.locations[0].native_id is None, "it hangs all the time"
-    drive.site.release({hangs: "nobody wants it any more"})
+    drive.site.release({hangs: free_text("nobody wants it any more")})
     assert hangs not in drive.of("released"), "it may be there, or come"
     service.allow()
     [released] = drive.wait_for("released", hangs)
-    assert (released["cause"], released["message"]) == (None, "nobody wants it any more")
+    assert (released["cause"], str(released["reason"])) == (None, "nobody wants it any more")
     assert [each["ended"] is None for each in service.ledger()[-2:]] in ([False, True], [True, False])
 
 
@@ -194,8 +195,8 @@ def test_a_machine_that_is_never_reached_is_given_up_in_words_and_another_offeri
     monkeypatch.setattr(life, "LEAST_BOOT", 600.0)  # the next one has all the time
     assert wait_until(lambda: bool(given_up()), PATIENCE, 0.1), driven.solo.seen
     [released] = given_up()
-    assert released["message"].startswith("it was booting for more than 8 s: ")
-    assert words in released["message"]
+    assert str(released["reason"]).startswith("it was booting for more than 8 s: ")
+    assert words in str(released["reason"])
     [end] = driven.wait_for("finished", [job])
     assert end["cause"] is None
     assert [each["type"] for each in service.ledger()[before:]] == ["m5.large", "m5.xlarge"]
@@ -247,7 +248,7 @@ def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
     assert len(service.living()) == 1, "it may come back"
     [released] = drive.wait_for("released", name)
     assert released["cause"] == "node_failure"
-    assert released["message"].startswith("it has not been reached for ")
+    assert str(released["reason"]).startswith("it has not been reached for ")
     assert (drive.of("finished")[job]["cause"], service.living()) == ("node_failure", [])
 
 
@@ -262,7 +263,7 @@ def test_a_machine_whose_lading_is_refused_is_never_up_and_given_up_in_words(
     drive = make(python=str(python), expected_boot_time=1)
     [name] = drive.order()
     [released] = drive.wait_for("released", name)
-    assert released["message"].startswith("it was booting for more than 8 s: Lading does not answer there")
+    assert str(released["reason"]).startswith("it was booting for more than 8 s: Lading does not answer there")
     assert (released["cause"], service.living()) == ("node_failure", [])
     assert bool(drive.site.fleet.launcher.shortages.offerings), "another one would be the same"
 
@@ -278,8 +279,8 @@ def test_a_machine_that_takes_no_jobs_and_has_none_is_given_up(
     assert len(service.living()) == 1, "it may be mended"
     [released] = drive.wait_for("released", name)
     assert (released["cause"], service.living()) == ("node_failure", [])
-    assert released["message"].startswith("it has taken no jobs for ")
-    assert released["message"].endswith("its disk is full")
+    assert str(released["reason"]).startswith("it has taken no jobs for ")
+    assert str(released["reason"]).endswith("its disk is full")
 
 
 def test_a_full_disk_holds_jobs_up_and_loses_neither_them_nor_the_machine(
@@ -344,6 +345,6 @@ def test_two_hundred_at_once_are_asked_for_at_the_pace_that_ec2_takes(
     drive.until(lambda states: states.keys() == set(names), 2 * PATIENCE)
     assert drive.last is not None
     drive.until(lambda _: len({each.native_id for each in drive.last.locations}) == 200, 2 * PATIENCE)
-    drive.site.close("cancel", 60)
+    drive.site.close("cancel", 10 * PATIENCE)  # it returns when all are released
     assert service.living() == []
     assert service.requests()["RunInstances"] - asked_before == 13

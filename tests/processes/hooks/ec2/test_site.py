@@ -16,6 +16,7 @@ from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.subcommands.check import site_findings
 from lading.plugin.subcommands.trial import trial_finding
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
@@ -39,14 +40,14 @@ def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
     assert seen.native_id == service.living()[0]
     [job] = drive.give(name)
     drive.wait_for("started", job)
-    drive.site.release({name: "nothing needs it"})
+    drive.site.release({name: free_text("nothing needs it")})
     drive.until(lambda states: states[name] is LocationState.DRAINING)
     [late] = drive.give(name)
     [end] = drive.wait_for("finished", job)
     assert end["cause"] is None
     drive.wait_for("returned", late)
     [released] = drive.wait_for("released", name)
-    assert (released["cause"], released["message"]) == (None, "nothing needs it")
+    assert (released["cause"], str(released["reason"])) == (None, "nothing needs it")
     assert drive.look() == {}
     assert service.living() == []
 
@@ -71,7 +72,7 @@ def test_what_nobody_knows_is_taken_in_and_what_is_anothers_is_left_alone(
     assert others.look() == {}
     others.site.close("cancel", 10)
     assert len(service.living()) == 1
-    second.site.release({name: "nothing needs it"})
+    second.site.release({name: free_text("nothing needs it")})
     second.wait_for("released", name)
 
 
@@ -100,7 +101,7 @@ def test_a_machine_that_somebody_stops_is_terminated(
     [id] = service.living()
     service.client.stop_instances(InstanceIds=[id])
     [released] = drive.wait_for("released", name)
-    assert (released["cause"], "stopped" in released["message"]) == ("node_failure", True)
+    assert (released["cause"], "stopped" in str(released["reason"])) == ("node_failure", True)
     [found] = service.client.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"]
     assert found["State"]["Name"] == "terminated", "its volumes would be paid for on and on"
 
@@ -129,7 +130,7 @@ def test_what_is_refused_is_told_and_what_is_not_answered_is_looked_up(
     service.refuse("ice", type=KIND, zone=ZONE)
     [name] = drive.order()
     [end] = drive.wait_for("released", name)
-    assert (end["cause"], "InsufficientInstanceCapacity" in end["message"]) == ("no_capacity", True)
+    assert (end["cause"], "InsufficientInstanceCapacity" in str(end["reason"])) == ("no_capacity", True)
     service.allow()
     [again] = drive.order()  # it would be refused again
     drive.wait_for("released", again)
@@ -188,7 +189,7 @@ def test_a_spot_machine_that_is_taken_away_uses_up_no_try_and_counts_as_a_shorta
     assert released["cause"] == "preempted"
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
-    assert "taken the machine away" in refused["message"]
+    assert "taken the machine away" in str(refused["reason"])
 
 
 def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
@@ -214,13 +215,13 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     assert told_in(back).startswith("waits: ")
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
-    assert "AWS takes it away" in refused["message"], "its offering counts as short from the notice on"
+    assert "AWS takes it away" in str(refused["reason"]), "its offering counts as short from the notice on"
     [end] = drive.wait_for("finished", short)
     assert end["cause"] is None
     [end] = drive.wait_for("finished", long)
     assert (end["cause"], machine in service.living()) == ("preempted", True)
     [released] = drive.wait_for("released", name)
-    assert (released["cause"], "AWS takes it away" in released["message"]) == ("preempted", True)
+    assert (released["cause"], "AWS takes it away" in str(released["reason"])) == ("preempted", True)
 
 
 def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(
@@ -275,7 +276,7 @@ def test_machines_that_are_to_stay_when_airflow_stops_stay_without_their_jobs(
     assert (end["cause"], len(service.living())) == ("cancelled", 1)
     later = make("later")
     later.until(lambda states: states.get(name) is LocationState.UP)
-    later.site.release({name: "nothing needs it"})
+    later.site.release({name: free_text("nothing needs it")})
     later.wait_for("released", name)
 
 

@@ -9,8 +9,9 @@ import pytest
 from lading.executors.agent import supervisor
 from lading.executors.agent.job_end import judge
 from lading.executors.agent.job_folder import EndCause, ExitFile
+from lading.scheduling.reasons import free_text
 
-KILLED = ExitFile(-9, "ended with signal 9", 100.0, 1.5, 2048, touched_memory=10)
+KILLED = ExitFile(-9, free_text("ended with signal 9"), 100.0, 1.5, 2048, touched_memory=10)
 
 
 @pytest.mark.parametrize(
@@ -29,22 +30,22 @@ def test_without_a_file_the_exit_status_says_what_is_known(
 ) -> None:
     end = judge(None, None, status, 0, was_rebooted=was_rebooted)
     assert end["cause"] == cause
-    assert (end["message"] is None) == (cause is None)
+    assert (end["reason"] is None) == (cause is None)
 
 
 def test_what_airflow_has_settled_while_it_ran_has_begun_and_what_it_has_refused_has_not() -> None:
-    settled, refused = supervisor.JobSettled(), supervisor.JobRefused("answered 409")
+    settled, refused = supervisor.JobSettled(), supervisor.JobRefused(free_text("answered 409"))
     for failure, has_begun in ((settled, True), (refused, False)):
-        left = ExitFile(failure.exit_code, str(failure), 100.0, 1.5, 2048, cause=failure.cause)
+        left = ExitFile(failure.exit_code, failure.reason, 100.0, 1.5, 2048, cause=failure.cause)
         end = {"started_at": 50.0, **judge(left, None, supervisor.FAILED, 0, was_rebooted=False)}
         assert end["cause"] == "cancelled", "it has not succeeded, and is no example for later estimates"
         assert (end["started_at"] is not None) == has_begun
 
 
 def test_the_file_comes_before_the_exit_status_and_the_agents_cause_before_the_file() -> None:
-    assert judge(KILLED, None, supervisor.SUCCEEDED, 0, was_rebooted=True)["message"] == "ended with signal 9"
-    end = judge(KILLED, EndCause("out_of_memory", "used 2 GiB of 1 GiB"), None, 0, was_rebooted=False)
-    assert (end["cause"], end["message"]) == ("out_of_memory", "used 2 GiB of 1 GiB")
+    assert str(judge(KILLED, None, supervisor.SUCCEEDED, 0, was_rebooted=True)["reason"]) == "ended with signal 9"
+    end = judge(KILLED, EndCause("out_of_memory", free_text("used 2 GiB of 1 GiB")), None, 0, was_rebooted=False)
+    assert (end["cause"], str(end["reason"])) == ("out_of_memory", "used 2 GiB of 1 GiB")
     assert (end["at"], end["exit_code"], end["cpu_seconds"]) == (100.0, -9, 1.5)
 
 

@@ -13,6 +13,7 @@ from lading.executors.agent import journal
 from lading.executors.agent.journal import AgentJournal, JobJournal
 from lading.hooks.spool.events import MOST_BYTES
 from lading.hooks.spool.spool import Spool
+from lading.scheduling.reasons import free_text
 
 MOST = 50
 
@@ -26,7 +27,7 @@ def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spool:
 
 
 def finish(each: AgentJournal, token: str) -> None:
-    each.finished(token, at=1.0, cause=None, message=None, cleanup=lambda: None)
+    each.finished(token, at=1.0, cause=None, reason=None, cleanup=lambda: None)
 
 
 def test_only_the_last_jobs_that_have_finished_are_remembered_on_disk_too(spool: Spool) -> None:
@@ -56,7 +57,7 @@ def test_the_journals_of_jobs_do_not_meet_and_lose_nothing_on_a_full_disk(
         one.flush()
         assert one.pending
     other.started("b", at=1.0, pid=2)
-    one.finished("a", at=2.0, cause=None, message=None, cleanup=raising(AssertionError("the controller does")))
+    one.finished("a", at=2.0, cause=None, reason=None, cleanup=raising(AssertionError("the controller does")))
     for each in (one, other):
         each.flush()
         assert not each.pending
@@ -68,7 +69,7 @@ def test_the_journals_of_jobs_do_not_meet_and_lose_nothing_on_a_full_disk(
 def test_what_was_collected_for_long_comes_in_batches_that_can_be_read(spool: Spool) -> None:
     told = AgentJournal(spool)
     for number in range(2500):
-        told.finished(str(number), at=1.0, cause="error", message="x" * 10**5, cleanup=lambda: None)
+        told.finished(str(number), at=1.0, cause="error", reason=free_text("x" * 10**5), cleanup=lambda: None)
     told.flush()
     batches = [[event["token"] for event in events] for _, events in spool.journal()]
     assert [len(batch) for batch in batches] == [1000, 1000, 500]

@@ -50,7 +50,7 @@ def test_a_notice_says_when_jobs_are_to_end(metadata: Metadata, spool: Spool) ->
     assert found is not None
     assert found.left == pytest.approx(at - spot_notice.BEFORE - time.time(), abs=20)
     assert (found.cause.cause, found.grace) == ("preempted", 5)
-    assert time.strftime("%H:%M:%S UTC", time.gmtime(int(at))) in found.cause.message
+    assert time.strftime("%H:%M:%S UTC", time.gmtime(int(at))) in str(found.cause.reason)
     assert float(spool.ends_at.read_text()) == pytest.approx(at - spot_notice.BEFORE, abs=20)
 
 

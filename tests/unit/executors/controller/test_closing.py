@@ -220,9 +220,9 @@ def test_what_was_launched_stays_in_the_store_for_the_next_controller(
     site.see("here")
     site.given["here"] = {"t": True}
     controller = make("leave", site)
-    site.end("here", cause="cancelled", message="Airflow was stopped")
+    site.end("here", cause="cancelled", reason="Airflow was stopped")
     controller.close()
     assert (site.closed, site.let_go) == (["leave"], {}), "how it is left is the site's own to know"
     with Session(airflow_database) as session:
-        [found] = session.scalars(select(store.instances.Instance))
+        [found] = session.scalars(select(store.instances.InstanceRow))
         assert (found.state, told(found.reason)) == ("ended", "Airflow was stopped")

@@ -37,6 +37,7 @@ from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
 from lading.scheduling import location
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters.sites import FINISHED, FakeSite, make_settings, make_store, rest
 from tests.reasons import told
@@ -281,10 +282,11 @@ def test_a_full_disk_keeps_no_job_from_being_cancelled(
     here = house(engine, settings, [site], {})
     monkeypatch.setattr(here.controller, "_envelopes", lambda site, placed: dict(placed))
     here.observe()
+    cancels = {"a": {"here": {"t": free_text("not wanted")}}}
     for _ in range(3):
-        here.controller.act(Decision(placed={"a": {"here": ("u",)}}, cancels={"a": {"here": {"t": "not wanted"}}}))
+        here.controller.act(Decision(placed={"a": {"here": ("u",)}}, cancels=cancels))
     here.rest()
-    assert site.calls == ["put", "cancel {'here': {'t': 'not wanted'}}"] * 3
+    assert site.calls == ["put", f"cancel {cancels['a']}"] * 3
     assert caplog.text.count("No space left") == 1
 
 
@@ -412,14 +414,14 @@ def test_a_cancel_and_a_repeat_go_to_the_location_of_their_job(
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {"t": "a", "u": "a", "v": "a"})
     with Session(engine) as session:
-        session.get_one(JobRow, "t").cancel = "not wanted"
+        session.get_one(JobRow, "t").cancel = free_text("not wanted")
         for token in ("u", "v"):
             job = session.get_one(JobRow, token)
             job.location, job.state = "there", State.PLACED
         session.commit()
     two_locations(site, frozenset(["t"]), frozenset(["u", "v"]))
     decision = here.controller.decide(here.observe(), any_wait=False)
-    assert decision.cancels == {"a": {"here": {"t": "not wanted"}}}
+    assert decision.cancels == {"a": {"here": {"t": free_text("not wanted")}}}
     assert decision.placed == {"a": {"there": ["u", "v"]}}, "for each a fresh JWT"
 
 
@@ -475,7 +477,7 @@ def test_a_location_that_is_gone_ends_its_jobs_unless_their_tasks_live(
         session.refresh(job)
         assert job.state == (State.FAILED if lost else State.RUNNING)
         if lost:
-            assert (job.cause, told(job.reason)) == ("lost", "its location 'gone' of site 'a' is gone")
+            assert (job.cause, told(job.reason)) == ("lost", "location 'gone' of site 'a' is gone")
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 0.0, 300.0, 3600.0])
@@ -547,6 +549,6 @@ def test_a_job_that_airflow_does_not_want_is_dropped_before_anything_is_done_for
     for token in ("asks", "plain", "sleeps"):
         job = here.job(token)
         assert (job.state, job.cause, job.unreported) == (State.CANCELLED, "cancelled", True)
-        assert told(job.reason) == housekeeping.UNWANTED
+        assert job.reason == housekeeping.UNWANTED
     assert looked_at == ["wanted"]
     assert {change.token for change in here.told if change.values["state"] == State.PLACED} == {"wanted too", "unknown"}

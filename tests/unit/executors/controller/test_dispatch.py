@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lading.executors.controller import events
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided
-from lading.executors.store import State, as_reason, queue
+from lading.executors.store import State, queue
 from lading.executors.store.queue import GivenJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.stops import Stop
@@ -60,9 +60,7 @@ def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
         {"goes": ("lab", "node1")}, {"goes": words}, {"waits": words, "told": words}, refused={"fails": words}
     )
     decision = decided(jobs, found, NOW)
-    stored = [
-        as_reason(each).to_json() for each in (*decision.reasons, *(each.values["reason"] for each in decision.changes))
-    ]
+    stored = [each.to_json() for each in (*decision.reasons, *(each.values["reason"] for each in decision.changes))]
     assert len(stored) == 3
     assert all("\\u0000" not in each and "\\udcff" not in each and len(each) < 65_535 for each in stored)
     assert [*decision.reasons.values()] == [["waits"]], "who was told that before is not told again"

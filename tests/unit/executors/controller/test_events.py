@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lading.executors.controller.events import changes
-from lading.executors.store import State
+from lading.executors.store import JobRow, State
 from lading.executors.store.tables import LONGEST_TEXT
-from lading.scheduling.reasons import free_text
+from lading.hooks.spool.events import reason_of
+from lading.scheduling.reasons import CAUSES, because, free_text
 from tests.reasons import told
 
 
@@ -19,7 +20,7 @@ def finished(cause: str | None, started_at: float | None = 5.0) -> dict[str, obj
         "started_at": started_at,
         "exit_code": 0 if cause is None else 1,
         "cause": cause,
-        "message": "" if cause is None else "in words",
+        "reason": None if cause is None else free_text("in words"),
         "peak_memory": 12,
         "cpu_seconds": 0.5,
     }
@@ -52,7 +53,7 @@ def test_started_and_waiting() -> None:
     started, waiting = changes(
         [
             {"event": "started", "token": "t", "at": 5.0, "pid": 1},
-            {"event": "waiting", "token": "u", "reason": "waits for cpus"},
+            {"event": "waiting", "token": "u", "reason": free_text("waits for cpus")},
         ]
     )
     assert started.values == {"state": State.RUNNING, "started_at": 5.0, "reason": None}
@@ -60,10 +61,10 @@ def test_started_and_waiting() -> None:
 
 
 def test_what_is_told_often_is_one_change() -> None:
-    many = [{"event": "waiting", "token": "t", "reason": f"for {number} cpus"} for number in range(1000)]
+    many = [{"event": "waiting", "token": "t", "reason": free_text(f"for {number} cpus")} for number in range(1000)]
     many[500:500] = [
         {"event": "located", "token": "t", "native_id": "17"},
-        {"event": "waiting", "token": "u", "reason": ""},
+        {"event": "waiting", "token": "u", "reason": because("turn")},
     ]
     waits, other = changes(many)
     assert (waits.token, waits.values, waits.report) == (
@@ -84,12 +85,12 @@ def test_an_unknown_event_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("text", "cleaned"), [("a\0b", "a\ufffdb"), ("a\udc80b", "a?b"), ("grün", "grün")])
 def test_words_are_made_fit_for_every_database(text: str, cleaned: str) -> None:
-    [change] = changes([finished("error") | {"message": text}])
+    [change] = changes([finished("error") | {"reason": reason_of(text)}])
     assert told(change.values["reason"]) == cleaned
 
 
 def test_a_long_message_is_cut() -> None:
-    [change] = changes([finished("error") | {"message": "x" * 100_000}])
+    [change] = changes([finished("error") | {"reason": free_text("x" * 100_000)}])
     assert len(told(change.values["reason"])) == LONGEST_TEXT
 
 
@@ -101,3 +102,16 @@ def test_the_batch_job_and_its_node() -> None:
     [started] = changes([{"event": "started", "token": "t", "at": 1.0, "native_id": "17"}])
     assert (started.values["native_id"], "node" in started.values) == ("17", False), "what is known stays"
     assert changes([{"event": "located", "token": "t"}]) == []
+
+
+def test_an_end_has_its_code_and_what_to_do_about_that() -> None:
+    why = because("allocation_over", least=60)
+    [change] = changes([finished("time_limit") | {"reason": why}])
+    assert change.values["reason"] == why
+    job = JobRow(state=State.FAILED, cause="time_limit", reason=why)
+    assert (job.reason_code, job.remedy) == ("allocation_over", why.meaning.remedy)
+    assert why.meaning.remedy != CAUSES["time_limit"].remedy
+    job.reason = free_text("by its supervisor")
+    assert (job.reason_code, job.remedy) == ("free_text", CAUSES["time_limit"].remedy)
+    assert JobRow(state=State.SUCCEEDED, reason=because("had_succeeded")).remedy is None
+    assert JobRow(state=State.RUNNING, reason=None).remedy is None

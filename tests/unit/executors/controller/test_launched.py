@@ -30,6 +30,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import GangRoom
 from lading.scheduling.location import Location
 from lading.scheduling.matching import market
+from lading.scheduling.reasons import because
 from tests.clusters.sites import ANY, FINISHED, FakeElasticSite, FakeSite, make_settings, rest
 from tests.reasons import told
 from tests.services.processes import wait_until
@@ -153,7 +154,7 @@ def launch(house: House, site: FakeElasticSite, *tokens: str) -> str:
 def finish(site: FakeElasticSite, name: str, token: str) -> None:
     """Let a job end well."""
     del site.given[name][token]
-    left = {"exit_code": 0, "cause": None, "message": None, "peak_memory": None, "cpu_seconds": None}
+    left = {"exit_code": 0, "cause": None, "reason": None, "peak_memory": None, "cpu_seconds": None}
     site.tell("finished", token, at=time.time(), **left)
 
 
@@ -317,9 +318,9 @@ def test_what_waits_in_its_queue_and_is_not_needed_any_more_is_released(house: H
         session.commit()
     house.tick()
     [order] = site.ordered
-    assert site.let_go == {order.name: "nothing waits that needs it"}
+    assert site.let_go == {order.name: because("not_wanted")}
     assert house.row().state == InstanceState.BOOTING, "it is over when the site says so"
-    site.end(order.name, message="as asked")
+    site.end(order.name, reason="as asked")
     house.tick()
     row = house.row()
     assert (row.state, row.cause, told(row.reason)) == (InstanceState.ENDED, None, "as asked")
@@ -327,7 +328,7 @@ def test_what_waits_in_its_queue_and_is_not_needed_any_more_is_released(house: H
 
 def test_the_end_of_an_instance_is_stored_with_its_cause(house: House, site: FakeElasticSite) -> None:
     name = launch(house, site, "t")
-    site.end(name, cause="preempted", message="the spot market took it\0")
+    site.end(name, cause="preempted", reason="the spot market took it\0")
     house.tick()
     row = house.row()
     assert (row.state, row.cause, told(row.reason)) == (
@@ -361,7 +362,7 @@ def test_what_the_site_never_launches_fails_the_jobs_that_still_wait_for_it(
     house.add("e", cpus=1.0)
     site.see("other")
     site.given["other"] = {"b": False, "d": True}
-    site.end(order.name, cause="submit_rejected", message="no such account", refused=True)
+    site.end(order.name, cause="submit_rejected", reason="no such account", refused=True)
     house.tick()
     job = house.job("a")
     assert (job.state, job.cause, told(job.reason)) == (State.FAILED, "submit_rejected", "no such account")
@@ -375,7 +376,7 @@ def test_what_the_site_never_launches_fails_the_jobs_that_still_wait_for_it(
 def test_an_end_of_another_kind_fails_no_job(house: House, site: FakeElasticSite) -> None:
     house.add("t")
     house.tick(2)
-    site.end(site.ordered[0].name, cause="node_failure", message="it did not boot")
+    site.end(site.ordered[0].name, cause="node_failure", reason="it did not boot")
     house.tick(2)
     assert house.job("t").state == State.QUEUED
     assert len(site.ordered) == 2, "it is launched anew"
@@ -414,7 +415,7 @@ def test_what_comes_back_late_changes_nothing(house: House, site: FakeElasticSit
 
 
 def test_a_job_that_was_to_be_ended_where_it_lay_is_ended_when_it_comes_back(house: House) -> None:
-    house.add("t", kind="ExecuteTask", cancel="not wanted", dag_id="d", run_id="r", task_id="t")
+    house.add("t", kind="ExecuteTask", cancel=because("unwanted"), dag_id="d", run_id="r", task_id="t")
     with Session(house.engine) as session:
         housekeeping.cancel_unwanted(session, time.time())
         session.commit()
@@ -721,7 +722,7 @@ class Hosts(FakeSite):
     def finish(self, token: str) -> None:
         """Let a job end well."""
         del self.at[token]
-        self.events.append({**FINISHED, "token": token, "exit_code": 0, "cause": None, "message": None})
+        self.events.append({**FINISHED, "token": token, "exit_code": 0, "cause": None, "reason": None})
 
 
 TWO = {"dag_id": "d", "run_id": "r", "task_id": "two", "max_instances": 2}
@@ -861,7 +862,7 @@ def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeE
     site.trouble = None
     house.new_controller()
     house.tick()
-    assert site.let_go == {name: "ada asked for it (drain)"}
+    assert site.let_go == {name: because("released_by", by="ada", kind="drain")}
     site.see(name, LocationState.DRAINING)
     house.tick()
     house.controller.requests.next_look = 0.0
@@ -874,7 +875,7 @@ def test_what_is_terminated_ends_with_its_jobs(house: House, site: FakeElasticSi
     name = launch(house, site, "t")
     ask(house, RequestKind.TERMINATE, f"hpc/{name}")
     house.tick(2)
-    assert (list(site.let_go), site.cancelled) == ([name], {"t": f"its machine {name} was terminated by ada"})
+    assert (list(site.let_go), site.cancelled) == ([name], {"t": because("machine_terminated", machine=name, by="ada")})
     site.events.append({**FINISHED, "cause": "cancelled"})
     del site.given[name]
     site.end(name)

@@ -19,7 +19,7 @@ from lading.executors.controller import metrics
 from lading.executors.controller.metrics import Metrics
 from lading.executors.store import Change, State
 from lading.executors.store.instances import InstanceRow
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import because, free_text
 
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -53,7 +53,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, dict[str, st
 
 def test_a_job_is_counted_once_when_it_starts_and_once_when_it_ends(told: list[Any]) -> None:
     ended = {"state": State.FAILED, "cause": "out_of_memory", "cpu_seconds": 1.5}
-    for values in ({"state": State.PLACED}, {"reason": "waits"}, {"state": State.RUNNING}, ended):
+    for values in ({"state": State.PLACED}, {"reason": free_text("waits")}, {"state": State.RUNNING}, ended):
         Metrics().count([Change("a", values)])
     tags = {"state": "failed", "cause": "out_of_memory"}
     assert told == [("lading.jobs.started", 1, {}), ("lading.jobs.ended", 1, tags), ("lading.jobs.cpu", 1500, tags)]

@@ -22,6 +22,7 @@ from lading.executors.controller.controller import Controller
 from lading.executors.controller.life import leadership, lease_clock
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
+from lading.scheduling.reasons import free_text
 from tests.clusters.sites import FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told
 from tests.services.processes import wait_until
@@ -118,7 +119,7 @@ def test_of_ten_sites_two_that_hang_cost_the_others_nothing(
     well = [name for name in sites if name not in ("s3", "s7")]
     ticks_until(controller, lambda: all(job(engine, name).state == State.RUNNING for name in well))
     with Session(engine) as session:
-        session.execute(update(JobRow).where(JobRow.state == State.RUNNING).values(cancel="enough"))
+        session.execute(update(JobRow).where(JobRow.state == State.RUNNING).values(cancel=free_text("enough")))
         session.commit()
     ticks_until(controller, lambda: all(sites[name].cancelled for name in well))
     for name in well:
@@ -131,7 +132,7 @@ def test_of_ten_sites_two_that_hang_cost_the_others_nothing(
 
 def finished(token: str) -> dict[str, Any]:
     usage = {"exit_code": 0, "peak_memory": 1, "cpu_seconds": 0.1}
-    return {"event": "finished", "token": token, "at": time.time(), "cause": None, "message": None, **usage}
+    return {"event": "finished", "token": token, "at": time.time(), "cause": None, "reason": None, **usage}
 
 
 def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
@@ -325,7 +326,7 @@ def test_nothing_is_done_at_a_site_without_the_lease(controller: Controller, sit
     sites.hang("put", "s0")
     ticks_until(controller, lambda: job(engine, "a").state == State.PLACED)
     time.sleep(0.2)
-    controller.threads.threads["s0"].cancel({"here": {"b": "late"}})
+    controller.threads.threads["s0"].cancel({"here": {"b": free_text("late")}})
     controller.leadership.leads_until = 0.0
     sites["s0"].go_on()
     time.sleep(0.5)

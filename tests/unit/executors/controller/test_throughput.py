@@ -7,6 +7,7 @@ import pytest
 from lading.executors.controller import throughput
 from lading.executors.controller.throughput import Throughput
 from lading.executors.store import Change
+from lading.scheduling.reasons import free_text
 
 
 def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +30,6 @@ def test_only_short_jobs_that_have_just_ended_count() -> None:
         Change("old news", {"started_at": 9.0, "ended_at": 10.0}),
         Change("never began", {"started_at": None, "ended_at": 99.0}),
         Change("began", {"started_at": 99.0}),
-        Change("waits", {"reason": "for room"}),
+        Change("waits", {"reason": free_text("for room")}),
     ]
     assert throughput.short(changes, 100.0) == ["short"]

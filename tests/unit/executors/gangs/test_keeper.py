@@ -19,6 +19,7 @@ from lading.hooks.site import SiteConfig
 from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from tests.clusters.gangs import HoldingSite, House
 from tests.clusters.sites import FakeSite, make_settings, make_store
@@ -45,12 +46,14 @@ RUNNING, ATTEMPTED, QUEUED = State.RUNNING.value, State.ATTEMPTED.value, State.Q
 def test_members_start_together(house: House, lab: HoldingSite) -> None:
     house.queue("head", "workers.0", "workers.1")
     house.to_come["workers", 2] = "coming"
-    house.hindrance = "its pool 'small' has 3 slots, and all of them take 4"
+    house.hindrances = (because("gang_pool", pool="small", there=3, slots=4),)
     house.tick(3)
     assert set(house.states().values()) == {QUEUED}
     assert lab.held == {}
     words = {told(job.reason) for job in house.jobs().values()}
-    assert words == {f"waits: 3 of 4 members of gang 'ray' are queued; {house.hindrance}"}
+    assert words == {
+        "waits: 3 of 4 members of gang 'ray' are queued; its pool 'small' has 3 slots, and all of them take 4"
+    }
     house.queue("workers.2")
     house.tick(6)
     assert set(house.states().values()) == {RUNNING}
@@ -247,7 +250,7 @@ def test_partial_starts_what_has_room_and_tries_the_others_alone(house: House, l
     ("site", "words"),
     [
         ("nowhere", "there is no site 'nowhere'; the sites are: lab"),
-        ("batch", "site 'batch' is none that can hold room for a gang; valid: machines, and batch sites with mode"),
+        ("batch", "site 'batch' cannot hold room for a gang; valid: machines, and batch sites with mode"),
     ],
 )
 def test_a_site_where_no_gang_can_be_is_named(

@@ -15,6 +15,7 @@ from lading.executors.store import State
 from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.reasons import because
 from tests.clusters.gangs import House
 from tests.clusters.sites import FakeElasticSite, make_settings, make_store
 
@@ -98,4 +99,4 @@ def test_what_waits_in_its_queue_for_a_gang_that_is_dropped_is_cancelled_at_once
         house.let_time_out()
     house.tick(3)
     assert {*hpc.let_go} == first
-    assert set(hpc.let_go.values()) == {"the gang for which it was asked looks for room no more"}
+    assert set(hpc.let_go.values()) == {because("gang_gone")}

@@ -17,6 +17,8 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors.gangs.roster import Roster, Wanted, read
+from lading.scheduling.reasons import because
+from tests.reasons import told
 
 GANG = Wanted("d", "r", ("head", "workers"))
 
@@ -49,7 +51,7 @@ def test_who_is_to_come_and_who_has_failed(session: Session) -> None:
     found = read(session, {"gang": GANG, "none": Wanted("d", "gone", ("head",))})
     assert found["gang"].to_come == {("workers", 0), ("workers", 1), ("workers", 2), ("head", -1)}
     assert found["gang"].failed == {("workers", 5)}
-    assert found["gang"].hindrance == "max_active_tasks of the Dag is 3"
+    assert told(found["gang"].hindrances) == ("waits: max_active_tasks of the Dag is 3",)
     assert found["none"] == Roster(frozenset())
 
 
@@ -57,22 +59,22 @@ def test_a_pool_that_is_too_small_is_named(session: Session) -> None:
     add(session, "head", -1, "queued", pool="small")
     add(session, "workers", 0, "scheduled", pool="small", pool_slots=2)
     [found] = read(session, {"gang": GANG}).values()
-    assert found.hindrance == "its pool 'small' has 2 slots, and all of them take 3"
+    assert found.hindrances == (because("gang_pool", pool="small", there=2, slots=3),)
 
 
 def test_a_pool_that_others_have_taken_is_named(session: Session) -> None:
     add(session, "head", -1, "queued", pool="small")
     add(session, "workers", 0, "scheduled", pool="small")
-    assert read(session, {"gang": GANG})["gang"].hindrance == ""
+    assert read(session, {"gang": GANG})["gang"].hindrances == ()
     add(session, "head", -1, "queued", pool="small", run_id="other")
     [found] = read(session, {"gang": GANG}).values()
-    assert found.hindrance == "its pool 'small' has 2 slots, 1 of which other tasks have, and all of them take 2"
+    assert found.hindrances == (because("gang_pool_shared", pool="small", there=2, theirs=1, slots=2),)
 
 
 def test_a_limit_of_a_task_is_named(session: Session) -> None:
     for number in range(3):
         add(session, "workers", number, "scheduled")
     limits = {"workers": ("max_active_tis_per_dagrun", 2)}
-    assert read(session, {"gang": GANG._replace(limits=limits)})["gang"].hindrance == (
-        "max_active_tis_per_dagrun of task 'workers' is 2"
+    assert read(session, {"gang": GANG._replace(limits=limits)})["gang"].hindrances == (
+        because("gang_limit", name="max_active_tis_per_dagrun", task="workers", most=2),
     )

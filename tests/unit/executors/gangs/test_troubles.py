@@ -13,6 +13,7 @@ from lading.executors.controller import events, site_threads
 from lading.executors.gangs import turn
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
+from lading.hooks.spool.events import sift
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.matching.rules import Rule
@@ -73,7 +74,7 @@ def test_a_gang_whose_turn_fails_costs_no_other_its_turn(
     house.tick(6)
     failed = State.FAILED.value
     assert house.states() == {"head": failed, "workers0": failed, "alone": RUNNING}
-    assert "no room could be sought for gang 'ray': KeyError" in str(told(house.jobs()["head"].reason))
+    assert "no room could be looked for, for gang 'ray': KeyError" in str(told(house.jobs()["head"].reason))
     assert (house.holds(), lab.held) == ([], {})
 
 
@@ -213,5 +214,5 @@ def test_words_of_a_plugin_that_no_database_takes_cost_nobody_the_tick(house: Ho
 
 
 def test_a_reason_is_stored_as_every_database_takes_it() -> None:
-    said = {"event": "refused", "token": "t", "at": 1.0, "reason": "full\0 \ud800"}
-    assert list(events.of_holds([said, {"event": "started"}])) == [("t", "refused", "full\ufffd ?")]
+    [said], _ = sift([{"event": "refused", "token": "t", "at": 1.0, "reason": "full\0 \ud800"}])
+    assert list(events.of_holds([said, {"event": "started"}])) == [("t", "refused", free_text("full\ufffd ?"))]

@@ -581,13 +581,13 @@ def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House,
     for token, (dag, number) in tokens.items():
         house.wait(lambda token=token: house.ready() or house.row(token).state == State.FAILED)
         assert str(told(house.row(token).reason)) == (
-            f"s3://hangs-{dag}/{number} could not be brought to where it runs: the look at it from s3://hangs-{dag} "
-            "took longer than 60 s"
+            f"s3://hangs-{dag}/{number} could not be brought to where the job runs: the look at it from "
+            f"s3://hangs-{dag} took longer than 60 s"
         )
     hung.set()
     house.wait(lambda: house.ready() or not any(each.name == "staging" for each in threading.enumerate()))
     assert {each.failure for each in fetches if "hangs" in each.address} == {
-        told(house.row(token).reason) for token in tokens
+        house.row(token).reason for token in tokens
     }, "whatever came of them later counts no more"
 
 

@@ -25,6 +25,7 @@ from lading.executors.sizing.estimator import Estimator
 from lading.executors.sizing.file_sizes import FileSizes
 from lading.executors.sizing.inputs import LONGEST_VALUE, kept
 from lading.executors.store import JobRow, State, strikes
+from lading.scheduling.reasons import Reason
 from tests.reasons import told
 from tests.services.processes import wait_until
 
@@ -218,7 +219,7 @@ class Deadly:
         real = sizing.answer
 
         def answer(question: Any, *rest: Any, **more: Any) -> Any:
-            if question.job.token in self.tokens and not isinstance(question.inputs, Exception):
+            if question.job.token in self.tokens and not isinstance(question.inputs, (Exception, Reason)):
                 self.tried.append(question.job.token)
                 hung.wait()
             return real(question, *rest, **more)
@@ -242,7 +243,7 @@ def test_a_job_over_which_two_controllers_have_died_is_not_tried_by_a_third(
     third = second.take_over("third")
     ended = third.job("deadly")
     assert (ended.state, ended.cause, ended.unreported) == (State.FAILED, "error", True)
-    assert "2 controllers have died or hung while they found out what it asks for" in (told(ended.reason) or "")
+    assert "2 controllers have died or hung while they determined what it asks for" in (told(ended.reason) or "")
     third.add("again", {"memory": "1 GiB"}, map_index=1, try_number=2)
     third.step_until(lambda: all(map(third.is_known, ("before", "behind", "elsewhere", "newcomer", "again"))))
     assert [third.job(token).state for token in ("before", "behind", "newcomer")] == [State.QUEUED] * 3

@@ -18,6 +18,8 @@ from lading.hooks.cluster.jobs import end_event
 from lading.hooks.job_scripts import run as run_record
 from lading.hooks.job_scripts.run import RunRecord, after_question
 from lading.hooks.spool import events
+from lading.hooks.spool.events import reason_of
+from lading.scheduling.reasons import because, free_text
 
 LATE = 1e9
 CAUSES = ("out_of_memory", "time_limit", "preempted", "node_failure", "cancelled")
@@ -166,7 +168,11 @@ def test_both_engines_give_the_same_answer(
         patience=10,
         deadline=120,
     )
-    own = None if status is None else {"cause": "error" if status else None, "exit_code": status, "message": "words"}
+    own = (
+        None
+        if status is None
+        else {"cause": "error" if status else None, "exit_code": status, "reason": free_text("words")}
+    )
     event = end_event.judged("token", facts, own)
     record = RunRecord("token", "/token", job_id="7", state="submitted", waited=waited, gone_since=0.0)
     said = run_record.SiteReport(
@@ -209,8 +215,8 @@ def test_what_is_said_of_a_job_that_lives_is_no_end() -> None:
     assert outcome.has_ended(job("error", state="pending"))
 
 
-def own(cause: str | None, exit_code: int | None = None, message: str | None = "words") -> dict[str, Any]:
-    return {"cause": cause, "exit_code": exit_code, "message": message}
+def own(cause: str | None, exit_code: int | None = None, words: str = "words") -> dict[str, Any]:
+    return {"cause": cause, "exit_code": exit_code, "reason": reason_of(words)}
 
 
 def told(
@@ -240,37 +246,46 @@ def test_what_a_job_can_know_itself(said: dict[str, Any], certain: bool) -> None
 
 
 def test_the_words_of_an_end() -> None:
-    assert told(job(None, 0), own("out_of_memory", -9, "its limit"))["message"] == "its limit"
+    assert str(told(job(None, 0), own("out_of_memory", -9, "its limit"))["reason"]) == "its limit"
     event = told(job(None, 0), None, "last line")
-    assert (event["cause"], "without a word" in event["message"]) == ("lost", True)
-    assert event["message"].endswith("last words: last line")
-    assert "does not know the job" in told()["message"]
-    assert told(job("error", 1), own(None, 0, None))["message"].endswith("exit code 1, although its task has succeeded")
-    assert told(job("out_of_memory", reason="step 0"), own(None, 0))["message"].endswith("asked for (step 0)")
+    assert (event["cause"], "without a word" in str(event["reason"])) == ("lost", True)
+    assert str(event["reason"]).endswith("last words: last line")
+    assert "does not know the job" in str(told()["reason"])
+    spoilt = told(job("error", 1), own(None, 0, ""))["reason"]
+    assert str(spoilt) == "the batch job ended with exit code 1, although its task has succeeded"
+    killed = told(job("out_of_memory", reason="step 0"), own(None, 0))["reason"]
+    assert killed == because("batch_out_of_memory").with_also(because("batch_says", text="step 0"))
+    assert str(killed).endswith("asked for; the batch system says: step 0")
 
 
 def test_who_has_cancelled_a_job() -> None:
     for native in (job("cancelled", 143), None):
         event = told(native, own("terminated"))
-        assert event["message"].startswith("the batch job was cancelled, and not by Lading")
+        assert str(event["reason"]).startswith("the batch job was cancelled, and not by Lading")
         change = of_event(event)
         assert change is not None
         assert change.values["state"] == "failed", "nobody wished it in Airflow"
     event = told(None, own("terminated"), cancelled=True)
     change = of_event(event)
     assert change is not None
-    assert (event["message"], change.values["state"]) == ("the batch job was cancelled", "cancelled")
+    assert (str(event["reason"]), change.values["state"]) == ("the batch job was cancelled", "cancelled")
 
 
 def test_a_sentinel_with_a_cause_of_the_agent() -> None:
-    left = {"exit_code": -15, "error": "it", "ended_at": 1.0, "cpu_seconds": 2.0, "peak_memory": 3}
-    event = events.of_sentinel(left, {"cause": "time_limit", "message": "too long"})
-    assert (event["cause"], event["message"], event["exit_code"]) == ("time_limit", "too long", -15)
-    assert events.of_sentinel({**left, "error": None}, None)["cause"] is None
+    left = {"exit_code": -15, "reason": free_text("it"), "ended_at": 1.0, "cpu_seconds": 2.0, "peak_memory": 3}
+    event = events.of_sentinel(left, {"cause": "time_limit", "reason": free_text("too long")})
+    assert (event["cause"], str(event["reason"]), event["exit_code"]) == ("time_limit", "too long", -15)
+    assert events.of_sentinel({**left, "reason": None}, None)["cause"] is None
 
 
 def test_a_task_that_airflow_did_not_let_start_has_not_failed() -> None:
-    left = {"exit_code": 1, "error": "it was cleared", "ended_at": 1.0, "cpu_seconds": 2.0, "peak_memory": 3}
+    left = {
+        "exit_code": 1,
+        "reason": free_text("it was cleared"),
+        "ended_at": 1.0,
+        "cpu_seconds": 2.0,
+        "peak_memory": 3,
+    }
     event = told(job(None, 0), events.of_sentinel({**left, "cause": "cancelled"}, None))
     assert (event["cause"], event["started_at"]) == ("cancelled", None)
     change = of_event(event)

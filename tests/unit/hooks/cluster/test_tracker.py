@@ -119,3 +119,13 @@ def test_a_job_that_is_shown_although_it_was_cancelled_is_cancelled_again(monkey
     monkeypatch.setattr(time, "monotonic", lambda: later)
     tracker.press(job, system)
     assert tracker.errands.take().cancels == ["63[2].head1"]
+
+
+def test_what_waits_in_one_queue_waits_for_one_limit_as_a_job_of_its_own_and_in_an_allocation() -> None:
+    submission = Submission("L1", ["a"], "7", 0.0, excluded=("n7",))
+    own, packed = submission.waits("long", WAITS), submission.waits("long", WAITS, "L1")
+    assert (own.code, packed.code) == ("batch_queue", "allocation_queue")
+    assert own.limit == packed.limit == "queue long"
+    assert "allocation L1 waits in queue 'long' of the batch system: " in str(packed)
+    assert str(packed).endswith("it is kept away from n7, where jobs have failed")
+    assert submission.waits(None, WAITS, "L1").limit is None

@@ -9,7 +9,7 @@ import pytest
 
 from lading.hooks.ec2 import machine as member_module
 from lading.hooks.ec2.client import AWSTrouble, EC2Error, EC2Instance, meaning, read
-from lading.hooks.ec2.life import LONGEST, End, LifePhase, ended, overdue, unattended
+from lading.hooks.ec2.life import LONGEST, LifePhase, ended, overdue, unattended
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
 from lading.hooks.ssh import backoff
@@ -49,7 +49,7 @@ def test_how_a_machine_has_ended() -> None:
     assert reclaimed.cause == "preempted"
     died = ended(instance("shutting-down", "Server.InternalError"))
     assert died is not None
-    assert (died.cause, died.words) == ("node_failure", "the machine is shutting-down: Server.InternalError")
+    assert (died.cause, str(died.reason)) == ("node_failure", "the machine is shutting-down: Server.InternalError")
     assert ended(instance("stopped")) is not None
 
 
@@ -70,8 +70,9 @@ def test_when_a_machine_has_ended_is_what_aws_says(transition: str, at: float | 
 
 
 def test_an_end_that_no_controller_saw_has_a_cause() -> None:
-    words = "it ended while no controller looked: the machine is terminated: User initiated"
-    assert unattended(instance("terminated", "User initiated")) == End("lost", words)
+    end = unattended(instance("terminated", "User initiated"))
+    words = "it ended while no controller was running: the machine is terminated: User initiated"
+    assert (end.cause, str(end.reason)) == ("lost", words)
     assert unattended(instance("terminated", "Server.SpotInstanceTermination", "spot")).cause == "preempted"
 
 

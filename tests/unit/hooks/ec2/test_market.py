@@ -22,7 +22,7 @@ from lading.hooks.site import Order, Seen
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import no_such_type
+from lading.scheduling.machine_words import valid_types
 from lading.scheduling.matching.routes import refusal, route
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
@@ -53,7 +53,7 @@ def test_each_type_with_an_image_as_jobs_have_it() -> None:
 def test_what_no_type_can_hold_is_refused_and_what_one_can_is_not() -> None:
     site = cloud(instance_types=("m7i.*",))
     assert site.may_run(PlannedJob("j", Resources(192, 700_000)))
-    words = refusal(waiting(resources=Resources(193, 1024)), [site])
+    words = str(refusal(waiting(resources=Resources(193, 1024)), [site]))
     assert "more than any site can ever give" in words
     assert "m7i.48xlarge" in words
     assert site.may_run(PlannedJob("j", Resources(1, 1024, disk=10_000))), "the image may have that much"
@@ -96,7 +96,7 @@ def test_a_job_of_a_target_does_not_come_back_for_a_machine_of_another_type() ->
 
 @pytest.mark.parametrize("asked", ["m7i.largee", "x" * 10_000, ""])
 def test_of_very_many_types_the_closest_are_named(asked: str) -> None:
-    words = no_such_type(asked, bundled().types.keys())
+    words = valid_types(asked, bundled().types.keys())
     assert len(words) < 300
     assert f"and {len(bundled().types) - 5} more" in words
     assert asked != "m7i.largee" or "m7i.large," in words

@@ -15,6 +15,7 @@ from lading.hooks.ec2 import bills, boot
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.life import End
+from lading.scheduling.reasons import because
 from tests.services.outside_clocks import off
 from tests.unit.hooks.ec2.test_launch import US, config
 
@@ -92,7 +93,7 @@ def test_an_end_that_aws_does_not_date_is_billed_up_to_now(aws: Aws, tmp_path: P
     fleet = make(aws, tmp_path)
     fleet._describe()
     [member] = fleet.members.values()
-    fleet._end(member, End("lost", "it is not there any more"))
+    fleet._end(member, End("lost", because("machine_missed")))
     [event] = [each for each in fleet.event_buffer.unread() if each["event"] == "released"]
     assert event["at"] == pytest.approx(time.time(), abs=10)
     assert event["at"] - event["launched_at"] == pytest.approx(LIVED, abs=60)

@@ -558,7 +558,7 @@ class Launching:
         self.number = 0
 
     def _leave(self, member: EC2Machine, end: End) -> None:
-        self.ended[member.name] = end.words
+        self.ended[member.name] = str(end.reason)
         del self.launcher.members[member.name]
 
     def order(self, kind: str, zone: str | None = "us-east-1a") -> EC2Machine:

@@ -22,9 +22,11 @@ from lading.hooks.machines.introduction import Introduction
 from lading.hooks.machines.machine import Machine
 from lading.hooks.spool import server
 from lading.hooks.spool.connection import Reply, _reply
+from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.reasons import told_in
 
@@ -96,12 +98,12 @@ def test_a_connection_that_is_cut_in_any_step_loses_nothing_and_repeats_nothing(
     machine.round()
     for token in (ended, begun):
         (root / "spool/inbox" / f"{token}.json").rename(root / "spool/jobs" / token)
-    end = {"event": "finished", "token": ended, "at": 1.0, "cause": None, "message": None, "exit_code": 0}
+    end = {"event": "finished", "token": ended, "at": 1.0, "cause": None, "reason": None, "exit_code": 0}
     end |= {"peak_memory": None, "cpu_seconds": None}
     (root / "spool/events/1.jsonl").write_text(json.dumps(end))
     (root / "spool/jobs" / ended).unlink()
     [new] = give(machine)
-    machine.tracker.ask_to_cancel({begun: "not wanted"})
+    machine.tracker.ask_to_cancel({begun: free_text("not wanted")})
     here: Any = machine.spool
     here.cut = cut
     with pytest.raises(OSError, match="cut"):
@@ -110,7 +112,7 @@ def test_a_connection_that_is_cut_in_any_step_loses_nothing_and_repeats_nothing(
     machine.round()
     assert heard(machine) == [("finished", ended, None)]
     assert inbox(machine) == [new]
-    assert (root / "spool/cancel" / begun).read_text() == "not wanted"
+    assert asked_reason((root / "spool/cancel" / begun).read_text()) == free_text("not wanted")
     machine.round()
     assert not list((root / "spool/events").iterdir()), "what is stored goes"
     assert machine.tracker.known() == {new, begun}
@@ -174,7 +176,7 @@ def test_a_folder_that_becomes_read_only_holds_jobs_up_and_loses_none(
 
         patch.setattr(server, "_write", fail)
         [token] = give(machine)
-        machine.tracker.ask_to_cancel({"a": "not wanted"})
+        machine.tracker.ask_to_cancel({"a": free_text("not wanted")})
         machine.round()
         assert "could not be written" in str(machine.note)
         assert "Read-only" in str(machine.note)
@@ -198,7 +200,7 @@ def test_a_machine_that_is_given_up_takes_nothing_more_and_is_empty_in_the_end(m
     assert heard(machine) == [("returned", late, None), ("returned", waits, None)]
     with pytest.raises(FileNotFoundError):
         server._write(f"{root}/inbox/{late}.json", "of a controller that hung")
-    end = {"event": "finished", "token": runs, "at": 1.0, "cause": None, "message": None, "exit_code": 0}
+    end = {"event": "finished", "token": runs, "at": 1.0, "cause": None, "reason": None, "exit_code": 0}
     (root / "events/1.jsonl").write_text(json.dumps({**end, "peak_memory": None, "cpu_seconds": None}))
     (root / "jobs" / runs).unlink()
     machine.round()

@@ -10,6 +10,7 @@ import pytest
 from lading.hooks.machines import tracker as module
 from lading.hooks.machines.tracker import MachineJobTracker, Parcel
 from lading.hooks.spool.spool import Envelope
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 
 
@@ -74,15 +75,15 @@ def test_a_job_that_has_begun_is_not_brought_again() -> None:
 def test_a_cancellation_is_asked_for_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
-    assert tracker.ask_to_cancel({job.token: "why"})
+    assert tracker.ask_to_cancel({job.token: free_text("why")})
     assert tracker.on_the_way() == [], "it is not brought there any more"
     assert tracker.known() == {job.token}
-    assert not tracker.ask_to_cancel({job.token: "why"})
-    assert tracker.take_cancels() == {job.token: "why"}
-    tracker.put_back({job.token: "why"})
-    assert tracker.take_cancels() == {job.token: "why"}, "it could not be written"
+    assert not tracker.ask_to_cancel({job.token: free_text("why")})
+    assert tracker.take_cancels() == {job.token: free_text("why")}
+    tracker.put_back({job.token: free_text("why")})
+    assert tracker.take_cancels() == {job.token: free_text("why")}, "it could not be written"
     monkeypatch.setattr(module, "SECONDS_UNTIL_ASKED_AGAIN", 0.0)
-    assert tracker.ask_to_cancel({job.token: "why"})
+    assert tracker.ask_to_cancel({job.token: free_text("why")})
 
 
 def test_logs_of_an_earlier_controllers_jobs() -> None:

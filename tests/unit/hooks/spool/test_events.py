@@ -22,6 +22,7 @@ from lading.hooks.spool import events
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.answer import CommandResult
+from lading.scheduling.reasons import Reason, because, free_text
 from lading.scheduling.resources import Resources
 
 STARTED = {"event": "started", "token": "good", "at": 5.0, "pid": 1}
@@ -32,12 +33,13 @@ FINISHED = {
     "started_at": 5.0,
     "exit_code": 0,
     "cause": None,
-    "message": None,
+    "reason": None,
     "peak_memory": 12,
     "cpu_seconds": 0.5,
 }
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=3)
+CODES = st.sampled_from(["over_memory", "sent_on", "moonlight"])
 # Nearly right ones are found by chance too seldom.
 NEARLY = st.fixed_dictionaries(
     {"event": st.sampled_from(["started", "waiting", "finished"])},
@@ -57,7 +59,7 @@ WRONG: list[Any] = [
     FINISHED | {"cause": ["cancelled"]},
     FINISHED | {"cause": "x" * 21},
     FINISHED | {"cause": "a\nb"},
-    FINISHED | {"message": 5},
+    FINISHED | {"reason": 5},
     FINISHED | {"token": ["x"]},
     FINISHED | {"token": "../x"},
     FINISHED | {"token": "x\n"},
@@ -131,8 +133,37 @@ def test_a_newer_agents_events_change_nothing_and_are_no_fault() -> None:
 
 
 def test_words_that_are_no_unicode_are_taken() -> None:
-    odd = FINISHED | {"cause": "error", "message": "a\udc80b\0"}
-    assert events.read(text(odd)) == ([odd], [])
+    odd = FINISHED | {"cause": "error", "reason": "a\udc80b\0"}
+    assert events.read(text(odd)) == ([odd | {"reason": free_text("a?b\ufffd")}], [])
+
+
+def test_the_reason_of_an_end_travels_as_data_and_a_text_of_a_third_party_is_free_text() -> None:
+    why = because("batch_ended", exit_code=3).with_also(because("last_words", text="no such file"))
+    [found], faults = events.read(events.to_json(FINISHED | {"cause": "error", "reason": why}).encode())
+    assert (found["reason"], faults) == (why, [])
+    [found], _ = events.read(text(FINISHED | {"cause": "error", "reason": "by hand"}))
+    assert found["reason"] == free_text("by hand")
+    [found], _ = events.read(text(FINISHED | {"reason": ""}))
+    assert found["reason"] is None
+
+
+def test_an_end_counts_though_another_version_left_parameters_of_its_reason_out() -> None:
+    less = {"code": "over_memory", "params": {"used": 2048, "since": 3}}
+    [found], faults = events.read(text(FINISHED | {"cause": "out_of_memory", "reason": less}))
+    assert faults == []
+    assert str(found["reason"]) == "the task has used 2 GiB of memory, its limit is ?"
+    _, faults = events.read(text({"event": "waiting", "token": "x", "reason": less}))
+    assert len(faults) == 1, "a wait is told again"
+
+
+@given(VALUES | st.fixed_dictionaries({"code": CODES | VALUES, "also": VALUES}))
+def test_whatever_the_reason_of_an_end_is_it_does_the_others_no_harm(reason: object) -> None:
+    found, faults = events.read(text(STARTED, FINISHED | {"reason": reason}, FINISHED))
+    assert (found[0], found[-1]) == (STARTED, FINISHED)
+    for each in found[1:-1]:
+        assert each["reason"] is None or Reason.of_json(each["reason"].to_json()) == each["reason"]
+        assert each["reason"] is None or str(each["reason"])
+    assert len(found) + len(faults) == 3
 
 
 @given(st.binary())

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.lock import lock
 from lading.hooks.spool.rejected import MOST_REJECTED, RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
 
 
@@ -124,11 +126,13 @@ def test_ringing_without_an_agent_does_nothing_and_with_one_wakes_it(spool: Spoo
     spool.ring()
     bell = os.open(spool.bell, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        spool.ask_to_cancel({"t-1": "because"})
+        spool.ask_to_cancel({"t-1": free_text("because")})
         assert os.read(bell, 10) == b"!"
     finally:
         os.close(bell)
-    assert spool.cancel("t-1").read_text() == "because"
+    assert asked_reason(spool.cancel("t-1").read_text()) == free_text("because")
+    assert asked_reason("enough") == free_text("enough"), "text of a third party"
+    assert asked_reason("") == because("cancelled")
 
 
 @pytest.mark.parametrize("make", ["fifo", "folder", "link"])

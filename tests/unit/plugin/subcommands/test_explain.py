@@ -111,17 +111,18 @@ def test_targets_are_tried_in_their_order_and_nothing_is_asked(known: Known) -> 
 def test_what_a_rule_gave_is_told_beside_what_was_wished(known: Known) -> None:
     asked = {"cpus": 16.0, "memory": 1024, "disk": 0, "gpus": 0.0, "memory_limit": 1024, "features": None}
     before = json.dumps({**asked, "capacity_type": None})
-    because = "sent here because site 'ten' has no room; by rule 'less': 8 of 16 cpus"
+    less = because("by_rule", rule="less", asks="8 of 16 cpus")
+    why = because("sent_on").with_also(because("site_full", site="ten"), less)
     lines = known.lines(
         State.RUNNING, {"cpus": (4, 16), "memory": "1 GiB"}, cpus=8.0, asked=before, rule="less", site="four",
-        location="four", placed_because=because,
+        location="four", placed_because=why,
     )  # fmt: skip
     assert lines[0] == "d.t, try 1, asks for 16 cpus, 1 GiB memory; 4 cpus, 1 GiB memory would do"
     assert lines[-4:] == [
         "5. policy: greedy chooses the location at site four",
         "6. running:",
         "   at four/four",
-        f"   {because}",
+        "   sent here because site 'ten' has no room; by rule 'less': 8 of 16 cpus",
     ]
 
 

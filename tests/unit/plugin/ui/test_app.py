@@ -30,7 +30,7 @@ from lading.executors.store import Capacity, LocationRow, SiteRow, State, instan
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import because, free_text
 from tests.services.examples import part
 
 NOW = time.time()
@@ -140,7 +140,13 @@ def add_house(session: Session) -> None:
     add(session, "run2", site="hpc", location="L1", placed_at=NOW - 590, started_at=NOW - 300, lane=0.0, node="n1")
     hushed = {"dag_id": "hush_dag", "run_id": "hush_run", "task_id": "hush_task", "map_index": 3}
     add(session, "hid1", **at_local, **hushed, lane=1.0, native_id="hush_native", node="hush_node")
-    ended = {"state": State.FAILED, "ended_at": NOW - 100, "cause": "error", "reason": "hush_reason", "usd": 0.25}
+    ended = {
+        "state": State.FAILED,
+        "ended_at": NOW - 100,
+        "cause": "error",
+        "reason": free_text("hush_reason"),
+        "usd": 0.25,
+    }
     add(session, "hid2", **{**at_local, **hushed, **ended}, lane=2.0)
     add(session, "wait1", state=State.QUEUED, reason=because("max_allocations", used=4, most=4))
     reason = because("task_jobs", most=1, task="hush_task")

@@ -28,11 +28,13 @@ from lading.scheduling.gangs.gang import (
     step,
 )
 from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.reasons import because
 from tests.services.outside_clocks import OFFSETS
 
 MINUTE = 60.0
 A, B, C = (Partition(name) for name in "ABC")
 EXACTLY = ("",)
+FULL = because("site_full", site="lab")
 
 
 def run(
@@ -46,7 +48,7 @@ def run(
         last = effects[-1]
         if not isinstance(last, RoomAttempt):
             break
-        answer = RoomFound(last.partition) if tuple(last) in good else NoRoomFound(last.partition, "it is full")
+        answer = RoomFound(last.partition) if tuple(last) in good else NoRoomFound(last.partition, FULL)
         gang, effects = step(gang, [answer], now, choices.__getitem__)
     return gang, done
 
@@ -176,11 +178,11 @@ def test_attempts_at_0_15_30_60_and_120_minutes_and_then_it_fails() -> None:
         assert effects == [RoomAttempt("A", "", "x")]
         begun.append(now / MINUTE)
         gang, effects = step(gang, [RoomFound("A")], now, choices.__getitem__)
-        gang, done = step(gang, [NoRoomFound("B", "it is full")], now, choices.__getitem__)
+        gang, done = step(gang, [NoRoomFound("B", FULL)], now, choices.__getitem__)
     assert begun == [0, 15, 30, 60, 120]
     assert done == [
         Cancel(RoomAttempt("A", "", "x")),
-        Fail(("A", "B"), "no room was found, tried 5 times; the last time: it is full"),
+        Fail(("A", "B"), because("gang_in_vain", attempts=5).with_also(FULL)),
     ]
     assert gang.stage is Stage.FAILED
 
@@ -222,7 +224,7 @@ def test_those_that_a_partial_gang_leaves_are_tried_alone() -> None:
     _, done = run(
         Gang((A, B), partial=True, attempts=AttemptSchedule(count=1)), dict.fromkeys("AB", ONE), {("A", "", "x")}
     )
-    assert done[2:] == [Start(("A",)), Fail(("B",), "no room was found, tried once; the last time: it is full")]
+    assert done[2:] == [Start(("A",)), Fail(("B",), because("gang_in_vain", attempts=1).with_also(FULL))]
 
 
 def asleep(gang: Gang, refuse: NoRoomFound | Lost, now: float = 0.0) -> Gang:

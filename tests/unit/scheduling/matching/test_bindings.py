@@ -79,7 +79,7 @@ def test_jobs_whose_targets_are_in_opposite_orders_are_all_placed() -> None:
 def test_what_no_target_can_ever_run_is_refused_with_the_reason_of_each() -> None:
     found = place([job("a", "hpc/long", "cloud/x9.*", "moon", cpus=64)], LOCAL, HPC, CLOUD)
     for words in (
-        "target 'hpc/long': asks for 64 cpus",
+        "target 'hpc/long': it asks for 64 cpus",
         "target 'cloud/x9.*': no instance type of the site is 'x9.*', valid: c7g.xlarge, c7i.xlarge, m7i.xlarge",
         "target 'moon': there is no site 'moon'; the sites are: local, hpc, cloud",
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,11 @@ from tests.reasons import told
 NODE = Resources(16, 65536)
 JOB = WaitingJob(name="a", resources=Resources(4, 1000), nodes=4, hints=frozenset([LAYOUT]))
 RANGE = replace(JOB, nodes=8, soft=Soft({"nodes": 2}).as_text())
+
+
+def said(job: WaitingJob, sites: Sequence[SiteView]) -> str:
+    """Why a job can run nowhere, as people are told it."""
+    return str(nowhere(job, sites))
 
 
 def batch(name: str, most: dict[str, int] | None, **options: Any) -> SiteView:
@@ -52,9 +58,9 @@ def test_a_job_goes_only_where_it_can_have_its_nodes() -> None:
 def test_the_reason_names_both_numbers() -> None:
     refused = told(assign([JOB], [batch("small", {"": 3})], now=1.0).refused["a"])
     assert refused == "asks for 4 nodes, more than site 'small' can ever give to a job: site 'small' has 3"
-    words = nowhere(replace(JOB, queue="short", hints=JOB.hints | {NATIVE}), [batch("hpc", {"": 9, "short": 2})])
+    words = said(replace(JOB, queue="short", hints=JOB.hints | {NATIVE}), [batch("hpc", {"": 9, "short": 2})])
     assert words.endswith("queue 'short' of site 'hpc' has 2")
-    words = nowhere(JOB, [batch("a", {"": 3}), batch("b", {"": 2})])
+    words = said(JOB, [batch("a", {"": 3}), batch("b", {"": 2})])
     assert words == "asks for 4 nodes, more than any one site can ever give to a job: site 'b' has 2; site 'a' has 3"
 
 
@@ -62,9 +68,9 @@ def test_machines_have_one_node_for_a_job() -> None:
     machine = Location("m1", NODE, site="lab")
     lab = SiteView(name="lab", locations=[machine], possible=[machine])
     words = "its hints nodes, ppn and threads are for a batch site with mode = 'job', which 'lab' is not"
-    assert nowhere(JOB, [lab]) == f"{words} (a task there has 1 node, and it asks for 4); name another site"
-    assert nowhere(RANGE, [lab]) == f"{words} (a task there has 1 node, and it asks for 2); name another site"
-    assert nowhere(replace(JOB, nodes=1), [lab]) == f"{words}; name another site"
+    assert said(JOB, [lab]) == f"{words} (a task there has 1 node, and it asks for 4); name another site"
+    assert said(RANGE, [lab]) == f"{words} (a task there has 1 node, and it asks for 2); name another site"
+    assert said(replace(JOB, nodes=1), [lab]) == f"{words}; name another site"
 
 
 def test_nodes_that_are_down_or_busy_now_are_counted() -> None:
@@ -79,7 +85,7 @@ def test_each_queue_has_its_own_number() -> None:
     assert order(replace(JOB, queue="other"), site) == ["hpc"], "of that it is not known"
     targets = as_text(["hpc/short", "hpc/long", "hpc"], [])
     assert order(replace(JOB, targets=targets), site) == ["hpc/long"]
-    assert "target 'hpc/short': asks for 4 nodes" in nowhere(
+    assert "target 'hpc/short': it asks for 4 nodes" in said(
         replace(JOB, targets=as_text(["hpc/short", "hpc"], [])), [site]
     )
 
@@ -119,7 +125,7 @@ def test_rankings_see_only_where_it_can_have_them() -> None:
 def test_of_a_range_the_least_has_to_be_there() -> None:
     one, two, many = batch("one", {"": 1}), batch("two", {"": 2}), batch("many", {"": 20})
     assert order(RANGE, one, two, many) == ["two", "many"]
-    assert nowhere(RANGE, [one]).startswith("asks for 2 nodes, more than site 'one' can ever give to a job")
+    assert said(RANGE, [one]).startswith("asks for 2 nodes, more than site 'one' can ever give to a job")
 
 
 @pytest.mark.parametrize(("most", "asked"), [(2, 2), (5, 5), (8, 8), (20, 8), (None, 8)])

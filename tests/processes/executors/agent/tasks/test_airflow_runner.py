@@ -175,7 +175,7 @@ def test_a_task_that_fails_has_told_airflow_itself(node: NodeAgent, api: Executi
     token = put(node, "fail")
     finished = node.wait_for(token)
     assert (finished["cause"], finished["exit_code"]) == ("error", 0)
-    assert finished["message"] == "the task failed, as its log says"
+    assert str(finished["reason"]) == "the task failed, as its log says"
     assert api.states(token) == ["failed"]
 
 
@@ -183,7 +183,7 @@ def test_a_task_whose_process_vanishes_has_failed(node: NodeAgent, api: Executio
     token = put(node, "vanish")
     finished = node.wait_for(token)
     assert (finished["cause"], finished["exit_code"]) == ("error", 3)
-    assert "exit code 3" in finished["message"]
+    assert "exit code 3" in str(finished["reason"])
     assert api.states(token) == ["failed"]
 
 
@@ -204,7 +204,7 @@ def test_a_task_that_the_server_does_not_let_start(
     api.details["/run"] = {"message": "no", **detail}
     finished = node.wait_for(put(node, "succeed"))
     assert finished["cause"] == cause
-    assert words in finished["message"]
+    assert words in str(finished["reason"])
     assert (finished["started_at"] is None) == (cause == "cancelled"), "Airflow need not hear of what it refused"
 
 
@@ -220,7 +220,7 @@ def test_a_task_that_cannot_reach_the_api_leaves_its_failure_to_the_scheduler(
     token = put(node, task)
     finished = node.wait_for(token)
     assert finished["cause"] == "node_failure"
-    assert "execution API was out of reach from this machine" in finished["message"]
+    assert "execution API was out of reach from this machine" in str(finished["reason"])
     assert api.states(token) == states
 
 
@@ -249,7 +249,7 @@ def test_a_task_over_its_memory_limit_leaves_its_failure_to_the_scheduler(node: 
     assert finished["cause"] == "out_of_memory"
     assert api.states(token) == []
     last = log(node, token)[-1]
-    assert (last["event"], last["level"], last["cause"]) == (finished["message"], "error", "out_of_memory")
+    assert (last["event"], last["level"], last["cause"]) == (str(finished["reason"]), "error", "out_of_memory")
 
 
 def test_a_deaf_task_over_its_time_limit_leaves_its_failure_to_the_scheduler(
@@ -293,7 +293,7 @@ def test_a_task_that_is_ended_with_its_place_leaves_its_failure_to_the_scheduler
     assert api.states(token) == []
     events = [line["event"] for line in log(node, token)]
     assert any("Sending SIGTERM" in event for event in events), "on_kill ran"
-    assert why.message in events
+    assert str(why.reason) in events
 
 
 def test_a_task_that_the_server_ends_has_not_failed(node: NodeAgent, api: ExecutionApi) -> None:
@@ -303,7 +303,7 @@ def test_a_task_that_the_server_ends_has_not_failed(node: NodeAgent, api: Execut
     api.refusals["/heartbeat"] = 409
     finished = node.wait_for(token)
     assert (finished["cause"], finished["exit_code"]) == ("cancelled", 0)
-    assert "marked" in finished["message"]
+    assert "marked" in str(finished["reason"])
     assert finished["started_at"] is not None
     assert api.states(token) == []
 

@@ -16,8 +16,10 @@ from lading.hooks.cluster.allocations import recall, states
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import LocationState
+from lading.hooks.spool.events import asked_reason
 from lading.hooks.ssh.answer import CommandResult
 from lading.scheduling.provisioning import launch
+from lading.scheduling.reasons import free_text
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope, only
 
@@ -124,10 +126,10 @@ def test_a_second_controller_finds_everything(fleet: Fleet) -> None:
     fleet.end(name, "a")
     assert only(fleet.go(), "finished")["token"] == "a"
     assert len(fleet.read("submissions").split()) == 2
-    fleet.poller.ask_to_cancel({"c": "enough"})
+    fleet.poller.ask_to_cancel({"c": free_text("enough")})
     fleet.go()
-    assert (fleet.spool(name) / "cancel/c").read_text() == "enough"
-    assert not fleet.poller.ask_to_cancel({"c": "enough"}), "once is enough"
+    assert asked_reason((fleet.spool(name) / "cancel/c").read_text()) == free_text("enough")
+    assert not fleet.poller.ask_to_cancel({"c": free_text("enough")}), "once is enough"
 
 
 def test_an_allocation_that_takes_nothing_more_gives_the_job_back(fleet: Fleet) -> None:
@@ -158,7 +160,7 @@ def test_an_allocation_is_ended_with_jobs_running_and_waiting(fleet: Fleet, stat
     events = fleet.go() + fleet.go() + fleet.go()
     event = only(events, "finished")
     assert (event["token"], event["cause"]) == ("runs", cause)
-    assert name in event["message"]
+    assert name in str(event["reason"])
     assert set(fleet.solo.waiting) == {"waits"}
     fleet.begin_all()
     for _ in range(2):
@@ -219,7 +221,7 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
         fleet.poller.submitter._starts.backoff.not_before = 0.0
         fleet.go()
     assert fleet.poller.failing is not None
-    fleet.solo.cancel({"a": "not wanted"})
+    fleet.solo.cancel({"a": free_text("not wanted")})
     fleet.poller.submitter._starts.backoff.not_before = 0.0
     fleet.go()
     fleet.give("b")
@@ -235,7 +237,7 @@ def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
     fleet.go()
     event = only(fleet.go(), "finished")
     assert event["cause"] == "submit_rejected"
-    assert "invalid partition specified: batch" in event["message"]
+    assert "invalid partition specified: batch" in str(event["reason"])
     fleet.go()
     fleet.go()
     assert list((fleet.root / "allocations").iterdir()) == []
@@ -431,10 +433,10 @@ def test_jobs_that_are_cancelled(fleet: Fleet) -> None:
     fleet.give("a")
     fleet.go()
     assert fleet.inbox(name) == ["a"]
-    fleet.solo.cancel({"a": "enough", "runs": "marked failed"})
+    fleet.solo.cancel({"a": free_text("enough"), "runs": free_text("marked failed")})
     fleet.go()
-    assert (fleet.spool(name) / "cancel/a").read_text() == "enough"
-    assert (fleet.spool(name) / "cancel/runs").read_text() == "marked failed"
+    assert asked_reason((fleet.spool(name) / "cancel/a").read_text()) == free_text("enough")
+    assert (fleet.spool(name) / "cancel/runs").read_text() == free_text("marked failed").to_json()
 
 
 def test_the_reason_for_waiting_is_told(fleet: Fleet) -> None:
@@ -461,7 +463,7 @@ def test_what_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, idle_timeout=1)
     fleet.give("a")
     fleet.go()
-    fleet.solo.cancel({"a": "enough"})
+    fleet.solo.cancel({"a": free_text("enough")})
     fleet.go()
     time.sleep(1.1)
     fleet.go()
@@ -516,7 +518,7 @@ def test_a_round_is_three_exchanges_at_most(fleet: Fleet, monkeypatch: pytest.Mo
         for token in fleet.inbox(name)[:8]:
             fleet.start(name, token)
     fleet.give(*(f"u{number}" for number in range(10)))
-    fleet.poller.ask_to_cancel({f"t{number}": "enough" for number in range(50)})
+    fleet.poller.ask_to_cancel({f"t{number}": free_text("enough") for number in range(50)})
     count.clear()
     fleet.go()
     assert len(count) <= 3
