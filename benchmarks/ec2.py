@@ -254,7 +254,7 @@ def house(boot: float, **options: Any) -> Iterator[House]:
 
 
 def launch(machines: int, boot: float) -> dict[str, Any]:
-    with house(boot, instance_types=(SMALL,), max_instances=machines, idle_timeout=3600) as made:
+    with house(boot, instance_types=(SMALL,), max_instances=machines, idle_seconds=3600) as made:
         before = cpu_seconds()
         made.add([(Resources(2, 64), LASTING, None)] * machines)
         made.wait(lambda: made.count(State.RUNNING, State.SUCCEEDED) == machines, boot + 600)
@@ -278,7 +278,7 @@ def launch(machines: int, boot: float) -> dict[str, Any]:
 
 
 def idle(machines: int, seconds: float) -> dict[str, Any]:
-    with house(5.0, instance_types=(SMALL,), max_instances=machines, idle_timeout=3600) as made:
+    with house(5.0, instance_types=(SMALL,), max_instances=machines, idle_seconds=3600) as made:
         made.add([(Resources(2, 64), 1.0, None)] * machines)
         made.wait(lambda: made.count(State.SUCCEEDED) == machines, 900, 1.0)
         fleet = made.site.fleet
@@ -309,14 +309,14 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
         if each.arrival < hours * 3600
         for length in [each.duration / speed]
     ]
-    options = {"instance_types": FAMILIES, "max_instances": 1000, "idle_timeout": round(idle_seconds / speed)}
+    options = {"instance_types": FAMILIES, "max_instances": 1000, "idle_seconds": round(idle_seconds / speed)}
     # Jobs of this day are short when they would be without its speed.
     provisioning.SHORT, throughput.SHORT = provisioning.SHORT / speed, throughput.SHORT / speed
     with house(boot / speed, **options) as made:
         market = made.site.fleet.offers.market(made.site.fleet.launcher.shortages, time.time())
         assert market is not None
         # What the planner compiles at its first use a controller that has run for a day has long done.
-        simulated(trace, market, boot / speed + TO_BEGIN, 0.0, options["idle_timeout"])
+        simulated(trace, market, boot / speed + TO_BEGIN, 0.0, options["idle_seconds"])
         start = said = time.monotonic()
         for number, each in enumerate(trace):
             time.sleep(max(0.0, start + each.arrival - time.monotonic()))
@@ -333,7 +333,7 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
     booted = statistics.mean(each.ready_at - each.ordered_at for each in rows if each.ready_at is not None)
     # Not of what lay in store on a machine, which is a wait for room.
     lag = statistics.median(begun - placed for name, placed, begun in jobs_done if placed >= up.get(name, placed))
-    told = simulated(trace, market, booted, lag, options["idle_timeout"])
+    told = simulated(trace, market, booted, lag, options["idle_seconds"])
     usd = sum(each["usd"] for each in bill)
     machine_hours = sum(each["ended"] - each["launched"] for each in bill) / 3600
     return {
@@ -398,7 +398,7 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--jobs", type=int, default=2_000, help="in a whole day")
     parser.add_argument("--speed", type=float, default=60.0)
-    parser.add_argument("--idle", type=float, default=120.0, help="the day's idle_timeout")
+    parser.add_argument("--idle", type=float, default=120.0, help="the day's idle_seconds")
     options = parser.parse_args()
     processes.end_in_order()
     logging.disable(logging.INFO)

@@ -388,7 +388,7 @@ _LIMIT = (
 )
 _KEPT = (
     "Capacity is reserved for a larger job",
-    "Raise reservation_delay of the site, or ask for less for the larger job.",
+    "Raise patience of the site, or ask for less for the larger job.",
 )
 _GANG = (
     "Waiting for the other members of its gang",

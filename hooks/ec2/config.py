@@ -84,7 +84,7 @@ class EC2Config(MachinesConfig):
         "count them: `{standard = 256, g = 64}`.",
     )
     min_instances: int = Field(0, ge=0, description="So many machines are kept though nothing runs on them.")
-    idle_timeout: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
+    idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
     policy: str = Field(
         HOURS,
         description="How it is decided what is launched: `hours`, by what machine-hours cost, `greedy` or `priced`; "

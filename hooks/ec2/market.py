@@ -172,7 +172,7 @@ class EC2Offers:
             Catalogue(types),
             limits,
             config.buying,
-            config.idle_timeout,
+            config.idle_seconds,
             config.min_instances,
             config.expected_boot_time,
             shortages.reason,

@@ -131,14 +131,14 @@ class SSHConfig(MachinesConfig):
     hosts: tuple[HostConfig, ...] = Field(
         min_length=1, description="The machines: a list of tables, each with the keys [below](#a-host)."
     )
-    idle_timeout: Duration = Field(
+    idle_seconds: Duration = Field(
         1800,
         description="A node agent that has no job, and of which nobody has asked anything for so long, ends by itself.",
     )
 
     @property
     def agent_idle_seconds(self) -> float:
-        return self.idle_timeout
+        return self.idle_seconds
 
     @model_validator(mode="after")
     def _has_each_host_once(self) -> SSHConfig:
@@ -149,9 +149,9 @@ class SSHConfig(MachinesConfig):
 
     @model_validator(mode="after")
     def _asks_before_agents_end(self) -> SSHConfig:
-        if self.idle_timeout < 2 * self.max_poll_interval:
+        if self.idle_seconds < 2 * self.max_poll_interval:
             raise ValueError(
-                f"idle_timeout = {self.idle_timeout} is too short: agents would end between two questions; give "
+                f"idle_seconds = {self.idle_seconds} is too short: agents would end between two questions; give "
                 f"{2 * self.max_poll_interval} or more, twice max_poll_interval"
             )
         return self

@@ -109,7 +109,7 @@ def wanted(config: MachinesConfig, host: HostConfig, api: str, owner: Owner | No
         "mark": f"lading-host-{secrets.token_hex(8)} ",  # which no noise of a login has
         "share": host.share,
         "reserve": {"cpus": config.reserve_cpus, "memory": config.reserve_memory},
-        "patience": config.reservation_delay,
+        "patience": config.patience,
         "kill_grace": config.kill_grace,
         "idle_seconds": config.agent_idle_seconds,
         "switch_off": config.switch_off,

@@ -214,7 +214,7 @@ class LocalSite(Site[LocalConfig], Holding):
         config = self.config
         return agent_host.settings(
             self.capacity,
-            config.reservation_delay,
+            config.patience,
             config.kill_grace,
             measure_disk=config.disk is None,
             scratch=config.scratch,

@@ -146,7 +146,7 @@ class EnforcingConfig(SiteConfig):
 class PackedConfig(EnforcingConfig):
     """A site whose node agents hold room for jobs that wait."""
 
-    reservation_delay: Duration = Field(
+    patience: Duration = Field(
         60,
         description="How long a waiting job may be overtaken by smaller ones before room is kept free for it; by more "
         "urgent ones five times as long.",

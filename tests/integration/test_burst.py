@@ -59,7 +59,7 @@ def start(
             instance_types = ["m5.large", "m5.xlarge"]
             capacity_type = "spot-with-fallback"
             max_instances = 4
-            idle_timeout = 2
+            idle_seconds = 2
             expected_boot_time = 5
             python = "{node_python.make(service.account)}"
             kill_grace = 3

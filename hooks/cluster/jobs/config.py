@@ -111,7 +111,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     allocation_time: Duration = Field(
         14400, description="With allocations: their time limit; a task with a longer one gets one of its own length."
     )
-    idle_timeout: Duration = Field(
+    idle_seconds: Duration = Field(
         300, description="With allocations: one in which nothing has run for so long ends by itself."
     )
     usd_per_cpu_hour: Price | None = Field(
@@ -146,7 +146,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
 
     @model_validator(mode="after")
     def _of_its_mode(self) -> ClusterConfig:
-        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_timeout"})
+        given = sorted(self.model_fields_set & {"max_allocations", "allocation_time", "idle_seconds"})
         if self.mode == "job" and given:
             raise ValueError(f"{' and '.join(given)} mean nothing without mode = 'allocation'")
         if self.mode == "allocation" and "max_jobs" in self.model_fields_set:

@@ -178,7 +178,7 @@ def hpc(
                 )
             )  # fmt: skip
         session.commit()
-    return small_slurm(account, api.url, idle_timeout=20)("there", tmp_path / "there")
+    return small_slurm(account, api.url, idle_seconds=20)("there", tmp_path / "there")
 
 
 def test_an_allocation_is_asked_for_while_the_first_task_runs(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
@@ -215,7 +215,7 @@ def test_a_machine_is_asked_for_while_the_first_task_runs(
             "api_url": api.url,
             "setup": f"export {PATIENT}=600",
             "kill_grace": 2,
-            "idle_timeout": 20,
+            "idle_seconds": 20,
             "expected_boot_time": WAIT,
         }
         run = make_run(EC2Site("there", EC2Config(**table), tmp_path / "there"))

@@ -20,7 +20,7 @@ from tests.services.sshd import Sshd
 
 __all__ = ["fragile", "make", "python"]
 
-OPTIONS = {"mode": "allocation", "max_allocations": 2, "idle_timeout": 5, "node_cpus": 4, "node_memory": 4000}
+OPTIONS = {"mode": "allocation", "max_allocations": 2, "idle_seconds": 5, "node_cpus": 4, "node_memory": 4000}
 
 
 def trial(token: str) -> Envelope:

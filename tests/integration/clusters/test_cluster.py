@@ -98,7 +98,7 @@ def cluster(
         kind = "slurm"
         mode = "allocation"
         max_allocations = 1
-        idle_timeout = 15
+        idle_seconds = 15
         ssh_conn_id = "hpc"
         work_dir = "{account.home}/lading-packed"
         python = "{python}"

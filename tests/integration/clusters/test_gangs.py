@@ -220,7 +220,7 @@ BOOT = 6.0
 def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
     make_house: MakeHouse, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The machine of the first task holds its room, idle for many times ``idle_timeout``, until that of the second one
+    """The machine of the first task holds its room, idle for many times ``idle_seconds``, until that of the second one
     has booted."""
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=")
     monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path / "logs"))
@@ -234,7 +234,7 @@ def test_what_is_bought_for_a_gang_stays_while_it_only_holds_room(
             "api_url": api.url,
             "setup": f"export {PATIENT}=600",
             "kill_grace": 2,
-            "idle_timeout": 1,
+            "idle_seconds": 1,
         }
         house = make_house([EC2Site("cloud", EC2Config(**table), tmp_path / "cloud")])
         house.queue("head", "worker", cpus=2, memory=300, workload=WORKLOAD)

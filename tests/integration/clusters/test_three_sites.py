@@ -88,7 +88,7 @@ def test_one_dag_uses_all_of_them_and_what_is_away_comes_back(
             accept_untargeted = true
             instance_types = ["m5.large", "m5.xlarge"]
             max_instances = 2
-            idle_timeout = 2
+            idle_seconds = 2
             expected_boot_time = 5
             python = "{node_python.make(service.account)}"
             setup = "export AIRFLOW_HOME={service.account.home}/airflow {variables}"

@@ -166,7 +166,7 @@ SITE_KEYS = (
     "gpus",
     "instance_type",
     "time_limit",
-    "reservation_delay",
+    "patience",
     "kill_grace",
     "reserve_cpus",
 )

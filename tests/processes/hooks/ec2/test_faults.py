@@ -176,7 +176,7 @@ def test_a_machine_that_is_never_reached_is_given_up_in_words_and_another_offeri
         "expected_boot_time": 1,
     }
     drive, before = make(**options), len(service.ledger())
-    drive.site.config = drive.site.config.model_copy(update={"idle_timeout": 1})
+    drive.site.config = drive.site.config.model_copy(update={"idle_seconds": 1})
     if fault is not hanging:
         words = fault(service, drive)
     driven = Driven(drive.answered())
@@ -210,7 +210,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     monkeypatch.setattr(pace, "LONGEST_HOLD", 15.0)
     service.never_boots("*")
     drive = make(
-        instance_types=("m5.*", "c5.*"), subnets=(service.subnets[ZONE],), expected_boot_time=1, idle_timeout=1
+        instance_types=("m5.*", "c5.*"), subnets=(service.subnets[ZONE],), expected_boot_time=1, idle_seconds=1
     )
     before, driven = len(service.ledger()), Driven(drive.answered())
     driven.put(pace.MOST_SILENT, cpus=2)  # each asks for a machine of its own

@@ -195,7 +195,7 @@ def house(
         "api_url": api.url,
         "kill_grace": 2,
         "disk": "16 TiB",
-        "idle_timeout": 1,
+        "idle_seconds": 1,
         "expected_boot_time": 5,
         "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
     }

@@ -144,7 +144,7 @@ def test_jobs_get_the_cheapest_machines_that_fit_though_a_zone_has_none_and_thes
     make: Callable[..., Drive], service: FakeEC2
 ) -> None:
     service.refuse("ice", zone="us-east-1a")
-    options = {"instance_types": ("m5.large", "m5.xlarge"), "idle_timeout": 2, "expected_boot_time": 5}
+    options = {"instance_types": ("m5.large", "m5.xlarge"), "idle_seconds": 2, "expected_boot_time": 5}
     driven = Driven(make(**options).answered())
     jobs = driven.put(4)
     ends = driven.wait_for("finished", jobs, 2 * PATIENCE)
@@ -165,7 +165,7 @@ def test_what_a_type_has_less_than_its_specification_makes_no_launch_loop(
 ) -> None:
     service.shrink(KIND, 5000)
     before = len(service.ledger())
-    driven = Driven(make(instance_types=("m5.large", "m5.xlarge"), idle_timeout=2).answered())
+    driven = Driven(make(instance_types=("m5.large", "m5.xlarge"), idle_seconds=2).answered())
     now = time.time()
     big = Envelope(str(uuid.uuid4()), probe.workload(), Resources(1, 6500), None, None, 0, now, now + 3600)
     driven.solo.put([big])

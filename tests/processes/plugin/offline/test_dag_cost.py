@@ -94,7 +94,7 @@ def home(service: FakeEC2, airflow_database: Engine, tmp_path: Path, monkeypatch
         ami = {{x86_64 = "{service.ami["x86_64"]}"}}
         instance_types = ["m5.large"]
         expected_boot_time = {BOOT}
-        idle_timeout = {IDLE}
+        idle_seconds = {IDLE}
         work_dir = "/var/lading"
         python = "/usr/bin/python3"
         user = "nobody"

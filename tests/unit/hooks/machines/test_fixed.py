@@ -39,8 +39,8 @@ def table(**changes: Any) -> dict[str, Any]:
         ({"work_dir": "lading"}, "an absolute path is expected"),
         ({"max_bundle_size": 5}, "max_bundle_size means nothing without dags = 'sync'"),
         ({"api_url": "airflow"}, "no URL of an API"),
-        ({"idle_timeout": 0}, "idle_timeout"),
-        ({"idle_timeout": 45}, "too short: agents would end between two questions; give 60 or more"),
+        ({"idle_seconds": 0}, "idle_seconds"),
+        ({"idle_seconds": 45}, "too short: agents would end between two questions; give 60 or more"),
     ],
 )
 def test_tables_that_are_wrong(changes: dict[str, Any], words: str) -> None:

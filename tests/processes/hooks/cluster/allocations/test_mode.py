@@ -460,7 +460,7 @@ def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, idle_timeout=1)
+    fleet = Fleet(tmp_path, idle_seconds=1)
     fleet.give("a")
     fleet.go()
     fleet.solo.cancel({"a": free_text("enough")})
@@ -528,7 +528,7 @@ def test_a_round_is_three_exchanges_at_most(fleet: Fleet, monkeypatch: pytest.Mo
     ("options", "words"),
     [
         ({"max_allocations": 2}, "max_allocations mean nothing without mode = 'allocation'"),
-        ({"idle_timeout": 60, "allocation_time": "1h"}, "allocation_time and idle_timeout mean nothing"),
+        ({"idle_seconds": 60, "allocation_time": "1h"}, "allocation_time and idle_seconds mean nothing"),
         ({"mode": "allocation", "allocation_time": "5 min"}, "allocation_time = 300 is too short; give 370 seconds"),
         ({"mode": "allocation", "memory_overhead": "8 GiB"}, "node_memory must be more than memory_overhead"),
     ],
