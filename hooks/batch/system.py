@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from lading.hooks.batch.directives import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any, settings
 from lading.hooks.batch.inventory import Survey
-from lading.hooks.batch.memory_unit import MemoryUnit
+from lading.hooks.batch.memory import MemoryUnit
 from lading.hooks.batch.refusals import CancelError, CouldNotAsk, SubmitError, Wording
 from lading.hooks.batch.request import ArrayRange, BatchJobRequest, MemoryDialect, Profile, WholeNode
 from lading.hooks.ssh.answer import CommandResult

@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lading.hooks.batch.arrays import chunks, largest_array
-from lading.hooks.batch.submit_limits import BackPressure
+from lading.hooks.batch.submit_limits import BackPressure, chunks, largest_array
 from lading.hooks.job_scripts.array import RunArray, form, key
 from lading.hooks.job_scripts.look import RunSighting, held
 from lading.hooks.job_scripts.run import RunRecord

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lading.hooks.batch.memory import dialect, names
-from lading.hooks.batch.memory_unit import MemoryUnit
+from lading.hooks.batch.memory import MemoryUnit, dialect, names
 from lading.hooks.batch.system import BatchSystem, MemoryDialect
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import Check

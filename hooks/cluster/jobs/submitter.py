@@ -10,9 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.request import new_name
-from lading.hooks.batch.submit_limits import BackPressure, Barred
+from lading.hooks.batch.submit_limits import BackPressure, Barred, chunks, largest_array
 from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster.jobs import end_event, job_script, remote_steps
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart

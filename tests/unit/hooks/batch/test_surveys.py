@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.batch.inventory import Inventory, Nodes
+from lading.hooks.batch.inventory import Inventory, Nodes, mib
 from lading.hooks.batch.lsf.system import LSF
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.surveys import mib
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk
 from lading.hooks.cluster.checks import nodes as node_checks
 from lading.hooks.cluster.jobs.config import ClusterConfig

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.batch.lsf.limits import MEMORY_UNIT
-from lading.hooks.batch.lsf.system import LSF
+from lading.hooks.batch.lsf.system import LSF, MEMORY_UNIT
 from lading.hooks.cluster.checks import memory_unit
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
