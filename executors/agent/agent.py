@@ -37,12 +37,10 @@ from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.spot_notice import SpotNotice
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import HandOver
-from lading.hooks.files import open_files
-from lading.hooks.files.atomic import visible
+from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
-from lading.hooks.files.log_lines import log_to_stderr
-from lading.hooks.files.regular_file import NotReadable, open_regular
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble, log_to_stderr
+from lading.hooks.files.safe_files import NotReadable, open_regular, visible
 from lading.hooks.machines.agent_host import introduce
 from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.lock import lock
@@ -102,7 +100,7 @@ class Agent:
     def run(self) -> None:
         """Work until a shutdown is asked for and done."""
         self._receive_signals()
-        open_files.raise_limit()
+        child_processes.raise_open_files_limit()
         self.running.adopt(self.inbox)
         pause = 0.0
         while not self._is_done():

@@ -25,8 +25,8 @@ from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, site_rows
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.usage import MOST_FORGOTTEN
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.site import Observation, Seen, Site, alike, check_location
 from lading.hooks.site.bindings import published
 from lading.scheduling.location import Location

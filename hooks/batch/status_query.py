@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lading.hooks.batch.outcome import has_ended
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
 
 T = TypeVar("T")

@@ -29,8 +29,8 @@ from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.cluster.jobs.job_script import ScriptWriter
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.poller import ClusterPoller
-from lading.hooks.files.atomic import visible
 from lading.hooks.files.owner import Owner
+from lading.hooks.files.safe_files import visible
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
 from lading.hooks.site.staging_area import StagingArea

@@ -23,7 +23,7 @@ from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.market import EC2Offers
 from lading.hooks.ec2.reach import Connector, answering, prepare
-from lading.hooks.files.trouble import Trouble as Complaints
+from lading.hooks.files.logs import Trouble as Complaints
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.site import Order, join

@@ -18,9 +18,8 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import NotReadable, read_regular
-from lading.hooks.files.written import parsed
+from lading.hooks.files.json_model import parsed
+from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.site import join
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.location import Location

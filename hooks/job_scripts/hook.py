@@ -26,7 +26,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.system import BatchSystem
-from lading.hooks.files.file_names import fitting
+from lading.hooks.files.addresses import fitting
 from lading.hooks.job_scripts.array_result import JobArrayRun
 from lading.hooks.job_scripts.profile import OPTIONS, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.result import JobCancelled, JobFailed, JobRun, RunTimeout, Saved, SubmitRejected

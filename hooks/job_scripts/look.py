@@ -10,7 +10,7 @@ from typing import Protocol
 
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile

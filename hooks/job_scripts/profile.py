@@ -28,7 +28,7 @@ from pydantic import AfterValidator, ValidationError
 from lading.hooks.batch.directives import COMMON_RESOURCES
 from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
-from lading.hooks.files import text_file
+from lading.hooks.files import safe_files
 from lading.hooks.files.table_model import Texts, describe_fault, directive_value, remote_path
 from lading.hooks.job_scripts.properties import JobProperties, PropertyError
 from lading.scheduling.text import toml
@@ -137,8 +137,8 @@ def read_profile(path: Path) -> SiteProfile:
     :raises ProfileError: it cannot be read, or is not valid
     """
     try:
-        return parse_profile(text_file.read(path), str(path))
-    except text_file.FileError as error:
+        return parse_profile(safe_files.read_text(path), str(path))
+    except safe_files.FileError as error:
         raise ProfileError(f"{path} {error}") from None
 
 

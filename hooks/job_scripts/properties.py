@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, given
-from lading.hooks.files import text_file
+from lading.hooks.files import safe_files
 from lading.scheduling.text.printable import cut, shortened
 
 # What clusterjob calls the batch systems where Lading has another word.
@@ -185,8 +185,8 @@ def read_ini(path: Path) -> JobProperties:
     :raises PropertyError: it cannot be read or is not valid
     """
     try:
-        text = text_file.read(path)
-    except text_file.FileError as error:
+        text = safe_files.read_text(path)
+    except safe_files.FileError as error:
         raise PropertyError(f"{path} {error}") from None
     return parse_ini(text, str(path))
 

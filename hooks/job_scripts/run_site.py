@@ -21,7 +21,7 @@ from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.look import RunLook, RunSighting

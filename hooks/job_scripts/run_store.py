@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.files.permissions import make_private
-from lading.hooks.files.regular_file import read_regular
-from lading.hooks.files.written import parsed
+from lading.hooks.files.json_model import parsed
+from lading.hooks.files.safe_files import make_private, read_regular
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.site import Cleaned
 

@@ -41,7 +41,7 @@ def read_site(path: Path, name: str) -> RunSite:
 
     :raises ValueError: as :func:`site_of`
     """
-    tables = sites_file.read(path)
+    tables = sites_file.read_sites(path)
     if name not in tables:
         raise ProfileError(f"site {shortened(name)} is not in {path}; the sites are: {', '.join(tables)}")
     where = f"{path} [sites.{name}]"

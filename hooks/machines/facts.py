@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import NotReadable, read_regular
-from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.spool.events import Amounts
 from lading.scheduling.resources import Resources
 

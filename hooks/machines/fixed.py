@@ -13,8 +13,8 @@ from lading.hooks.api_tunnel.address import execution_api
 from lading.hooks.api_tunnel.direct import DirectTunnel
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.files.atomic import visible
 from lading.hooks.files.owner import Owner
+from lading.hooks.files.safe_files import visible
 from lading.hooks.machines import introduction
 from lading.hooks.machines.connection import Connection
 from lading.hooks.machines.facts import RESIDENTS

@@ -14,8 +14,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
+from lading.hooks.files.json_model import Text, Written, checked, parsed
 from lading.hooks.files.owner import Owner
-from lading.hooks.files.written import Text, Written, checked, parsed
 from lading.hooks.machines.facts import MachineFacts
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.polling.outside_clock import seconds_ahead

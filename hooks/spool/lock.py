@@ -6,7 +6,7 @@ import fcntl
 import os
 import time
 
-from lading.hooks.files.regular_file import NotReadable, open_regular
+from lading.hooks.files.safe_files import NotReadable, open_regular
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, TypeAdapter
 
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import NotReadable, open_regular, read_regular
-from lading.hooks.files.written import parsed
+from lading.hooks.files.json_model import parsed
+from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, write_atomically
 
 # What is larger does not say how far a site's logs have been copied.
 MOST_MEMORY_BYTES = 2**26

@@ -10,7 +10,7 @@ import stat
 import time
 from pathlib import Path
 
-from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.tokens import JWT
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.bell import Bell
-from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.safe_files import NotReadable, read_regular, visible, write_atomically
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.matching.waiting import HINTS, WaitingJob
 from lading.scheduling.resources import Layout, Resources

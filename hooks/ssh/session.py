@@ -16,8 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lading.hooks.files.open_files import with_first_limit
-from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.files.child_processes import with_first_open_files_limit, without_secrets
 from lading.hooks.ssh.answer import TransportError
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ def start(command: Sequence[str], environment: Mapping[str, str] | None, *, erro
     """
     try:
         return subprocess.Popen(
-            with_first_limit(command),
+            with_first_open_files_limit(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

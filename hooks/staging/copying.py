@@ -10,7 +10,7 @@ import shlex
 import uuid
 from collections.abc import Iterable
 
-from lading.hooks.files.file_names import fitting
+from lading.hooks.files.addresses import fitting
 from lading.hooks.site import StagingArea
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand, quoted

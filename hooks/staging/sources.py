@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lading.hooks.files.stage_addresses import LOCAL
+from lading.hooks.files.addresses import LOCAL
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import RunCommand, quoted
 

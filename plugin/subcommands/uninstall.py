@@ -21,7 +21,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, lease, metadata
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.scheduler_liveness import has_ended
-from lading.hooks.files.atomic import visible
+from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.lock import lock
 from lading.hooks.spool.spool import Spool
 from lading.scheduling.text.printable import printable

@@ -26,8 +26,8 @@ from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.look import ClusterLook
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
+from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
-from lading.hooks.files.trouble import Trouble
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
 from lading.hooks.polling.task_logs import TaskLogs
 from lading.hooks.spool import hold

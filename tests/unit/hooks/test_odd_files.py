@@ -22,13 +22,13 @@ from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.ec2 import boot, market
 from lading.hooks.ec2.boot import PRICE
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.files import tar_files
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.machines import facts
 from lading.hooks.machines.facts import MachineFacts
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.spool import Spool
+from lading.hooks.ssh import steps
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.scheduling.resources import Resources
 
@@ -185,11 +185,11 @@ def packed(*members: tarfile.TarInfo) -> bytes:
 def test_tars_that_are_damaged(at: int, noise: bytes) -> None:
     whole = packed(tarfile.TarInfo("a"), tarfile.TarInfo("b"))
     with contextlib.suppress(ValueError):
-        tar_files.read(whole[:at] + noise + whole[at + len(noise) :])
+        steps.read_tar(whole[:at] + noise + whole[at + len(noise) :])
 
 
 def test_a_second_name_of_nothing_is_a_value_error() -> None:
     link = tarfile.TarInfo("a")
     link.type, link.linkname = tarfile.LNKTYPE, "nowhere"
     with pytest.raises(ValueError, match="damaged"):
-        tar_files.read(packed(link))
+        steps.read_tar(packed(link))

@@ -22,7 +22,7 @@ from lading.executors.agent import process_tree
 from lading.executors.agent.agent import Agent
 from lading.executors.agent.job_folder import EndCause, Supervisor
 from lading.hooks.files import host
-from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.spool import MOST_LOG_BYTES, Envelope, JobFolder, Spool
 from lading.scheduling.resources import Resources

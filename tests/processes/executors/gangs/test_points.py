@@ -33,7 +33,7 @@ from lading.executors.decisions import Decision
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms
-from lading.hooks.files.atomic import visible
+from lading.hooks.files.safe_files import visible
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site_conformance import close
 from lading.hooks.spool.hold import Hold

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.files.safe_files import visible, write_atomically
 from lading.hooks.spool.lock import lock
 from lading.hooks.spool.rejected import MOST_REJECTED, RejectedFiles
 from lading.hooks.spool.spool import Envelope, Spool

@@ -1,17 +1,48 @@
-"""From which addresses files are staged: those of object stores that a site lists, never this machine's own files.
-
-What a Dag's author writes as an address is read by the controller, with its rights and from its place in the network.
-So a scheme that the site does not list is refused when the Dag is parsed, and again before anything is opened.
-"""
+"""How files are named: names that a file system takes, paths in one way of writing, and from where files are staged."""
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
 from collections.abc import Collection, Sequence
+from urllib.parse import unquote
 
-from lading.hooks.files.file_names import normal
 from lading.scheduling.text.printable import shortened
+
+# What Linux's file systems take (limits.h, NAME_MAX).
+LONGEST = 255
+
+
+def fitting(name: str, longest: int = LONGEST) -> str:
+    """The name, or where it is too long its beginning and a hash of it; another name for every name.
+
+    :param longest: bytes in UTF-8
+    """
+    content = name.encode(errors="surrogateescape")
+    if len(content) <= longest:
+        return name
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    return f"{content[: longest - len(digest) - 1].decode(errors='ignore')}-{digest}"
+
+
+def fitting_path(path: str) -> str:
+    """A path whose names all fit."""
+    return "/".join(map(fitting, path.split("/")))
+
+
+def normal_path(address: str) -> str | None:
+    """A file's path on the machine that has it, the same however it is written; None: no machine has it as its own."""
+    if address[:7].lower() == "file://":
+        # Not urlsplit, which refuses some hosts and strips what a path may have.
+        path = re.split("[?#]", address[7:])[0]
+        address = unquote(path[path.find("/") :] if "/" in path else "")
+    return posixpath.normpath(address) if address.startswith("/") else None
+
+
+# From which addresses files are staged: those of object stores that a site lists, never this machine's own files. What
+# a Dag's author writes as an address is read by the controller, with its rights and from its place in the network. So a
+# scheme that the site does not list is refused when the Dag is parsed, and again before anything is opened.
 
 # One store under several names: s3fs.S3FileSystem, gcsfs.GCSFileSystem and adlfs.AzureBlobFileSystem each register
 # theirs with fsspec, and Airflow's providers of Amazon, Google and Azure likewise (``schemes`` of each ``fs`` module).
@@ -53,13 +84,13 @@ def checked_scheme(scheme: str) -> str:
     return one_name(scheme)
 
 
-def refusal(address: str, schemes: Collection[str], roots: Sequence[str] = ()) -> str | None:
+def staging_refusal(address: str, schemes: Collection[str], roots: Sequence[str] = ()) -> str | None:
     """Why a file is not staged; None: it may be.
 
     :param schemes: from which the site takes files, see :func:`checked_scheme`
     :param roots: ``[lading] input_roots``: folders, and beginnings of addresses; none: everywhere
     """
-    if (path := normal(address)) is not None:
+    if (path := normal_path(address)) is not None:
         return _beyond(address, path, roots)
     if (scheme := scheme_of(address)) is None or "::" in address:
         why = "is an address within another one" if scheme is not None else "has no scheme"

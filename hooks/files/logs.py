@@ -1,9 +1,11 @@
-"""Trouble that lasts: it is said when it begins, when it becomes another, and when it is over, not at every try."""
+"""What Lading's processes log: messages of one line each, and trouble that lasts once, not at every try."""
 
 from __future__ import annotations
 
 import logging
 import re
+
+from lading.scheduling.text.printable import printable, printable_lines
 
 # Times, ids and counts differ at every try, and are no other trouble. A run of such characters is looked at once.
 VARYING = re.compile(r"(?<![0-9a-f-])[0-9a-f-]*[0-9][0-9a-f-]*")
@@ -11,6 +13,23 @@ VARYING = re.compile(r"(?<![0-9a-f-])[0-9a-f-]*[0-9][0-9a-f-]*")
 COUNTDOWN = "; tried again in "
 # Of one matter so many different troubles are remembered.
 REMEMBERED = 100
+
+
+class PlainFormatter(logging.Formatter):
+    """A formatter whose messages are one line each; only a traceback has more of them."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+def log_to_stderr() -> None:
+    """Send the log of this process to its standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
 class Trouble:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from lading.hooks.files.trouble import VARYING, Trouble
+from lading.hooks.files.logs import VARYING, Trouble
 
 
 @pytest.mark.parametrize(
