@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol, TypeVar
 
+from lading.hooks.polling.job_tracker import Job, JobAtSite
 from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.tails import FilePart, Parts
@@ -15,27 +15,6 @@ log = logging.getLogger(__name__)
 # So many logs are looked at in one look, and so many bytes of all together; what is left comes in the next.
 MOST_LOGS = 200
 MOST_LOG_BYTES = 16 * 2**20
-
-
-class Logged(Protocol):
-    """A job as its log is concerned.
-
-    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
-    :param log_done: whether its log has been copied to the end
-    """
-
-    started: bool
-    ended: bool
-    log_done: bool
-
-    @property
-    def token(self) -> str: ...
-
-    @property
-    def log_path(self) -> str: ...
-
-
-Job = TypeVar("Job", bound=Logged)
 
 
 class TaskLogs:
@@ -58,19 +37,19 @@ class TaskLogs:
         running = [job for job in jobs if job.started and not job.ended and job.log_path]
         return ([job for job in ended if not job.log_done] + running)[:MOST_LOGS]
 
-    def question(self, jobs: Sequence[Logged]) -> Parts:
+    def question(self, jobs: Sequence[JobAtSite]) -> Parts:
         """What is new in the logs of these jobs, of which there is one at least."""
         return Parts([FilePart(*part) for part in self.parts(jobs)], MOST_LOG_BYTES // len(jobs))
 
-    def parts(self, jobs: Iterable[Logged]) -> list[tuple[str, int]]:
+    def parts(self, jobs: Iterable[JobAtSite]) -> list[tuple[str, int]]:
         """The logs of these jobs, each with how many bytes of it have been copied."""
         return [(f"{self.folder(job.token)}/{job.log_path}", self.copies.offset(job.token)) for job in jobs]
 
-    def copy(self, jobs: Sequence[Logged], question: Parts, answer: CommandResult) -> None:
+    def copy(self, jobs: Sequence[JobAtSite], question: Parts, answer: CommandResult) -> None:
         """Add what is new to the copies."""
         self.add(jobs, question.contents(answer), question.most)
 
-    def add(self, jobs: Sequence[Logged], contents: Sequence[bytes | None], most: int) -> None:
+    def add(self, jobs: Sequence[JobAtSite], contents: Sequence[bytes | None], most: int) -> None:
         """Add what is new to the copies.
 
         :param contents: of each log from its offset, ``most`` bytes at most; None: there is no such log
@@ -90,7 +69,7 @@ class TaskLogs:
         self.copies.save_in_time()
 
     def keep(self, tokens: Collection[str]) -> None:
-        """Only these jobs are there; others were forgotten by nobody, for their controller was killed."""
+        """Only these jobs are there; others are left of a controller that was killed."""
         self.copies.keep(tokens)
 
     def forget(self, tokens: Iterable[str]) -> None:

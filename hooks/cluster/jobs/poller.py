@@ -138,10 +138,7 @@ class ClusterPoller(ClusterPart, ABC):
     def acknowledge(self, count: int) -> None:
         """The first so many of the unread events have been stored."""
         ended = [event["token"] for event in self.event_buffer.acknowledge(count) if event["event"] == "finished"]
-        with self.tracker.lock:
-            for token in ended:
-                if token in self.tracker.jobs:
-                    self.tracker.jobs[token].acknowledged = True
+        self.tracker.acknowledge(ended)
 
     # -- the rounds
 
@@ -226,7 +223,7 @@ class ClusterPoller(ClusterPart, ABC):
         """What every look is about."""
         return {
             "errands": self.tracker.errands.take(),
-            "done": self.tracker.over(),
+            "done": [job.token for job in self.tracker.over()],
             "files": self.event_buffer.done(),
             "copied": self._logs_to_copy(),
         }

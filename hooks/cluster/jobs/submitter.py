@@ -178,20 +178,16 @@ class Submitter(ClusterPart):
         """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
         if self.bundles is None:
             return list(waiting)
-        envelopes = {job.token: job.envelope for job in waiting if job.envelope is not None}
-        bound = self.bundles.prepare(transport, envelopes.values())
         ready = []
-        for job in waiting:
-            envelope = envelopes[job.token]
-            if (words := bound.refusal_of(envelope)) is not None:
-                self._reject([job.token], words)
-            elif (words := bound.wait_of(envelope)) is not None:
-                self.event_buffer.tell_reason(job, because("bundle", text=words))
-            else:
-                hash = bound.hash_of(envelope)
-                job.task = replace(job.task, bundle=hash)
-                job.envelope = upload.bind(envelope, self.folder.bundles, hash)
-                ready.append(job)
+        for bound in self.bundles.bind_jobs(
+            transport,
+            [(job, job.envelope, "") for job in waiting if job.envelope is not None],
+            refuse=lambda job, words: self._reject([job.token], words),
+            hold=self.event_buffer.tell_reason,
+        ):
+            bound.job.task = replace(bound.job.task, bundle=bound.hash)
+            bound.job.envelope = bound.envelope
+            ready.append(bound.job)
         return ready
 
     def _by_shape(self, waiting: Sequence[TrackedBatchJob]) -> dict[Any, list[str]]:
