@@ -42,9 +42,7 @@ from lading.hooks.files.bell import Bell
 from lading.hooks.files.logs import Trouble, log_to_stderr
 from lading.hooks.files.safe_files import NotReadable, open_regular, visible
 from lading.hooks.machines.agent_host import introduce
-from lading.hooks.spool.agent_config import AgentConfig
-from lading.hooks.spool.lock import lock
-from lading.hooks.spool.spool import Spool
+from lading.hooks.spool.spool import AgentConfig, Spool, lock_spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus, queueing
 from lading.scheduling.resources import Resources
@@ -140,7 +138,7 @@ class Agent:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.lstat(self.spool.lock), os.fstat(self.held)):
                 return True
-        if (anew := lock(self.spool)) is None:
+        if (anew := lock_spool(self.spool)) is None:
             return False
         os.dup2(anew, self.held, inheritable=False)
         os.close(anew)
@@ -348,7 +346,7 @@ def main(arguments: list[str] | None = None) -> int:
     spool.create()
     # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
-    held = lock(spool)
+    held = lock_spool(spool)
     if held is None:
         print(f"another agent serves {spool.root} already", file=sys.stderr)
         return 0

@@ -40,8 +40,7 @@ from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files import host
 from lading.hooks.files.logs import log_to_stderr
 from lading.hooks.files.safe_files import read_regular, visible, write_atomically
-from lading.hooks.spool.agent_config import AgentConfig
-from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.spool.spool import AgentConfig, Envelope, Spool
 from lading.scheduling import queueing
 from lading.scheduling.text.units import format_time
 

@@ -14,7 +14,7 @@ from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.files import safe_files
 from lading.hooks.files.sites_file import SitesError, read_sites_document
 from lading.hooks.site import Site, rules
-from lading.hooks.site.bindings import parse
+from lading.hooks.site.rules import parse_bindings
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import Relax, Rule
@@ -63,7 +63,7 @@ def bindings_of(path: Path | None, sites: Collection[str]) -> list[Binding]:
     """
     tables = read_sites_document(path).get("bindings", []) if path else []
     try:
-        return parse(tables, sites)
+        return parse_bindings(tables, sites)
     except ValueError as error:
         raise SitesError(f"{path}: {error}") from error
 
@@ -76,7 +76,7 @@ def rules_of(path: Path | None, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
     :raises SitesError: it cannot be read, or they are not valid; the message names the file
     """
     try:
-        return rules.parse(read_sites_document(path).get("rules") if path else None, plugins)
+        return rules.parse_rules(read_sites_document(path).get("rules") if path else None, plugins)
     except SitesError:
         raise
     except ValueError as error:

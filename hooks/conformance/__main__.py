@@ -14,7 +14,7 @@ from lading.hooks.batch.system import BatchSystem
 from lading.hooks.conformance.live import Trial
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile, read_profile
 from lading.hooks.job_scripts.properties import JobProperties
-from lading.hooks.job_scripts.site_table import batch_system
+from lading.hooks.job_scripts.run_site import batch_system
 from lading.scheduling.text.units import UnitError, parse_time
 
 EPILOG = """\

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from lading.hooks.api_tunnel.direct import DirectTunnel
+from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity, matching
 from lading.hooks.ec2.machine import EC2Machine
@@ -21,7 +21,7 @@ from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.ssh.backoff import Backoff
-from lading.hooks.ssh.server import Server
+from lading.hooks.ssh.transport import Server
 from lading.scheduling.quotas import is_burstable
 
 # A machine that does not answer within this is asked again in the next round, seconds.

@@ -16,8 +16,7 @@ from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.hooks.ssh.steps import Get, RemoteStep, RunCommand
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Get, Parts, RemoteStep, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 # So many submissions in one exchange, so that it ends in time where each takes a second.

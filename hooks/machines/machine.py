@@ -13,18 +13,17 @@ from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
-from lading.hooks.machines import facts, introduction
+from lading.hooks.machines import introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
 from lading.hooks.machines.introduction import MachineRefused
 from lading.hooks.machines.tracker import MachineJobTracker, Parcel, TrackedJob
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.outside_clock import by_our_clock
-from lading.hooks.polling.poll_interval import PollInterval
-from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
+from lading.hooks.polling.rounds import PollInterval
+from lading.hooks.polling.task_logs import MOST_LOG_BYTES, LogCopies, TaskLogs
 from lading.hooks.spool.connection import Reply
 from lading.hooks.spool.hold import Hold
-from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.backoff import Backoff
@@ -78,7 +77,7 @@ class Machine:
         self.root = config.root(host)
         self.place = f"{host.ssh_conn_id!r} of site {site!r}"
         self.folder = folder
-        self.facts = facts.load(folder / "facts.json")
+        self.facts = introduction.load_facts(folder / "facts.json")
         self.tracker = MachineJobTracker()
         self.holds = HoldsToSend()
         self.rejected = RejectedFiles(folder / "rejected")
@@ -137,7 +136,7 @@ class Machine:
     def leave(self) -> None:
         """Let go of it; its agent goes on."""
         self.spool.close()
-        facts.RESIDENTS.leave(self.place)
+        introduction.RESIDENTS.leave(self.place)
 
     # -- the rounds
 
@@ -193,14 +192,14 @@ class Machine:
             return error
         self._clock_ahead, self.drains, self.lives = found.clock_ahead, found.drains, found.lives
         boot_id = found.facts.boot_id
-        self._fault = found.note or facts.RESIDENTS.enter(self.place, boot_id, is_bounded=self.host.is_bounded)
+        self._fault = found.note or introduction.RESIDENTS.enter(self.place, boot_id, is_bounded=self.host.is_bounded)
         if self.bundles is not None:
             self.bundles.forget()  # its folder may be another one by now
         if found.facts != self.facts:
             self._was_restarted = self.facts is not None and boot_id != self.facts.boot_id
             log.info("%s is %s", self.host.ssh_conn_id, found.facts)
             self.facts = found.facts
-            self._keep_here("what it has", lambda: facts.save(self.folder / "facts.json", found.facts))
+            self._keep_here("what it has", lambda: introduction.save_facts(self.folder / "facts.json", found.facts))
         self._is_introduced = True
         self._introduced_at = time.monotonic()
         return None

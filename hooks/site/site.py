@@ -13,18 +13,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from lading.hooks.site.check import Check, Cleaned
 from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
-from lading.hooks.site.staging_area import StagingArea
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import DEFAULT_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
 
 Config = TypeVar("Config", bound=SiteConfig)
 
@@ -325,3 +326,60 @@ class ElasticSite(Site[Config]):
         :raises OSError: it could not be done
         """
         raise OSError(f"site {self.name}: only a controller ends what was launched there; start one")
+
+
+# What a look at a site has found, and what was removed there.
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a check of a site, or of all that it needs, found.
+
+    :param what: what was checked
+    :param good: whether all is well
+    :param words: the details, or what is wrong and what to do
+    :param warns: whether all is well but could be better, or could not be looked at
+    """
+
+    what: str
+    good: bool
+    words: str
+    warns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What was removed at a site of one sort of things that were left behind.
+
+    :param kind: the sort, in words: ``runs``, ``logs``
+    :param number: how many were removed, or would be
+    :param mib: MiB that they took
+    :param trouble: what could not be removed, and why, in words; None: nothing
+    """
+
+    kind: str
+    number: int
+    mib: float
+    trouble: str | None = None
+
+
+# Where files are kept for jobs.
+
+
+@dataclass(frozen=True, slots=True)
+class StagingArea:
+    """Where files are kept for jobs.
+
+    :param name: unlike that of any other depot of the site; locations that share the folder have one depot
+    :param transport: the way there, by which other files of the same machines are read as well
+    :param root: Lading's own folder there
+    """
+
+    name: str
+    transport: Transport
+    root: str
+
+    @property
+    def folder(self) -> str:
+        """Made where it is missing."""
+        return f"{self.root}/inputs"

@@ -1,10 +1,12 @@
 """What can be done at a site, one step each: the shell text that does it, and what its answer means.
 
-The shell functions that the text calls are in :mod:`lading.hooks.ssh.exchange`."""
+The shell functions that the text calls are in :mod:`lading.hooks.ssh.exchange`.
+"""
 
 from __future__ import annotations
 
 import base64
+import binascii
 import io
 import shlex
 import tarfile
@@ -19,6 +21,14 @@ from lading.hooks.ssh.answer import CommandResult, TransportError
 LEFT_OUT = "lading-left "
 # Names on one command line, well below what any kernel allows.
 CHUNK = 500
+
+# What is in a tar that comes from a site, which may have made it to do harm.
+
+# What stands in front of a file in a tar has its name, and little more, bytes.
+MOST_HEADER_BYTES = 2**16
+# The second names of files stand for so many bytes at most: each costs little on its way, and as much as the first to
+# read.
+MOST_LINKED_BYTES = 2**26
 
 
 class RemoteStep(ABC):
@@ -226,15 +236,6 @@ def _name(name: str) -> str:
     return "/".join(parts)
 
 
-# What is in a tar that comes from a site, which may have made it to do harm.
-
-# What stands in front of a file in a tar has its name, and little more, bytes.
-MOST_HEADER_BYTES = 2**16
-# The second names of files stand for so many bytes at most: each costs little on its way, and as much as the first to
-# read.
-MOST_LINKED_BYTES = 2**26
-
-
 class _Member(tarfile.TarInfo):
     """A member of a tar that nobody has to trust."""
 
@@ -283,3 +284,88 @@ def _files(packed: bytes) -> dict[str, bytes]:
             assert content is not None
             contents[name] = content.read()
     return contents
+
+
+# Parts of many files at a site, such as what logs have grown by.
+
+# Tells of each file, named by pairs of an offset and a path, whether it is there (=) or not (-), and what is in it
+# beyond the offset, $1 bytes at most. One process finds all that have grown: most have not, and a look that started
+# three for each file would keep a login node busy.
+PARTS = """\
+lading_sizes() {
+  lading_left=$#
+  while [ "$lading_left" -gt 0 ]; do
+    if [ -f "$2" ]; then set -- "$@" "$2"; fi
+    shift 2
+    lading_left=$((lading_left - 2))
+  done
+  if [ $# -gt 0 ]; then wc -c -- "$@" 2>/dev/null; fi
+}
+lading_parts() {
+  lading_most=$1; shift
+  lading_sizes "$@" | {
+    name=
+    while [ $# -gt 0 ]; do
+      if [ -z "$name" ]; then read -r size name || name=; fi
+      if [ "$name" != "$2" ]; then echo -
+      else
+        echo =; name=
+        if [ "$size" -eq 0 ] || [ "$size" -le "$1" ]; then :
+        elif [ "$1" -lt 0 ]; then tail -c "$1" -- "$2" | base64
+        elif [ "$1" -eq 0 ] && [ "$size" -le "$lading_most" ]; then base64 < "$2"
+        else tail -c "+$(($1 + 1))" -- "$2" | head -c "$lading_most" | base64
+        fi
+      fi
+      shift 2
+    done
+  }
+}
+"""
+# Files in one of those calls: a shell copies all its arguments whenever one is added.
+PARTS_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """A part of a file.
+
+    :param path: absolute
+    :param offset: bytes to leave out at its beginning; negative: only so many at its end
+    """
+
+    path: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Parts(RemoteStep):
+    """Read parts of many files.
+
+    :param most: bytes of each
+    """
+
+    parts: Sequence[FilePart]
+    most: int = 2**18
+
+    def text(self, marker: str, timeout: int) -> str:
+        words = [f"{part.offset} {shlex.quote(part.path)}" for part in self.parts]
+        chunks = [" ".join(words[start : start + PARTS_AT_ONCE]) for start in range(0, len(words), PARTS_AT_ONCE)]
+        return "(" + "\n".join([PARTS, *(f"lading_parts {self.most} {chunk}" for chunk in chunks), ":)"])
+
+    def contents(self, answer: CommandResult) -> list[bytes | None]:
+        """What was read of each; None: there is no such file.
+
+        :raises TransportError: the answer is cut or makes no sense
+        """
+        found: list[list[str] | None] = []
+        for line in answer.lines:
+            if line.strip() in ("=", "-"):
+                found.append([] if line.strip() == "=" else None)
+            elif line.strip() and found and (last := found[-1]) is not None:
+                last.append(line.strip())
+        if answer.status != 0 or len(found) != len(self.parts):
+            raise TransportError(f"files could not be read: {answer.words}")
+        try:
+            return [None if lines is None else base64.b64decode("".join(lines)) for lines in found]
+        except binascii.Error as error:
+            raise TransportError(f"files came damaged: {error}") from error

@@ -18,7 +18,7 @@ from lading.hooks.cluster.jobs.context import ClusterPart
 from lading.hooks.cluster.jobs.post_mortem import TAIL_BYTES
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.spool import events
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Parts
 
 log = logging.getLogger(__name__)
 

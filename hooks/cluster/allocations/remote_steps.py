@@ -10,10 +10,9 @@ from typing import Any
 
 from lading.hooks.cluster.allocations.layout import AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.remote_steps import own
+from lading.hooks.cluster.jobs.remote_steps import fates, own
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import events
-from lading.hooks.spool.remote import fates
 from lading.hooks.spool.tokens import TOKEN, checked
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import GetAll, RunCommand

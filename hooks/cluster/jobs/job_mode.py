@@ -15,12 +15,11 @@ from lading.hooks.batch import outcome
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
-from lading.hooks.cluster.jobs.look import ClusterLook
-from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, ClusterPoller
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
-from lading.hooks.spool import events, remote
+from lading.hooks.spool import events
 from lading.hooks.ssh.steps import GetAll, Put
 
 log = logging.getLogger(__name__)
@@ -206,9 +205,12 @@ class JobMode(ClusterPoller):
             return
         files = {token: words.encode(errors="replace") for token, words in messages.items()}
         try:
-            steps = [Put(f"{self.folder.spool}/cancel", files), remote.take_back(self.folder.root, messages)]
+            steps = [
+                Put(f"{self.folder.spool}/cancel", files),
+                remote_steps.take_envelopes_back(self.folder.root, messages),
+            ]
             put, answer = self.transport.exchange(steps)
-            found = remote.taken_back(answer)
+            found = remote_steps.envelopes_taken_back(answer)
         except BaseException:  # whatever it was: a job that is to be ended must not be forgotten
             with self.tracker.lock:
                 self._cancels = {**messages, **self._cancels}

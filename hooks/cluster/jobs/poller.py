@@ -11,6 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from lading.hooks.batch import canceller
@@ -23,19 +24,17 @@ from lading.hooks.cluster.jobs import remote_steps
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.jobs.look import ClusterLook
 from lading.hooks.cluster.jobs.submitter import Submitter
-from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
+from lading.hooks.cluster.jobs.tracker import Errands, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
-from lading.hooks.polling.task_logs import TaskLogs
+from lading.hooks.polling.task_logs import LogCopies, TaskLogs
 from lading.hooks.spool import hold
-from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.hooks.ssh.steps import Remove, RunCommand
+from lading.hooks.ssh.steps import Parts, RemoteStep, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,34 @@ SECONDS_UNTIL_TOLD = 10.0
 SECONDS_BETWEEN_SURVEYS = 60.0
 # The steps of a look in which the batch system is asked.
 QUESTIONS = frozenset({"cancel", "status", "nodes", "accounting"})
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterLook:
+    """What both modes of a site ask and do.
+
+    :param errands: what is done there
+    :param done: tokens of jobs whose files are removed
+    :param files: the files of events that are removed
+    :param copied: the jobs whose logs are looked at
+    :param logs: the question for them
+    :param status: the question for the states of batch jobs
+    :param cancelled: batch jobs of job scripts that were asked to end, which are asked for as well
+    :param steps: all that is sent, by names of the look's own
+    :param answers: to them, by the same names
+    :param asked_at: when it was sent, on the monotonic clock
+    """
+
+    errands: Errands
+    done: list[str]
+    files: list[str]
+    copied: list[TrackedBatchJob]
+    logs: Parts | None = None
+    status: StatusQuery | None = None
+    cancelled: Mapping[str, Cancellation] = field(default_factory=dict)
+    steps: dict[str, RemoteStep] = field(default_factory=dict)
+    answers: dict[str, CommandResult] = field(default_factory=dict)
+    asked_at: float = 0.0
 
 
 class ClusterPoller(ClusterPart, ABC):

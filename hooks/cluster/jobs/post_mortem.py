@@ -15,7 +15,7 @@ from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import CommandResult
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import because
 

@@ -21,7 +21,6 @@ from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
-from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep
@@ -130,7 +129,7 @@ class Submitter(ClusterPart):
             files |= {f"incoming/{name}/{job.token}.json": _bytes(job.envelope) for job in jobs}
             files[f"submissions/{name}/tasks"] = write_tokens(job.task for job in jobs).encode()
             files[f"submissions/{name}/script"] = scripts[name].encode()
-        return [Put(self.folder.root, files), remote.place(self.folder.root, folders)]
+        return [Put(self.folder.root, files), remote_steps.place_envelopes(self.folder.root, folders)]
 
     # -- what is submitted
 

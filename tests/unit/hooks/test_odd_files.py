@@ -24,9 +24,9 @@ from lading.hooks.ec2.boot import PRICE
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.run_store import RunStore
-from lading.hooks.machines import facts
-from lading.hooks.machines.facts import MachineFacts
-from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.machines import introduction
+from lading.hooks.machines.introduction import MachineFacts
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh import steps
 from lading.hooks.ssh.answer import CommandResult, TransportError
@@ -65,14 +65,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(nearly("host", "boot_id", "arch", "os", "capacity", "cpus", "memory"))
 def test_what_was_known_of_a_machine(folder: Path, text: str) -> None:
     (folder / "facts").write_text(text, errors="replace")
-    found = facts.load(folder / "facts")
+    found = introduction.load_facts(folder / "facts")
     assert found is None or found.capacity.memory >= 0
 
 
 def test_what_was_known_of_a_machine_is_read_as_it_was_kept(tmp_path: Path) -> None:
     known = MachineFacts("h", "b", "x86_64", "linux", Resources(2.5, 10, 3, 1))
-    facts.save(tmp_path / "facts", known)
-    assert facts.load(tmp_path / "facts") == known
+    introduction.save_facts(tmp_path / "facts", known)
+    assert introduction.load_facts(tmp_path / "facts") == known
 
 
 @patient

@@ -10,7 +10,7 @@ import pytest
 from lading.hooks.batch.system import WholeNode
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
-from lading.hooks.job_scripts.site_table import read_site
+from lading.hooks.job_scripts.run_site import read_site
 
 DURATIONS = {"poll_shortest", "poll_longest", "absence_deadline", "never_deadline"}
 TABLE = {"kind": "slurm", "work_dir": "/w", "python": "/p", "node_cpus": 4, "node_memory": "8 GiB"}

@@ -23,8 +23,7 @@ from lading.executors.agent.agent import Agent
 from lading.executors.agent.job_folder import EndCause, Supervisor
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
-from lading.hooks.spool.agent_config import AgentConfig
-from lading.hooks.spool.spool import MOST_LOG_BYTES, Envelope, JobFolder, Spool
+from lading.hooks.spool.spool import MOST_LOG_BYTES, AgentConfig, Envelope, JobFolder, Spool
 from lading.scheduling.resources import Resources
 from tests.clusters import agent_runner
 from tests.reasons import told_in

@@ -20,8 +20,8 @@ from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs import end_event, job_mode, poller, submitter
 from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.polling import task_logs
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool import events
-from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
 from tests.clusters.paper import Paper, envelope, only
 from tests.reasons import told_in

@@ -26,7 +26,7 @@ from lading.hooks.files.safe_files import (
     read_regular,
 )
 from lading.hooks.job_scripts.run_store import RunStore
-from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool.spool import JobFolder
 from lading.plugin.service import PrivateFileHandler
 from tests.services import forked

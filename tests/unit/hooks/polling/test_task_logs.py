@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.spool import log_mirror
-from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.polling import task_logs
+from lading.hooks.polling.task_logs import LogCopies
 
 
 def copies(folder: Path) -> LogCopies:
@@ -68,7 +68,7 @@ def test_how_far_copies_are_is_noted_in_time(tmp_path: Path, monkeypatch: pytest
     made.add("a", "a.log", b"one\n")
     made.save_in_time()
     assert (copies(tmp_path).tokens, copies(tmp_path).offset("a")) == ({"a"}, 0), "that was just done"
-    monkeypatch.setattr(log_mirror, "SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(task_logs, "SAVE_INTERVAL", 0.0)
     made.save_in_time()
     assert copies(tmp_path).offset("a") == 4
     made.memory.unlink()

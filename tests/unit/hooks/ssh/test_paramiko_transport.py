@@ -6,12 +6,12 @@ import socket
 import threading
 import time
 
-from lading.hooks.ssh import telling_socket
+from lading.hooks.ssh import paramiko_transport
 
 
 def test_its_close_ends_what_another_thread_reads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        made = telling_socket.connected(*server.getsockname(), 60.0)
+        made = paramiko_transport.connected(*server.getsockname(), 60.0)
         made.settimeout(60.0)
         found: list[object] = []
 
