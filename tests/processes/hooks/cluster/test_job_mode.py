@@ -459,7 +459,7 @@ def test_a_job_is_asked_to_end_again_after_any_error(paper: Paper, monkeypatch: 
     paper.begin("a")
     paper.poller.ask_to_cancel({"a": "marked failed"})
     with monkeypatch.context() as patch:
-        patch.setattr(job_mode.remote, "taken_back", dict.__getitem__)  # a fault of our own, say
+        patch.setattr(job_mode.remote_steps, "envelopes_taken_back", dict.__getitem__)  # a fault of our own, say
         with pytest.raises(TypeError):
             paper.go()
     (paper.root / "spool/cancel/a").unlink()
