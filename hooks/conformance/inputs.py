@@ -133,10 +133,10 @@ def compare(jobs: Sequence[NativeJob], expected: Sequence[Mapping[str, object]])
     found = {(job.id, job.index): job for job in jobs}
     assert len(found) == len(jobs), "a job comes twice"
     assert set(found) == {(each["id"], each.get("index")) for each in expected}
-    for each in expected:
-        job = found[each["id"], each.get("index")]  # type: ignore[index]
-        seen = {name: getattr(job, name) for name in each}
-        assert seen == dict(each)
+    for fields in expected:
+        job = found[fields["id"], fields.get("index")]  # type: ignore[index]
+        seen = {name: getattr(job, name) for name in fields}
+        assert seen == dict(fields)
 
 
 def raised_words(kind: type[Exception], call: Callable[..., object], *arguments: object) -> str:

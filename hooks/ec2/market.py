@@ -140,14 +140,16 @@ class EC2Offers:
     def charge(self, members: Iterable[EC2Machine]) -> None:
         """Bring up to date what machines cost: spot prices change, and of one that was found it may not be known."""
         known = {} if self._catalogue is None else self._catalogue.types
-        for each in members:
-            name, zone, capacity_type = each.offering
-            each.surcharges = self.surcharges(each.arch)
-            if capacity_type == SPOT or each.usd_per_hour is None:
+        for machine in members:
+            name, zone, capacity_type = machine.offering
+            machine.surcharges = self.surcharges(machine.arch)
+            if capacity_type == SPOT or machine.usd_per_hour is None:
                 offerings = known[name].offerings if name in known else ()
-                usd = (it.usd_per_hour for it in offerings if (it.zone or zone, it.capacity_type) == each.offering[1:])
-                each.usd_per_hour = next(usd, each.usd_per_hour)
-                each.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
+                usd = (
+                    it.usd_per_hour for it in offerings if (it.zone or zone, it.capacity_type) == machine.offering[1:]
+                )
+                machine.usd_per_hour = next(usd, machine.usd_per_hour)
+                machine.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
     def market(self, shortages: Shortages, there: int = 0) -> MachineMarket | None:
         """What can be bought now; None: it is not known.
@@ -318,8 +320,8 @@ class Bills:
             alike = [each for each in list(self.due) if (each.kind, each.zone) == (kind, zone)]
             since, until = min(each.launched_at for each in alike), max(each.ended_at for each in alike)
             prices = self.ec2.spot_prices(kind, zone, since, until)
-            for each in alike:
-                self.due.remove(each)
+            for machine_life in alike:
+                self.due.remove(machine_life)
                 if prices:
-                    usd = billing.metered(prices, each.more, each.launched_at, each.ended_at)
-                    self.tell({"event": "billed", "token": each.name, "usd": usd})
+                    usd = billing.metered(prices, machine_life.more, machine_life.launched_at, machine_life.ended_at)
+                    self.tell({"event": "billed", "token": machine_life.name, "usd": usd})

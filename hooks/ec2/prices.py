@@ -125,13 +125,13 @@ class Prices:
         own = [each for each in kind.offerings if each.capacity_type in self.config.capacity_types]
         fixed = {(each.capacity_type, each.zone) for each in own}
         found = []
-        for each in own:
-            zones = [each.zone] if each.zone is not None else self._zones(kind.name)
+        for offering in own:
+            zones = [offering.zone] if offering.zone is not None else self._zones(kind.name)
             # A price of the zone itself counts before one that holds everywhere.
             found += [
-                replace(each, zone=zone)
+                replace(offering, zone=zone)
                 for zone in zones
-                if zone == each.zone or (each.capacity_type, zone) not in fixed
+                if zone == offering.zone or (offering.capacity_type, zone) not in fixed
             ]
         if SPOT in self.config.capacity_types:
             there = {each.zone for each in found if each.capacity_type == SPOT}

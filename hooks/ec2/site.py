@@ -241,11 +241,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def bill(self) -> str | None:
         found = []
-        for each in list(self.fleet.members.values()):
-            if (since := each.billed_from) is not None and each.usd_per_hour is not None:
-                kind, zone, capacity_type = each.offering
-                seconds = time.time() + each.clock_ahead - since
-                usd = billing.cost(each.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
+        for machine in list(self.fleet.members.values()):
+            if (since := machine.billed_from) is not None and machine.usd_per_hour is not None:
+                kind, zone, capacity_type = machine.offering
+                seconds = time.time() + machine.clock_ahead - since
+                usd = billing.cost(machine.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
                 found.append(f"a {kind} ({capacity_type}, {zone}) was there for {seconds:.0f} s and cost {usd:.4f} USD")
         return "; ".join(found) or None
 

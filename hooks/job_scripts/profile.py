@@ -146,11 +146,11 @@ def _subtable(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise ProfileError(f"{where}: {key} = {shortened(value)} is no table; write [{key}] and a line for each")
-    for name, each in value.items():
-        if not isinstance(each, str | int | float | bool):
-            raise ProfileError(f"{where}: {key}.{name} = {shortened(each)} is no text, number or boolean")
+    for name, setting in value.items():
+        if not isinstance(setting, str | int | float | bool):
+            raise ProfileError(f"{where}: {key}.{name} = {shortened(setting)} is no text, number or boolean")
         if key == "resources":
-            _check_directive(each, f"{where}: {key}.{name}")
+            _check_directive(setting, f"{where}: {key}.{name}")
     return value
 
 

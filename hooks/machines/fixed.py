@@ -96,14 +96,14 @@ class FixedSite(Site[SSHConfig], Holding):
             troubles = (f"{each.name}: {each.trouble}" for each in self.connections.values())
             raise OSError("; ".join(troubles))
         seen, away = [], []
-        for each in self.connections.values():
-            if each.silence(now) > deadline:
+        for connection in self.connections.values():
+            if connection.silence(now) > deadline:
                 away.append(
-                    f"{each.name} has not been reached for {format_time(self.config.absence_deadline)}, so its "
-                    f"jobs count as lost: {each.trouble}"
+                    f"{connection.name} has not been reached for {format_time(self.config.absence_deadline)}, so its "
+                    f"jobs count as lost: {connection.trouble}"
                 )
             else:
-                seen.append(each.seen(self.name))
+                seen.append(connection.seen(self.name))
         unread = [(each, each.machine.event_buffer.unread()) for each in self.connections.values()]
 
         def acknowledge() -> None:

@@ -36,16 +36,16 @@ def queued(text: str) -> list[NativeJob]:
         raise ValueError("there is no list of jobs in it")
     root = xml.parse(text[start : end + len("</job_info>")])
     jobs = []
-    for each in root.iter("job_list"):
-        number = xml.text_of(each, "JB_job_number")
+    for row in root.iter("job_list"):
+        number = xml.text_of(row, "JB_job_number")
         if whole_number(number) is None:
             raise ValueError(f"{number!r} is no number of a job")
-        host = xml.text_of(each, "queue_name").partition("@")[2] or None
-        name = xml.text_of(each, "JB_name") or xml.text_of(each, "full_job_name") or None
-        described = _described(xml.text_of(each, "state"))
+        host = xml.text_of(row, "queue_name").partition("@")[2] or None
+        name = xml.text_of(row, "JB_name") or xml.text_of(row, "full_job_name") or None
+        described = _described(xml.text_of(row, "state"))
         jobs += [
             NativeJob(id=number, index=index, name=name, nodes=host, **described)
-            for index in _indices(xml.text_of(each, "tasks"))
+            for index in _indices(xml.text_of(row, "tasks"))
         ]
     # A task on several hosts may come once for each; the running one tells more than a waiting remainder.
     return list({(job.id, job.index): job for job in reversed(jobs)}.values())[::-1]

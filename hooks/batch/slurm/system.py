@@ -171,11 +171,11 @@ class SLURM(BatchSystem):
         # Days of slack: the site's time zone may be another by 26 hours, and its clock as well.
         start = (since - timedelta(days=2)).strftime("%Y-%m-%d")
         commands = []
-        for each in by_cluster(ids):
-            fields = f"Cluster,{output.SACCT_FIELDS}" if clusters(each) else output.SACCT_FIELDS
-            numbers = ",".join(split_cluster(id)[0] for id in each)
+        for same_cluster in by_cluster(ids):
+            fields = f"Cluster,{output.SACCT_FIELDS}" if clusters(same_cluster) else output.SACCT_FIELDS
+            numbers = ",".join(split_cluster(id)[0] for id in same_cluster)
             options = ["-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
-            commands.append(["sacct", *clusters(each), *options])
+            commands.append(["sacct", *clusters(same_cluster), *options])
         return together(commands)
 
     def accounted(self, answer: CommandResult) -> list[NativeJob]:

@@ -189,11 +189,12 @@ class AllocationLauncher(Submitter):
             self.fleet.allocations |= {each.name: each for each in new}
         found = []
         writer = allocation_script.AllocationWriter(self.system, self.config, self.api, self.is_trial)
-        for each in new:
+        for allocation in new:
             try:
-                found.append((each, writer.allocation(each.folder, each.terms, each.submission.excluded)))
+                excluded = allocation.submission.excluded
+                found.append((allocation, writer.allocation(allocation.folder, allocation.terms, excluded)))
             except ValueError as error:
-                self.drop(each, "submit_rejected", str(error), refused=True)
+                self.drop(allocation, "submit_rejected", str(error), refused=True)
         return found
 
     def _allocation_of(self, order: Order) -> Allocation:
@@ -236,10 +237,10 @@ class AllocationLauncher(Submitter):
 
     def _unexplained(self) -> str | None:
         """The allocation that has ended before it began, as long as it is being looked into."""
-        for each in list(self.fleet.allocations.values()):
-            is_explained = each.over or each.release is ReleaseState.TOLD
-            if each.batch.gone_since is not None and each.ends_at is None and not is_explained:
-                return f"allocation {each.name} has ended before it could run a job"
+        for allocation in list(self.fleet.allocations.values()):
+            is_explained = allocation.over or allocation.release is ReleaseState.TOLD
+            if allocation.batch.gone_since is not None and allocation.ends_at is None and not is_explained:
+                return f"allocation {allocation.name} has ended before it could run a job"
         return None
 
     # -- what is done

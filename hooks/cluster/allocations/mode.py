@@ -115,20 +115,20 @@ class AllocationMode(ClusterPoller):
     def _load(self) -> None:
         (answer,) = self.transport.exchange([remote_steps.load(self.folder, self.owner)])
         left = remote_steps.loaded(answer)
-        for found in left.allocations.values():
-            if found.terms is None:
-                log.error("what allocation %s is for cannot be read; it is left alone", found.name)
+        for listed in left.allocations.values():
+            if listed.terms is None:
+                log.error("what allocation %s is for cannot be read; it is left alone", listed.name)
                 continue
-            id = self._submitted_id(found.name, found.answer)
-            allocation = Allocation.of(AllocationFolder(self.folder, found.name), found.terms, id)
-            self.fleet.allocations[found.name] = allocation
+            id = self._submitted_id(listed.name, listed.answer)
+            allocation = Allocation.of(AllocationFolder(self.folder, listed.name), listed.terms, id)
+            self.fleet.allocations[listed.name] = allocation
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
             with self.tracker.lock:
-                for token in (*found.waiting, *found.begun):
+                for token in (*listed.waiting, *listed.begun):
                     task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
-                    job = TrackedBatchJob(task, started=token in found.begun)
+                    job = TrackedBatchJob(task, started=token in listed.begun)
                     self.tracker.jobs.setdefault(token, job)
-                    self.fleet.given[token] = found.name
+                    self.fleet.given[token] = listed.name
                     self.fleet.place(self.tracker.jobs[token], allocation)
         for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
             if token not in self.tracker.jobs:

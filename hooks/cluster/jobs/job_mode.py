@@ -76,10 +76,10 @@ class JobMode(ClusterPoller):
         (answer,) = self.transport.exchange([remote_steps.load(self.folder, self.owner)])
         self.user, found, begun = remote_steps.loaded(answer)
         now = time.monotonic()
-        for each in found:
-            id = self._submitted_id(each.name, each.answer)
-            submission = Submission(each.name, [task.token for task in each.tasks], id, now)
-            tasks = [task for task in each.tasks if task.token not in each.withdrawn]
+        for listed in found:
+            id = self._submitted_id(listed.name, listed.answer)
+            submission = Submission(listed.name, [task.token for task in listed.tasks], id, now)
+            tasks = [task for task in listed.tasks if task.token not in listed.withdrawn]
             self.tracker.submit_found(submission, tasks, begun)
         self.logs.keep({*self.tracker.jobs, *begun})
 

@@ -345,11 +345,11 @@ class ClusterPoller(ClusterPart, ABC):
 
     def _press_scripts(self, cancelled: Mapping[str, Cancellation], known: Statuses) -> None:
         """Let the batch system end the jobs of job scripts that it shows still; whoever asked may live no longer."""
-        for name, each in cancelled.items():
-            if each.id in known.silent:
+        for name, cancellation in cancelled.items():
+            if cancellation.id in known.silent:
                 continue
-            id = each.native_id(self.system)
-            if not each.is_shown(known.jobs):
+            id = cancellation.native_id(self.system)
+            if not cancellation.is_shown(known.jobs):
                 self.tracker.canceller.forget(id)
                 self.tracker.errands.leftovers.add(f"{canceller.NOTES}/{name}")
                 self._cancelled_scripts.pop(name, None)

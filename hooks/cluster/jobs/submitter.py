@@ -100,10 +100,10 @@ class Submitter(ClusterPart):
         renewed = {}
         with self.tracker.lock:
             given, self._given = self._given, {}
-            for token, each in given.items():
+            for token, given_envelope in given.items():
                 job = self.tracker.jobs.get(token)
                 # A job reads the Dags to which it was bound, whatever they are by now.
-                envelope = upload.bind(each, self.folder.bundles, job.task.bundle if job is not None else "")
+                envelope = upload.bind(given_envelope, self.folder.bundles, job.task.bundle if job is not None else "")
                 shape = job_script.shape(envelope, self.config)
                 if job is None:
                     self.tracker.jobs[token] = TrackedBatchJob(Task(token, envelope.log_path), envelope, shape)
