@@ -84,7 +84,7 @@ class ApiTunnel:
 
     @property
     def stands(self) -> bool:
-        """Whether it is there, as far as this machine knows; asks nobody."""
+        """Whether it is there, as far as this machine knows, without asking the site."""
         return self._session is not None and self._session.alive
 
     def keep(self) -> None:
@@ -251,5 +251,5 @@ class DirectTunnel(ApiTunnel):
             if before is None:
                 raise
             self.transport.untunnel(*there)
-            port = self.transport.tunnel(*there)  # the port that there was is somebody else's now
+            port = self.transport.tunnel(*there)  # the port that there was belongs to another process now
         self._publish(Address(LOOPBACK, port), before)

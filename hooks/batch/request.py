@@ -168,7 +168,7 @@ class WholeNode(TableModel):
     """The machines of a site that gives jobs nothing less than a machine.
 
     :param cpus: what each has
-    :param memory: what a job can have on each, such as ``64 GiB`` or a number of MiB; None: nobody has said
+    :param memory: what a job can have on each, such as ``64 GiB`` or a number of MiB; None: not given
     """
 
     cpus: int = Field(ge=1)

@@ -28,7 +28,7 @@ Key = tuple[str, int | None]
 class Statuses:
     """What the batch system says now.
 
-    :param jobs: all that its answer tells of, which may be more than it was asked for
+    :param jobs: all in its answer, which may be more than it was asked for
     :param asked: the native ids that it was asked for
     :param unknown: those of them of which it knows no more than ``jobs``
     """

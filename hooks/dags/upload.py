@@ -194,7 +194,7 @@ class BundleSync:
         self._present = None
 
     def sweep(self, used: Iterable[str]) -> RunCommand | None:
-        """Remove what no live job reads, and nobody has for a day; None: that was looked for not long ago.
+        """Remove what no live job reads, and none has for a day; None: that was looked for not long ago.
 
         :param used: the hashes that jobs read of which the controller knows; others are found by their files
         """

@@ -265,7 +265,7 @@ def launchable(config: EC2Config, roots: Mapping[str, int]) -> list[Location]:
 
 
 def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
-    """A type with what there is none of."""
+    """A type, with until when EC2 has none of it."""
     found = [(each, shortages.until((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
     if all(end is None for _, end in found):
         return kind
@@ -273,7 +273,7 @@ def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
 
 
 # What spot machines have cost from their launch to their end, however often their price has changed meanwhile. Prices
-# are looked at now and then, and not at all while no controller runs. What AWS tells of the past has them all:
+# are looked at now and then, and not at all while no controller runs. AWS's history has them all:
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
 
 

@@ -18,7 +18,7 @@ PRIVATE_FILE = 0o600
 def make_private(folder: Path) -> None:
     """Make a folder for this user only, and those above it that are missing; one that is there is closed to others.
 
-    :raises OSError: it cannot be made, or belongs to somebody else
+    :raises OSError: it cannot be made, or belongs to another user
     """
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
@@ -84,7 +84,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY, mode)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link; a socket, or a FIFO nobody reads
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link; a socket, or a FIFO without a reader
             raise NotReadable("it is no regular file") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -123,7 +123,7 @@ def read_end(path: Path, most: int) -> bytes:
 
 # Files that people write, as text: tables of jobs, the sites file, profiles.
 
-# Far more than anybody writes; a device or a wrong file is given up there.
+# Far more than people write; a device or a wrong file is refused there.
 MOST_BYTES = 2**26
 
 

@@ -154,7 +154,7 @@ class BatchHook:
         saved = self._store.load(name) if self._store else None
         if saved is None:
             token = str(uuid.uuid4())
-            # What cannot be rendered is told before anything is saved or done.
+            # What cannot be rendered is refused before anything is saved or done.
             record = self.site.new_record(token, script)
             self.site.rendered(record, script)
             first = Saved(record.to_json(), script.render_prologue(), script.render_epilogue())

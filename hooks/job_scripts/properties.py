@@ -160,7 +160,7 @@ def parse_ini(text: str, where: str) -> JobProperties:
     :param where: the name of the file, for messages
     :raises PropertyError: it is no INI file, has other sections, or a key that is not valid
     """
-    # No section is special, so that [DEFAULT] is told to be unknown instead of leaking into the others.
+    # No section is special, so that [DEFAULT] is refused as unknown instead of leaking into the others.
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     parser.optionxform = str  # type: ignore[method-assign,assignment]
     try:

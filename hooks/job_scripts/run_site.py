@@ -117,7 +117,7 @@ class RunSite:
         return script.over(self.profile.properties)
 
     def new_record(self, token: str, script: JobScript) -> RunRecord:
-        """A run that nobody has heard of yet.
+        """A run that is new.
 
         :param script: over the site's own properties
         :raises TransportError: the site could not be asked

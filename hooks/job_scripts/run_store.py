@@ -64,7 +64,7 @@ class RunStore:
         return clean_files("records of runs", [*files, *torn], older_than=older_than, dry_run=dry_run)
 
     def living(self) -> frozenset[str]:
-        """The tokens of runs whose end nobody has seen."""
+        """The tokens of runs whose end was not seen."""
         found = [self._record(path) for path in self.folder.glob("*.json")] if self.folder.is_dir() else []
         return frozenset(each.token for each in found if each is not None and not each.ended)
 

@@ -80,7 +80,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     kind = "local"
     holds = True
-    seconds_ahead = 0.25  # its agent is looked at without asking anybody
+    seconds_ahead = 0.25  # its agent is looked at without asking another machine
     config_model = LocalConfig
     has_sites_file = True
 

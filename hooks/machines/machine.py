@@ -98,7 +98,7 @@ class Machine:
         """When it has answered last, or else when this process began."""
         self.ends_at: float | None = None  # when its jobs are asked to end, for it goes, by our clock; None: not known
         self.is_closing = False
-        """Whether nothing is to come in any more: the machine is to be given up."""
+        """Whether nothing is to come in any more: the machine is to be released."""
         self.is_empty = False
         """Whether its inbox is closed, nothing is there, and what it told is stored."""
         self._troubles = Trouble(log)
@@ -125,7 +125,7 @@ class Machine:
     def shut_down(self, how: str) -> None:
         """Let the agent end, from the next round on, as its spool's request says; it is not started again.
 
-        One that is gone is started once more where jobs are to be ended: nobody else looks after them.
+        One that is gone is started once more where jobs are to be ended: nothing else ends them.
 
         :raises OSError: that could not be done
         """
@@ -333,7 +333,7 @@ class Machine:
         self.tracker.stuck(reply.waiting if self.drains or reply.fault or not reply.lives else frozenset())
 
     def _sweep_bundles(self) -> None:
-        """Remove the Dags there that nobody uses any more, when that is due."""
+        """Remove the Dags there that are not used any more, when that is due."""
         used = {job.bundle for job in list(self.tracker.jobs.values())}
         if self.bundles is not None and (sweep := self.bundles.sweep(used)) is not None:
             self.bundles.swept(*self.transport.exchange([sweep]))

@@ -14,7 +14,7 @@ from lading.hooks.spool.tokens import TOKEN
 
 # A job that is to be ended, and has not, is to be ended again after this, seconds.
 SECONDS_UNTIL_ASKED_AGAIN = 15.0
-# A job of which the machine knows nothing, and of which no end has come, is forgotten after this, seconds.
+# A job that the machine does not know, and of which no end has come, is forgotten after this, seconds.
 SECONDS_UNTIL_VANISHED = 300.0
 # Jobs that wait for an agent that takes none, is not there, or can write nothing, wait elsewhere after this, seconds.
 SECONDS_UNTIL_RETURNED = 60.0
@@ -105,7 +105,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
     def ask_back(self, tokens: Iterable[str]) -> None:
         """Take back jobs that have not begun; what fails is asked again."""
         with self.lock:
-            self._back |= self._there.intersection(tokens)  # what is on its way waits for nobody there
+            self._back |= self._there.intersection(tokens)  # what is on its way does not wait there
 
     def known(self) -> frozenset[str]:
         """All jobs that the machine has, or is about to be given."""

@@ -45,7 +45,7 @@ class EventBuffer:
     def tell_reason(self, job: JobAtSite, reason: Reason, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
-        One of the same codes, sites and limits is the same, but for a batch system's own words: what is told is a row
+        One of the same codes, sites and limits is the same, but for a batch system's own words: each report is a row
         of Airflow's event log. Of those only the numbers do not count: PBS counts what is free anew in every cycle.
 
         :param more: what else the event says
@@ -94,7 +94,7 @@ class EventBuffer:
                 yield event, file if number == len(found) else None
 
     def drop(self, file: str | None) -> None:
-        """Nothing in a file, or nothing more, is of use to anybody; the events of it are stored before it goes."""
+        """Nothing in a file, or nothing more, is of use; its events are stored before it is removed."""
         if file is None:
             return
         with self._lock:

@@ -146,7 +146,7 @@ class Rounds:
         return None
 
     def _sleep(self, pause: float) -> None:
-        """Wait until it is time, or somebody wakes us, or a tunnel that was lost stands again."""
+        """Wait until it is time, or :meth:`wake` is called, or a tunnel that was lost stands again."""
         deadline = time.monotonic() + pause
         while (left := deadline - time.monotonic()) > 0:
             if self._wait(left if self.tunnel is None else min(left, TUNNEL_PAUSE)):

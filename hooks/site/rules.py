@@ -1,6 +1,6 @@
 """The ``[[bindings]]`` and ``[[rules]]`` of the sites file.
 
-Bindings say which tasks go to which targets, without a word of it in their Dags; rules, what jobs may do without where
+Bindings say which tasks go to which targets, though their Dags do not mention it; rules, what jobs may do without where
 no location has room for all that they prefer.
 """
 

@@ -1,7 +1,7 @@
 """A site: a place that can run jobs. Each kind of site is one class derived from ``Site``.
 
 The interface is bulk by its types: one ``observe``, one ``put`` and one ``cancel`` per tick, whatever the number of
-jobs. A site never decides anything and knows nothing of Airflow's database.
+jobs. A site never decides anything and has no access to Airflow's database.
 
 A controller has a thread for each site, in which it calls all that asks the site or does something there, one call
 after the other. A call that takes long delays what else is to be done at this site, and nothing elsewhere.
@@ -64,7 +64,7 @@ class Site(ABC, Generic[Config]):
         return DEFAULT_ARCH
 
     def trial(self, folder: Path) -> Site[Config]:
-        """The same site as nobody else uses it, for a trial job; ``close`` removes all traces of it but the folder.
+        """The same site in a folder of its own, for a trial job; ``close`` removes all traces of it but the folder.
 
         :param folder: of its own
         """
@@ -230,7 +230,7 @@ class Holding(ABC):
 
     @abstractmethod
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        """Hold room, or go on holding it: each hold runs out by itself, and so does one of which nobody knows any more.
+        """Hold room, or go on holding it: each hold runs out by itself, and so does one that is not known any more.
 
         :param holds: by the name of the location
         :raises OSError: it could not be done; it is asked again

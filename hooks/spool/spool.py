@@ -181,7 +181,7 @@ class Spool:
 
     @property
     def closed(self) -> Path:
-        """What the inbox becomes when a machine is about to be given up: nothing comes in any more."""
+        """What the inbox is renamed to when a machine is to be released: nothing comes in any more."""
         return self.root / "closed"
 
     @property
@@ -310,7 +310,7 @@ class Spool:
         os.replace(self.log, self.old_log)
 
     def leftovers(self) -> dict[str, list[Path]]:
-        """The files, by their sort, that nobody needs any more once they are old."""
+        """The files, by their sort, that are not needed any more once they are old."""
         folders = [folder for folder in (self.inbox, self.cancels, self.holds, self.events) if folder.is_dir()]
         return {
             "rejected files": visible(self.rejected) if self.rejected.is_dir() else [],
@@ -372,7 +372,7 @@ class AgentConfig:
     :param measure_disk: whether disk space is what is free now, at most as much as the location has
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
-    :param idle_seconds: after which the agent ends that has no job and of which nobody has asked anything; None: never
+    :param idle_seconds: without jobs and requests after which the agent ends; None: never
     :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
     :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
     :param keep_failed: seconds for which that of a failed job is kept
@@ -409,7 +409,7 @@ class AgentConfig:
 
 # The lock by which one agent alone serves a spool.
 
-# Somebody who only asks whether an agent lives may hold the lock for a moment.
+# A process that only asks whether an agent lives may hold the lock for a moment.
 LOCK_PATIENCE = 1.0
 
 

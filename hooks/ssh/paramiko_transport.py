@@ -230,7 +230,7 @@ def _talk(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None
     except TimeoutError:
         raise
     except OSError:
-        pass  # nobody reads it; what the other side had to say is heard below
+        pass  # it is not read any more; what the other side had to say is read below
     # Both streams share a window, so both must be read: waiting for one alone would stop them when the other is full.
     with selectors.DefaultSelector() as selector:
         selector.register(channel.fileno(), selectors.EVENT_READ)
@@ -304,12 +304,12 @@ def _abandon(hook: SSHHook) -> None:
 
 
 def _is_undefined(error: BaseException) -> bool:
-    """Whether nobody has defined the connection; Airflow has one such error for its core and one for tasks."""
+    """Whether the connection is not defined; Airflow has one such error for its core and one for tasks."""
     return type(error).__name__ == "AirflowNotFoundException"
 
 
 def _undefined(ssh_conn_id: str, error: BaseException) -> str:
-    """What to do about a connection that nobody has defined, as Airflow says also of one that it cannot read."""
+    """What to do about a connection that is not defined, as Airflow says also of one that it cannot read."""
     variable = f"AIRFLOW_CONN_{ssh_conn_id.upper()}"
     example = "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
     if os.environ.get(variable):  # its value may have a password
@@ -425,7 +425,7 @@ class TellingSocket(socket.socket):
     """A socket whose ``close`` ends what another thread reads from it, which would else go on to its time-out."""
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it is no longer connected, so nobody waits for it
+        with contextlib.suppress(OSError):  # it is no longer connected, so no thread waits for it
             self.shutdown(socket.SHUT_RDWR)
         super().close()
 

@@ -54,7 +54,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it goes on, as far as this machine knows; asks nobody."""
+        """Whether it goes on, as far as this machine knows, without asking the site."""
 
     @abstractmethod
     def say(self, text: bytes, timeout: float) -> None:
@@ -165,7 +165,7 @@ class ChannelSession(Session):
         super().__init__()
         self.channel = channel
         channel.settimeout(timeout)
-        channel.set_combine_stderr(True)  # what nobody reads there would keep the channel readable for ever
+        channel.set_combine_stderr(True)  # what is not read there would keep the channel readable for ever
         begin(channel, COMMAND, timeout)
         self.say(text, timeout)
 

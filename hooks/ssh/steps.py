@@ -237,7 +237,7 @@ def _name(name: str) -> str:
 
 
 class _Member(tarfile.TarInfo):
-    """A member of a tar that nobody has to trust."""
+    """A member of a tar that need not be trusted."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         # Headers of their own kind speak for the next member, or for all: each member would keep a copy.

@@ -64,9 +64,9 @@ class SessionRefused(TransportError):
 
 
 class Unusable(TransportError):
-    """The way to a site is not set up: nobody has defined the connection, or the server is not the one that is known.
+    """The way to a site is not set up: the connection is not defined, or the server is not the one that is known.
 
-    Time does not mend that, so trying again is of no use before somebody has done something about it.
+    Time does not mend that, so trying again is of no use before it has been mended.
     """
 
 

@@ -99,7 +99,7 @@ def _of_line(line: str, begins: int, hosts: int, names: int) -> NativeJob | None
     if match is None or dated is None or len(dated) < match.end(3):
         return None
     text = dated[match.end() :]
-    # What is longer than its column moves the rest of the row, so that blanks alone tell of a column without a word.
+    # What is longer than its column moves the rest of the row, so that blanks alone show that a column is empty.
     no_host = match.end() - match.end(3) >= max(hosts - begins - len(match[3]), 1) + names - hosts
     host, name = ("", text) if no_host else (*text.split(maxsplit=1), "", "")[:2]
     return row(match[1], "", match[2], "" if host == "-" else host, name)

@@ -122,7 +122,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
 def _cause(record: Mapping[str, str], failed: str, exit_code: int | None) -> Cause | None:
     if record.get("deleted_by", "NONE") not in ("NONE", "", "undefined"):
         return "cancelled"
-    if failed == "0" and not exit_code:  # where there is none, nobody says how it has ended
+    if failed == "0" and not exit_code:  # where there is none, it is not known how it has ended
         return None
     if failed in _NODE:
         return "node_failure"

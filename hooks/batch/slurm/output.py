@@ -184,7 +184,7 @@ def _job(
     reason: str | None = None,
     exit_code: int | None = None,
 ) -> NativeJob:
-    """A job as a row tells of it; what its state says is a better reason than the row's."""
+    """The job of a row; what its state says is a better reason than the row's."""
     state, cause = _STATES.get(word, ("running", None))
     reason = (_STATE_WORDS.get(word) if word in _STATES else unknown("SLURM", word)) or reason
     return NativeJob(

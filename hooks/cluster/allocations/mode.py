@@ -382,7 +382,7 @@ MOST_TAKEN_BACK = 1000
 class Recall:
     """The jobs that are to leave their inboxes.
 
-    :param let_wait: is told of each job that is in no inbox any more
+    :param let_wait: called with each job that is in no inbox any more
     """
 
     def __init__(self, fleet: AllocationFleet, let_wait: Callable[[TrackedBatchJob], None]) -> None:

@@ -29,7 +29,7 @@ MOST_VERDICTS = 200
 class AllocationPostMortem(ClusterPart):
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
-    :param submitter: is told of allocations that have ended before they could run a job
+    :param submitter: learns of allocations that have ended before they could run a job
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
     """
 

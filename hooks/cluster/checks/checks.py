@@ -31,7 +31,7 @@ from lading.scheduling.text.units import format_memory
 IMPORT_SECONDS = 120
 # A Git bundle may have to be cloned, seconds.
 BUNDLE_SECONDS = 120.0
-# Said of a tunnel that nobody on this side can look into.
+# Said of a tunnel into which this side cannot look.
 _EXPOSED = (
     "the users of the login node reach the whole API server through it, logins included: run one of its own for tasks, "
     'airflow api-server --apps execution --port 8081, and set api_url = "https://HOST:8081/execution/"'

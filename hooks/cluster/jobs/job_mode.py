@@ -35,7 +35,7 @@ class _Look(ClusterLook):
     """One look at the cluster.
 
     :param reading: what reads the events
-    :param doubtful: the jobs that may have ended without a word
+    :param doubtful: the jobs that may have ended without reporting it
     """
 
     reading: GetAll
@@ -131,7 +131,7 @@ class JobMode(ClusterPoller):
             self._tell(event, job, file)
         elif event["event"] != "finished":
             self._tell(event, job, file)
-        elif job.submission is None:  # there is nobody to ask for more
+        elif job.submission is None:  # there is nothing to ask for more
             self._conclude(job, end_event.of_own(job.token, event), file)
         else:
             job.own, job.own_file = event, file
@@ -174,7 +174,7 @@ class JobMode(ClusterPoller):
             self.interval.changed(asked_at)
         if native is None:
             return
-        if job.node != node and job.started and job.own is None:  # what is told of it next is its end
+        if job.node != node and job.started and job.own is None:  # what is reported of it next is its end
             self._tell({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)

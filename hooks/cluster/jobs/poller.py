@@ -2,7 +2,7 @@
 
 The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have
 said. A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
-submission of which nobody knows whether it was accepted is looked up by its name.
+submission of which it is not known whether it was accepted is looked up by its name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 log = logging.getLogger(__name__)
 
-# A submission of which nobody knows is given up when the batch system has not known its name for so long, seconds.
+# A submission without an answer counts as lost when the batch system has not known its name for so long, seconds.
 SECONDS_UNTIL_REPEATED = 15.0
 # Airflow's event log is not told of short waits.
 SECONDS_UNTIL_TOLD = 10.0
@@ -101,7 +101,7 @@ class ClusterPoller(ClusterPart, ABC):
         self.transport = transport
         self.user: str | None = None
         self.owner: Owner | None = None
-        """Whose the cluster's folder is to be; None: anybody's."""
+        """Whose the cluster's folder is to be; None: any deployment's."""
         self.note: str | None = None
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
@@ -264,7 +264,7 @@ class ClusterPoller(ClusterPart, ABC):
     ) -> None:
         """Add what is asked and done in every look, before what jobs have said is read: who ends has said so before.
 
-        :param removals: the files that nobody needs any more, relative to the cluster's folder
+        :param removals: the files that are not needed any more, relative to the cluster's folder
         :param batches: the batch jobs that may live
         :param gone: those of them that may have ended
         """

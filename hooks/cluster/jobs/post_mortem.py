@@ -1,4 +1,4 @@
-"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what becomes of it."""
+"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what follows from that."""
 
 from __future__ import annotations
 

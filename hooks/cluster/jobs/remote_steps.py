@@ -27,7 +27,7 @@ _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
 class ListedSubmission:
     """A submission as it lies on the cluster.
 
-    :param answer: what the batch system said; None: it was not accepted, or nobody knows
+    :param answer: what the batch system said; None: it was not accepted, or that is not known
     """
 
     name: str
@@ -74,7 +74,7 @@ def _compared(owner: Owner) -> str:
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     """Make the folders where they are missing, and tell the user's name and the submissions that are there.
 
-    :param owner: whose the folder is to be; None: anybody's
+    :param owner: whose the folder is to be; None: any deployment's
     """
     names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
     root = shlex.quote(folder.root)
@@ -191,7 +191,7 @@ def place_envelopes(root: str, names: Sequence[str]) -> RunCommand:
 
 
 def take_envelopes_back(root: str, tokens: Iterable[str]) -> RunCommand:
-    """Take jobs back that nobody has begun; tell of each whether that is so, or it has begun, or is not there."""
+    """Take jobs back that have not begun; print of each whether it was removed, has begun, or is not there."""
     words = " ".join(map(checked, tokens))
     return RunCommand(
         f"cd -- {shlex.quote(root)}/spool || exit\nfor each in {words}; do\n"

@@ -1,4 +1,4 @@
-"""Giving a cluster its jobs: which are submitted now and together, and what becomes of a submission by its answer."""
+"""Giving a cluster its jobs: which are submitted now and together, and what follows from the answer to a submission."""
 
 from __future__ import annotations
 

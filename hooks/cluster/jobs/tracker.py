@@ -73,7 +73,7 @@ class TrackedBatchJob(JobProgress):
     :param submission: None: it has not been submitted
     :param index: of its element, from 1
     :param native: what the batch system said last
-    :param node: where it runs or ran, as the batch system calls it; None: it has not run, or nobody has said
+    :param node: where it runs or ran, as the batch system calls it; None: it has not run, or that is not known
     :param began_at: when it has begun, epoch seconds by our clock; None: that is not known
     :param own: what it has said of its end, while the batch system may still know better
     :param own_file: the file in which it has
@@ -110,7 +110,7 @@ class TrackedBatchJob(JobProgress):
         return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
 
     def end(self) -> None:
-        """Its end is told."""
+        """Note that its end is reported."""
         self.ended, self.envelope, self.own = True, None, None
 
     def found_in(self, known: Statuses) -> NativeJob | None:
