@@ -29,16 +29,15 @@ from lading.hooks.ssh.session import SessionEnded
 from lading.scheduling.machine_words import SPOT
 from lading.scheduling.resources import Resources
 
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
+
 MODULE = "lading.executors.host"
 # The command that starts the agent answers within this, Python on a slow file server included, seconds.
 TIMEOUT = 60.0
 
 # What an answer has unless the machine is refused.
 NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
-
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
 
 
 class HostAnswer(Written):

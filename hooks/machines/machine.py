@@ -29,6 +29,9 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.reasons import Reason, because
 
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
+
 log = logging.getLogger(__name__)
 
 # A clock that has been set is noticed when it differs by more from what was known, seconds.
@@ -44,10 +47,6 @@ ENDS = "finished", "returned"
 LONGEST_WORDS = 4000
 # Python, Airflow and all that an agent imports take less on a slow machine, seconds.
 SECONDS_TO_START = 10.0
-
-
-if TYPE_CHECKING:
-    from lading.hooks.ssh.transport import Transport
 
 
 class Machine:

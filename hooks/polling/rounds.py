@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from lading.hooks.files.logs import Trouble
 
+if TYPE_CHECKING:
+    from lading.hooks.api_tunnel.tunnel import ApiTunnel
+
 log = logging.getLogger(__name__)
 
 # What could not be asked is asked again after this, seconds; the connection has a back-off of its own.
@@ -20,10 +23,6 @@ PAUSE_AFTER_TROUBLE = 5.0
 # A tunnel that is lost is built again within this: tasks that run need it, seconds.
 TUNNEL_PAUSE = 1.0
 READ = 65536
-
-
-if TYPE_CHECKING:
-    from lading.hooks.api_tunnel.tunnel import ApiTunnel
 
 
 class Poller(Protocol):

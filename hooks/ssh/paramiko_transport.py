@@ -25,6 +25,9 @@ from lading.hooks.ssh.exchange import COMMAND, Exchange
 from lading.hooks.ssh.session import ChannelSession, Session
 from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Server, SessionRefused, Transport
 
+if TYPE_CHECKING:
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
 log = logging.getLogger(__name__)
 
 READ = 1 << 20
@@ -33,10 +36,6 @@ KEEPALIVE = 30
 # How often the thread of a connection looks whether a sign of life is due, and where it is not told, whether it is to
 # end, seconds. Paramiko's own 0.1 s is half of what idle connections cost.
 LOOK_INTERVAL, UNTOLD_LOOK_INTERVAL = 10.0, 0.5
-
-
-if TYPE_CHECKING:
-    from airflow.providers.ssh.hooks.ssh import SSHHook
 
 
 class SSHTransport(Transport):
