@@ -418,7 +418,7 @@ from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 spool = Spool(folder / "spool")
 def stop(number, frame):
-    AgentHost(spool, Rejected(spool.rejected)).close("cancel", 30.0)
+    AgentHost(spool, RejectedFiles(spool.rejected)).close("cancel", 30.0)
     (folder / "let_go").touch()
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
