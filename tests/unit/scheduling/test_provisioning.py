@@ -514,7 +514,8 @@ def test_the_order_of_words_in_memory_decides_nothing() -> None:
         "from lading.scheduling.matching.market import Market\n"
         "from lading.scheduling.provisioning import decide\n"
         "from lading.scheduling.resources import Resources\n"
-        "jobs = [PlannedJob(f'j{n}', Resources(1 + n % 9, 100), instance_type=f'k{n % 5}', time=1.0) for n in range(40)]\n"
+        "amounts = [Resources(1 + n % 9, 100) for n in range(40)]\n"
+        "jobs = [PlannedJob(f'j{n}', its, instance_type=f'k{n % 5}', time=1.0) for n, its in enumerate(amounts)]\n"
         "print(decide(jobs, [], Market(Resources(8, 8000), 100, 9.0, 9.0, 9), now=99.0))"
     )
     found = {
