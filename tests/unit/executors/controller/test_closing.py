@@ -224,5 +224,5 @@ def test_what_was_launched_stays_in_the_store_for_the_next_controller(
     controller.close()
     assert (site.closed, site.let_go) == (["leave"], {}), "how it is left is the site's own to know"
     with Session(airflow_database) as session:
-        [found] = session.scalars(select(store.instances.Instance))
+        [found] = session.scalars(select(store.instances.InstanceRow))
         assert (found.state, told(found.reason)) == ("ended", "Airflow was stopped")
