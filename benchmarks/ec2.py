@@ -55,11 +55,11 @@ from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.identity import Identity, KeyPair
 from lading.hooks.ec2.machine import EC2Machine
+from lading.hooks.ec2.reach import Readiness
 from lading.hooks.ec2.site import EC2Site
-from lading.hooks.machines import agent_host, facts, introduction
+from lading.hooks.machines import agent_host, introduction
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.site import LocationState, Observation, Order
 from lading.hooks.spool.spool import Spool
@@ -119,8 +119,8 @@ class Machines:
         theirs = KeyPair("", sshd.host_key)
         Identity.host_key = lambda self, token: theirs  # type: ignore[method-assign]
         Identity.user_key = property(lambda self: ours)  # type: ignore[assignment]
-        EC2Fleet._address = lambda _, member: self.address(member)  # type: ignore[method-assign]
-        facts.RESIDENTS.enter = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+        Readiness.address = lambda _, member: self.address(member)  # type: ignore[method-assign]
+        introduction.RESIDENTS.enter = lambda *_, **__: None  # type: ignore[method-assign, assignment]
 
     def address(self, member: EC2Machine) -> str | None:
         booted = time.monotonic() - self.ordered.get(member.name, 0.0) >= self.boot

@@ -14,8 +14,7 @@ from pydantic.fields import FieldInfo
 from lading.executors.settings import SECTION
 from lading.hooks.files.table_model import TableModel
 from lading.hooks.site import SiteConfig
-from lading.hooks.site.bindings import BindingTable
-from lading.hooks.site.rules import RuleTable
+from lading.hooks.site.rules import BindingTable, RuleTable
 from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
 from lading.plugin.sites import keys

@@ -13,7 +13,7 @@ from airflow.executors.workloads.connection_test import TestConnection
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.store.gangs.terms import GangTerms
-from lading.hooks.files.file_names import fitting_path
+from lading.hooks.files.addresses import fitting_path
 from lading.scheduling.hints.hints import INPUTS_KEY, LAYOUT_HINTS, Hints, given
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.stops import as_text

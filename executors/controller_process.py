@@ -22,9 +22,9 @@ from lading.executors import store
 from lading.executors.settings import Settings
 from lading.executors.store import scheduler_liveness
 from lading.executors.store.leases import DatabaseNow
-from lading.hooks.files import python_command
+from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
-from lading.hooks.files.permissions import make_private, opener
+from lading.hooks.files.safe_files import make_private, private_opener
 from lading.hooks.spool.spool import MOST_LOG_BYTES
 from lading.hooks.ssh.backoff import pause
 from lading.scheduling.reasons import because
@@ -224,9 +224,9 @@ def spawn(settings: Settings) -> subprocess.Popen[bytes]:
     part(settings.controller_log)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        with open(settings.controller_log, "ab", opener=opener) as output:
+        with open(settings.controller_log, "ab", opener=private_opener) as output:
             return subprocess.Popen(
-                python_command.command("lading.plugin", "controller", "--managed"),
+                child_processes.python_command("lading.plugin", "controller", "--managed"),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

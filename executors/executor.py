@@ -34,7 +34,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import State, scheduler_liveness
 from lading.executors.store.scheduler_liveness import Presence
 from lading.executors.tasklog import append_to_task_log
-from lading.hooks.files.permissions import make_private
+from lading.hooks.files.safe_files import make_private
 from lading.scheduling.hints.hints import HintError
 from lading.scheduling.reasons import because
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.files import host
-from lading.hooks.files.permissions import make_private
+from lading.hooks.files.safe_files import make_private
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.spool import server

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from lading.hooks.files import host
-from lading.hooks.files.sites_file import LOCAL, SitesError
-from lading.hooks.files.sites_file import read as read_sites
-from lading.hooks.files.stage_addresses import scheme_of
+from lading.hooks.files.addresses import scheme_of
+from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
 from lading.scheduling.hints.retries import Factors
 from lading.scheduling.resources import Resources, cpus_of_one
 from lading.scheduling.text.printable import shortened

@@ -19,9 +19,8 @@ from lading.hooks.job_scripts.hook import REACH_TIMEOUT, patiently, pauses
 from lading.hooks.job_scripts.local_script import NearScriptError, run_near
 from lading.hooks.job_scripts.result import JobFailed, SubmitRejected, variables
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.run_site import RunSite, site_of
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
-from lading.hooks.job_scripts.site_table import site_of
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
 

@@ -18,8 +18,7 @@ from lading.hooks.job_scripts.batcher import Batcher
 from lading.hooks.job_scripts.hook import REACH_TIMEOUT, pauses
 from lading.hooks.job_scripts.look import RunSighting
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite
-from lading.hooks.job_scripts.site_table import site_of
+from lading.hooks.job_scripts.run_site import RunSite, site_of
 from lading.hooks.ssh.answer import TransportError
 from lading.operators.job_output import Lines
 

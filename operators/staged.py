@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from lading.hooks.files.file_names import normal
+from lading.hooks.files.addresses import normal_path
 
 # Where the files lie by their addresses, as JSON; without it nothing was brought.
 VARIABLE = "LADING_INPUTS"
@@ -28,4 +28,4 @@ def staged(address: object) -> str:
         address = address.get("path") or address.get("location")
     text = str(address)
     paths = json.loads(os.environ.get(VARIABLE, "{}"))
-    return str(paths.get(text) or paths.get(normal(text)) or text)
+    return str(paths.get(text) or paths.get(normal_path(text)) or text)

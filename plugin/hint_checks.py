@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks.files.stage_addresses import refusal
+from lading.hooks.files.addresses import staging_refusal
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
 from lading.scheduling.hints.place_words import Target
 from lading.scheduling.job import PlannedJob
@@ -130,7 +130,9 @@ def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str) -> None:
     if not rules:
         return
     for address, _ in named_files(literal, schemes=None):
-        faults = {name: None if schemes is None else refusal(address, schemes) for name, schemes in rules.items()}
+        faults = {
+            name: None if schemes is None else staging_refusal(address, schemes) for name, schemes in rules.items()
+        }
         if all(faults.values()):
             raise HintError("hint stage: " + "; ".join(f"at site {name!r}, {words}" for name, words in faults.items()))
 

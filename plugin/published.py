@@ -130,7 +130,7 @@ def bindings(settings: Settings) -> list[Binding]:
     except FileNotFoundError:
         found = None
     if found is None:
-        tables = sites_file.document(settings.sites_file).get("bindings", []) if settings.sites_file else []
+        tables = sites_file.read_sites_document(settings.sites_file).get("bindings", []) if settings.sites_file else []
         return [Binding.of(each) for each in tables]
     return [Binding.of(each) for each in found]
 

@@ -30,9 +30,9 @@ from lading.executors.controller.sites_file import rules_of
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.settings import Settings
 from lading.executors.store import Change
-from lading.hooks.files.log_lines import PlainFormatter
-from lading.hooks.files.open_files import raise_limit
-from lading.hooks.files.permissions import make_private, opener
+from lading.hooks.files.child_processes import raise_open_files_limit
+from lading.hooks.files.logs import PlainFormatter
+from lading.hooks.files.safe_files import make_private, private_opener
 from lading.plugin.manager import binding_filters, implemented, plugin_manager, policies, rules
 from lading.plugin.sites import SitesError, load_sites
 from lading.scheduling.reasons import Reason
@@ -63,7 +63,7 @@ def serve(managed: bool) -> None:
     except OSError as error:
         sys.exit(f"[lading] state_folder cannot be used: {error}")
     log_to(settings, managed)
-    raise_limit()
+    raise_open_files_limit()
     ensure_tables()
     try:
         sites = load_sites(settings)
@@ -142,7 +142,7 @@ class PrivateFileHandler(logging.handlers.RotatingFileHandler):
     """A log that only Airflow's user may read. What this process prints into it goes on in the new one as well."""
 
     def _open(self) -> io.TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="utf-8", opener=opener)
+        return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)
 
     def doRollover(self) -> None:
         with open(self.baseFilename, "rb") as full:

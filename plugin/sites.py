@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from lading.executors.controller import sites_file
 from lading.executors.settings import Settings
 from lading.hooks.files import table_model
-from lading.hooks.files.sites_file import LOCAL, SitesError, read
+from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
 from lading.hooks.site import Site, SiteConfig, sites_accepting_untargeted
 from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
@@ -27,7 +27,7 @@ __all__ = [
     "faults",
     "known_sites",
     "load_sites",
-    "read",
+    "read_sites",
 ]
 
 # Its table where the sites file has none for this machine.
@@ -69,7 +69,7 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
 
     :raises SitesError: the file cannot be read
     """
-    tables = read(settings.sites_file) if settings.sites_file else {}
+    tables = read_sites(settings.sites_file) if settings.sites_file else {}
     used = {
         table["kind"] for table in tables.values() if isinstance(table, dict) and isinstance(table.get("kind"), str)
     }

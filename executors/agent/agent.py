@@ -37,17 +37,13 @@ from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.spot_notice import SpotNotice
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import HandOver
-from lading.hooks.files import open_files
-from lading.hooks.files.atomic import visible
+from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
-from lading.hooks.files.log_lines import log_to_stderr
-from lading.hooks.files.regular_file import NotReadable, open_regular
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble, log_to_stderr
+from lading.hooks.files.safe_files import NotReadable, open_regular, visible
 from lading.hooks.machines.agent_host import introduce
-from lading.hooks.spool.agent_config import AgentConfig
 from lading.hooks.spool.events import asked_reason
-from lading.hooks.spool.lock import lock
-from lading.hooks.spool.spool import Spool
+from lading.hooks.spool.spool import AgentConfig, Spool, lock_spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus, queueing
 from lading.scheduling.reasons import because
@@ -104,7 +100,7 @@ class Agent:
     def run(self) -> None:
         """Work until a shutdown is asked for and done."""
         self._receive_signals()
-        open_files.raise_limit()
+        child_processes.raise_open_files_limit()
         self.running.adopt(self.inbox)
         pause = 0.0
         while not self._is_done():
@@ -144,7 +140,7 @@ class Agent:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.lstat(self.spool.lock), os.fstat(self.held)):
                 return True
-        if (anew := lock(self.spool)) is None:
+        if (anew := lock_spool(self.spool)) is None:
             return False
         os.dup2(anew, self.held, inheritable=False)
         os.close(anew)
@@ -352,7 +348,7 @@ def main(arguments: list[str] | None = None) -> int:
     spool.create()
     # A scheduler says so to its children; this process and its jobs are none of its kind and have no database.
     os.environ.pop("_AIRFLOW_PROCESS_CONTEXT", None)
-    held = lock(spool)
+    held = lock_spool(spool)
     if held is None:
         print(f"another agent serves {spool.root} already", file=sys.stderr)
         return 0

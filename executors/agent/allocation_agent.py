@@ -38,11 +38,9 @@ from lading.hooks.cluster.allocations.layout import (
 )
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files import host
-from lading.hooks.files.atomic import visible, write_atomically
-from lading.hooks.files.log_lines import log_to_stderr
-from lading.hooks.files.regular_file import read_regular
-from lading.hooks.spool.agent_config import AgentConfig
-from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.files.logs import log_to_stderr
+from lading.hooks.files.safe_files import read_regular, visible, write_atomically
+from lading.hooks.spool.spool import AgentConfig, Envelope, Spool
 from lading.scheduling import queueing
 from lading.scheduling.reasons import because
 from lading.scheduling.text.units import format_time

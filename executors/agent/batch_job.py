@@ -32,8 +32,8 @@ from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import HandOver
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
-from lading.hooks.files.log_lines import log_to_stderr
-from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.logs import log_to_stderr
+from lading.hooks.files.safe_files import NotReadable, read_regular
 from lading.hooks.spool.events import asked_reason
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.hooks.ssh.answer import whole_number

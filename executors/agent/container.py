@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
-from lading.hooks.files.regular_file import read_end, read_regular
-from lading.hooks.files.written import checked, parsed
+from lading.hooks.files.json_model import checked, parsed
+from lading.hooks.files.safe_files import read_end, read_regular
 from lading.hooks.spool.events import InsideFile
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.hints.container_words import engine_and_image

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from lading.executors.agent.job_folder import EndCause
-from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Spool
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from lading.executors.agent.journal import Journal
-from lading.hooks.files.atomic import visible
-from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.safe_files import NotReadable, read_regular, visible
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import MOST_REQUEST_BYTES, Spool

@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from lading.executors.agent.journal import AgentJournal
-from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.safe_files import NotReadable, read_regular
 from lading.hooks.spool.events import LATEST
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import MOST_ENVELOPE_BYTES, Envelope, Spool

@@ -21,9 +21,8 @@ from typing import Any, TypeVar
 
 from lading.executors.agent import process_tree
 from lading.hooks.files import host
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import NotReadable, read_regular
-from lading.hooks.files.written import checked
+from lading.hooks.files.json_model import checked
+from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.spool import events
 from lading.hooks.spool.spool import JobFolder
 from lading.scheduling.reasons import Reason, because

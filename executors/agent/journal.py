@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lading.hooks.files.atomic import visible, write_atomically
-from lading.hooks.files.regular_file import read_regular
+from lading.hooks.files.safe_files import read_regular, visible, write_atomically
 from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import Spool
 from lading.scheduling.reasons import Reason

@@ -18,9 +18,8 @@ from lading.executors.agent.process_tree import MemoryMeter, Process
 from lading.executors.agent.supervisor import Runner
 from lading.executors.agent.warm_pool import HandOver, Spares, make_line
 from lading.hooks.files import host
-from lading.hooks.files.atomic import visible
-from lading.hooks.files.regular_file import read_end
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
+from lading.hooks.files.safe_files import read_end, visible
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.resources import Resources

@@ -19,8 +19,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lading.hooks.files import host, python_command
-from lading.hooks.files.regular_file import NotReadable, open_regular, read_regular
+from lading.hooks.files import child_processes, host
+from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular
 
 MIB = 2**20
 # Where a job finds its folder, besides TMPDIR.
@@ -148,7 +148,7 @@ class Scratch:
             self.kept, hidden = sweep(parent, self.keep_failed, now)
             if hidden and not self._removes():
                 # On its own, for it may take minutes; if it is killed another look begins it anew.
-                command = python_command.command(__name__, str(parent))
+                command = child_processes.python_command(__name__, str(parent))
                 self._remover = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def _removes(self) -> bool:

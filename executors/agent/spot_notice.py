@@ -19,8 +19,8 @@ from pydantic import Field
 
 from lading.executors.agent.ending import Ending
 from lading.executors.agent.job_folder import EndCause
-from lading.hooks.files.trouble import Trouble
-from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.logs import Trouble
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.reasons import because

@@ -28,8 +28,8 @@ from lading.executors.agent.usage import ProcessUsage
 from lading.executors.agent.warm_pool import MOST_JOBS, HandOver, SupervisorLine
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
-from lading.hooks.files import host, open_files
-from lading.hooks.files.regular_file import open_regular
+from lading.hooks.files import child_processes, host
+from lading.hooks.files.safe_files import open_regular
 from lading.hooks.spool.spool import Envelope, JobFolder, Spool
 from lading.operators.staged import VARIABLE as INPUTS_VARIABLE
 from lading.scheduling.reasons import Reason, because
@@ -225,7 +225,7 @@ def _leave_the_agent() -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     process_tree.adopt_orphans()
-    open_files.restore_limit()
+    child_processes.restore_open_files_limit()
     _volunteer_for_the_oom_killer()
     # What the agent has made since it froze its heap is not ours to collect either: touching it would copy it.
     gc.freeze()

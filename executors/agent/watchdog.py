@@ -16,7 +16,7 @@ from collections.abc import Callable
 from lading.executors.agent import process_tree
 from lading.executors.agent.job_folder import TERMINATED, EndCause, Supervisor, task_has_ended
 from lading.hooks.files import host
-from lading.hooks.files.atomic import visible
+from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
 

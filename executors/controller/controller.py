@@ -45,7 +45,7 @@ from lading.executors.store import Change, lanes, queue, strikes
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import rows as gangs
 from lading.hooks.files.bell import Bell
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.site import Observation, Site, sites_accepting_untargeted
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import Ways

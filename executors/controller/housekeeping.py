@@ -25,10 +25,10 @@ from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, site_rows
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.usage import MOST_FORGOTTEN
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.site import Observation, Seen, Site, alike, check_location
-from lading.hooks.site.bindings import published
+from lading.hooks.site.rules import published_bindings
 from lading.scheduling.location import Location
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
@@ -69,7 +69,7 @@ class Housekeeping:
         self.managed = managed
         self.sites = sites
         self.edition = edition_now(settings.sites_file)
-        self.bindings = published(bindings_of(settings.sites_file, sites))
+        self.bindings = published_bindings(bindings_of(settings.sites_file, sites))
         self.next_round = 0.0
         self.next_purge = 0.0
         self.needed_at = time.monotonic()

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from lading.executors.locality.allocations import AllocationHistory
 from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.site import Site
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.bindings import FILTERS, GetTargets

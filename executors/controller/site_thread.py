@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lading.executors.store.tables import clean
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
 from lading.hooks.spool.hold import Hold

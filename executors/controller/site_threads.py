@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lading.executors.controller.site_thread import NOT_YET, SILENT, SiteThread
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.site import Site
 from lading.scheduling.reasons import Reason
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.batch.site_config import SiteRules
-from lading.hooks.files import text_file
-from lading.hooks.files.sites_file import SitesError, document
+from lading.hooks.files import safe_files
+from lading.hooks.files.sites_file import SitesError, read_sites_document
 from lading.hooks.site import Site, rules
-from lading.hooks.site.bindings import parse
+from lading.hooks.site.rules import parse_bindings
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import Relax, Rule
@@ -28,7 +28,7 @@ def edition(path: Path | None) -> str:
     :param path: None: there is no file
     :raises ValueError: it cannot be read, or is no TOML
     """
-    document = toml.parse(text_file.read(path)) if path else {}
+    document = toml.parse(safe_files.read_text(path)) if path else {}
     return hashlib.sha256(json.dumps(document, default=str).encode()).hexdigest()
 
 
@@ -61,9 +61,9 @@ def bindings_of(path: Path | None, sites: Collection[str]) -> list[Binding]:
     :param sites: the names of the sites there are
     :raises SitesError: it cannot be read, or they are not valid; the message names the file
     """
-    tables = document(path).get("bindings", []) if path else []
+    tables = read_sites_document(path).get("bindings", []) if path else []
     try:
-        return parse(tables, sites)
+        return parse_bindings(tables, sites)
     except ValueError as error:
         raise SitesError(f"{path}: {error}") from error
 
@@ -76,7 +76,7 @@ def rules_of(path: Path | None, plugins: Mapping[str, Relax]) -> Sequence[Rule]:
     :raises SitesError: it cannot be read, or they are not valid; the message names the file
     """
     try:
-        return rules.parse(document(path).get("rules") if path else None, plugins)
+        return rules.parse_rules(read_sites_document(path).get("rules") if path else None, plugins)
     except SitesError:
         raise
     except ValueError as error:

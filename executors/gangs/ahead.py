@@ -17,7 +17,7 @@ from lading.executors.settings import Settings
 from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.matching.routes import router
 from lading.scheduling.matching.sites import SiteView

@@ -14,7 +14,7 @@ from lading.executors.gangs.outcome import GangOutcome
 from lading.executors.gangs.tick import Files, ReadRoster, Tick
 from lading.executors.gangs.turn import Turn
 from lading.executors.store.gangs import rows
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.scheduling.gangs.gang import Stage
 from lading.scheduling.gangs.room import GangRoom, Ways, Where
 from lading.scheduling.matching.sites import SiteView

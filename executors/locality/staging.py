@@ -29,8 +29,7 @@ from lading.executors.decisions import refused
 from lading.executors.store import LIVE, Change, JobRow, State
 from lading.executors.store.data import Data
 from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
-from lading.hooks.files.file_names import normal
-from lading.hooks.files.stage_addresses import refusal
+from lading.hooks.files.addresses import normal_path, staging_refusal
 from lading.hooks.site import Site, StagingArea
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
@@ -367,12 +366,12 @@ class Staging:
         if addresses is None:
             return because("stage_unreadable", text=shortened(text))
         schemes = self.sites[site].config.stage_schemes
-        found = (refusal(address, schemes, self.roots) for address in sorted(addresses))
+        found = (staging_refusal(address, schemes, self.roots) for address in sorted(addresses))
         return next((because("stage_refused", site=site, text=why) for why in found if why is not None), None)
 
     def _places(self, session: Session, site: str, address: str) -> list[tuple[str, Source]]:
         """Where a file can be read, in words and as it is read there; those of the same site first."""
-        if (path := normal(address)) is None:
+        if (path := normal_path(address)) is None:
             return [("its object store", StoredObject(address))]
         rows = session.execute(select(Data.site, Data.location).where(Data.key == copying.key(address)))
         found: list[tuple[str, Source]] = []

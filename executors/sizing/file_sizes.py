@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lading.executors.sizing.xcom_json import Unknown
-from lading.hooks.files.file_names import normal
+from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
 
 SCHEMES = ("file", "s3")
@@ -79,7 +79,7 @@ def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         except ExpressionError:  # only the task can know what is in it
             continue
         for address, size in named:
-            if (path := normal(address)) is not None and len(found) < MOST_INPUTS:
+            if (path := normal_path(address)) is not None and len(found) < MOST_INPUTS:
                 found[path] = size or 0
     return found
 

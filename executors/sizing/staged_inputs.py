@@ -8,7 +8,7 @@ from typing import Any
 
 from lading.executors.sizing.file_sizes import MOST_INPUTS, named_files
 from lading.executors.sizing.xcom_json import Unknown
-from lading.hooks.files.file_names import normal
+from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
 
@@ -28,7 +28,7 @@ def staged(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if isinstance(value := values[name], Unknown):
                 raise ExpressionError(f"input {name!r}, whose files are to be staged, is not known: {value.why}")
             for address, _ in named_files(value, schemes=None):
-                found[normal(address) or address] = None
+                found[normal_path(address) or address] = None
     if len(found) > MOST_INPUTS:
         raise HintError(f"hint stage: the inputs name {len(found)} files; valid: at most {MOST_INPUTS}")
     return {"stage": json.dumps(found)} if found else {}

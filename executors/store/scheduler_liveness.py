@@ -21,8 +21,7 @@ from airflow.jobs.job import JobState
 from airflow.utils.net import get_hostname
 from sqlalchemy import select
 
-from lading.hooks.files.atomic import visible
-from lading.hooks.files.permissions import make_private
+from lading.hooks.files.safe_files import make_private, visible
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lading.hooks.files.regular_file import read_regular
+from lading.hooks.files.safe_files import read_regular
 from lading.scheduling.text.printable import shortened
 
 # The environment variable that names the file to the processes of a job.

@@ -19,12 +19,12 @@ from pydantic import Field
 from lading.hooks.api_tunnel import relay
 from lading.hooks.api_tunnel.address import HOST, Address, endpoint
 from lading.hooks.api_tunnel.gate import ApiGate
-from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.files.json_model import Text, Written, checked, parsed
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
 from lading.hooks.ssh.steps import RunCommand
-from lading.hooks.ssh.transport import Transport
+from lading.hooks.ssh.transport import LOOPBACK, Transport
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class ApiTunnel:
 
     @property
     def stands(self) -> bool:
-        """Whether it is there, as far as this machine knows; asks nobody."""
+        """Whether it is there, as far as this machine knows, without asking the site."""
         return self._session is not None and self._session.alive
 
     def keep(self) -> None:
@@ -215,3 +215,41 @@ class ApiTunnel:
             except ValueError:
                 self._known[file] = None
         return self._known[file]
+
+
+class DirectTunnel(ApiTunnel):
+    """The tunnel of one machine. Its methods belong to one thread.
+
+    :param url: of the API as this machine reaches it
+    :param file: where jobs read its port
+    """
+
+    def __init__(self, transport: Transport, url: str, *, file: str) -> None:
+        super().__init__(transport, "", url, host=None, port=None, file=file)
+
+    @property
+    def stands(self) -> bool:
+        """Whether it was built; one that went with its connection is built again when that is used again."""
+        return self.address is not None
+
+    def keep(self) -> None:
+        self._keep()  # which costs nothing while it is there
+
+    def close(self) -> None:
+        super().close()
+        self.address = None
+
+    def _build(self) -> None:
+        there = self._end()
+        before = self.address or self._read(self.file)
+        if self._leads_to not in (None, there):
+            self._take_down()
+        self._leads_to = there
+        try:
+            port = self.transport.tunnel(*there, before.port if before else 0)
+        except TransportError:
+            if before is None:
+                raise
+            self.transport.untunnel(*there)
+            port = self.transport.tunnel(*there)  # the port that there was belongs to another process now
+        self._publish(Address(LOOPBACK, port), before)

@@ -1,16 +1,22 @@
 """What nodes and queues a batch system has: how many are idle, and whether a site's table is what there is.
 
 A batch system has a :class:`Survey` where one command tells: the command, and what reads its answer. Pure; the readers
-of the systems that are built in are in :mod:`lading.hooks.batch.surveys`.
+of the systems that are built in are in the `output` of each family.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lading.hooks.batch.refusals import CouldNotAsk
 from lading.hooks.ssh.answer import CommandResult
+
+_SIZE = re.compile(r"([0-9]+)(?:\.([0-9]+))?\s*([kmgtp]?)([bw]?)", re.IGNORECASE)
+# MiB in one of each; without a letter they are bytes.
+_MIB = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +112,21 @@ class Survey:
         if not found.nodes:
             raise CouldNotAsk(f"the answer of {self.command[0]} has no nodes in it: {answer.words}")
         return found
+
+
+def mib(text: str) -> int | None:
+    """An amount of memory such as ``24684092kb`` or ``23.5G``, MiB; None: it is none, or beyond all measure.
+
+    What was rounded to some digits may have been as much more as half of the last one.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    whole, digits, letter, _ = match.groups()
+    rounded = 0.5 * 10.0 ** -len(digits) if digits else 0.0
+    amount = (float(f"{whole}.{digits or 0}") + rounded) * _MIB[letter.lower()]
+    return int(amount) if math.isfinite(amount) else None
+
+
+def one_shell(*commands: str) -> list[str]:
+    return ["sh", "-c", " && ".join(commands)]

@@ -119,10 +119,10 @@ class BatchJobRequest:
     least_nodes: int | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for own_field in fields(self):
+            value = getattr(self, own_field.name)
             if isinstance(value, int) and value < 1:
-                raise ValueError(f"{each.name} = {value} is not valid; it must be 1 or more")
+                raise ValueError(f"{own_field.name} = {value} is not valid; it must be 1 or more")
         for node in self.excluded_nodes:
             if not _NODE.fullmatch(node):
                 raise ValueError(
@@ -168,7 +168,7 @@ class WholeNode(TableModel):
     """The machines of a site that gives jobs nothing less than a machine.
 
     :param cpus: what each has
-    :param memory: what a job can have on each, such as ``64 GiB`` or a number of MiB; None: nobody has said
+    :param memory: what a job can have on each, such as ``64 GiB`` or a number of MiB; None: not given
     """
 
     cpus: int = Field(ge=1)

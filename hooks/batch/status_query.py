@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lading.hooks.batch.outcome import has_ended
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ Key = tuple[str, int | None]
 class Statuses:
     """What the batch system says now.
 
-    :param jobs: all that its answer tells of, which may be more than it was asked for
+    :param jobs: all in its answer, which may be more than it was asked for
     :param asked: the native ids that it was asked for
     :param unknown: those of them of which it knows no more than ``jobs``
     """

@@ -1,8 +1,14 @@
-"""What a batch system takes, as its answers tell: how much at a time, for how long nothing, and from whom."""
+"""What a batch system takes: how many jobs in one submission, how many at a time, and from whom."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from lading.hooks.batch.system import BatchSystem, Profile
 from lading.hooks.ssh.backoff import Backoff
+
+T = TypeVar("T")
 
 # A refused submission is tried again after 5, 10, 20 ... seconds, at most this many.
 FIRST_PAUSE = 5.0
@@ -10,6 +16,24 @@ LONGEST_PAUSE = 60.0
 # A refused account is tried again after this, seconds, and ever later up to so many.
 FIRST_BAR = 600.0
 LONGEST_BAR = 3600.0
+
+
+def largest_array(system: BatchSystem, profile: Profile) -> int:
+    """How many tasks one submission may have, numbered from 1; 1: no arrays."""
+    most = profile.max_array_size or system.max_array_size
+    if system.name == "slurm" and profile.max_array_size:
+        most -= 1  # SLURM limits the largest index, not the number
+    return most if most >= max(2, system.smallest_array) else 1
+
+
+def chunks(jobs: Sequence[T], most: int, system: BatchSystem) -> Iterable[Sequence[T]]:
+    """The jobs in parts of at most ``most``; where an array of a part would be too small, each job alone."""
+    for start in range(0, len(jobs), most):
+        part = jobs[start : start + most]
+        if len(part) >= max(2, system.smallest_array):
+            yield part
+        else:
+            yield from ([job] for job in part)
 
 
 class BackPressure:

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from lading.hooks.batch.directives import Exclusion, Unsupported, one_line, refuse_conflicts, sets_any, settings
 from lading.hooks.batch.inventory import Survey
-from lading.hooks.batch.memory_unit import MemoryUnit
+from lading.hooks.batch.memory import MemoryUnit
 from lading.hooks.batch.refusals import CancelError, CouldNotAsk, SubmitError, Wording
 from lading.hooks.batch.request import ArrayRange, BatchJobRequest, MemoryDialect, Profile, WholeNode
 from lading.hooks.ssh.answer import CommandResult
@@ -72,7 +72,7 @@ class NativeJob:
 
     @property
     def succeeded(self) -> bool | None:
-        """Whether it is known to have succeeded or failed; None: it has not ended, or nobody knows yet."""
+        """Whether it is known to have succeeded or failed; None: it has not ended, or that is not known yet."""
         if self.state != "ended" or (self.cause is None and self.exit_code is None):
             return None
         return self.cause is None and self.exit_code == 0
@@ -98,7 +98,7 @@ class BatchSystem(ABC):
     :cvar smallest_array: the fewest elements an array may have
     :cvar max_array_size: the most elements where the profile does not say
     :cvar ascii_only: whether a script with other characters is not taken
-    :cvar memory_is_refused: whether a process over its job's memory gets none and fails by itself, and nobody says so
+    :cvar memory_is_refused: whether a process over its job's memory gets none and fails by itself, unreported
     :cvar wording: what its refusals mean
     :cvar exclusion: how a job is kept away from nodes; None: the batch system has no word for it
     :cvar survey: how it tells which nodes and queues it has; None: it does not

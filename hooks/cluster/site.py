@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lading.hooks.api_tunnel.address import execution_api
-from lading.hooks.batch.arrays import largest_array
+from lading.hooks.batch.submit_limits import largest_array
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster, clean_files
 from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.allocations.script import AllocationWriter
+from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.checks import checks as cluster_checks
-from lading.hooks.cluster.checks import memory_unit, nodes
 from lading.hooks.cluster.checks.diagnosis import TrialSighting, explain
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
@@ -29,13 +29,13 @@ from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.cluster.jobs.job_script import ScriptWriter
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.poller import ClusterPoller
-from lading.hooks.files.atomic import visible
 from lading.hooks.files.owner import Owner
+from lading.hooks.files.safe_files import visible
 from lading.hooks.polling.rounds import Rounds
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
-from lading.hooks.site.staging_area import StagingArea
+from lading.hooks.site.site import StagingArea
 from lading.hooks.spool.hold import Hold
-from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.transport import Transport
@@ -166,7 +166,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
         inventory = self._poller.inventory if self._poller is not None else None
-        queues = nodes.queues(self.config, self.system)
+        queues = checks.named_queues(self.config, self.system)
         there, idle = (inventory.census(queues) if inventory is not None else None) or (None, None)
         # Where the site places by cores, any number of nodes will do.
         is_any = self.config.profile.nodes is not None or has_other_limits(self.config.resources)
@@ -296,13 +296,13 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if unit is None or id is None or script is None:
             return None
         (answer,) = self.poller.transport.run([unit.job(str(id))])
-        return memory_unit.misunderstanding(self.name, self.config, self.system, unit, script, answer)
+        return checks.misunderstanding(self.name, self.config, self.system, unit, script, answer)
 
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
             api, owner = execution_api(self.config.api_url), Owner.here()
-            yield from cluster_checks.checks(self.config, self.system, transport, api, owner)
+            yield from cluster_checks.cluster_checks(self.config, self.system, transport, api, owner)
         finally:
             transport.close()
 

@@ -1,4 +1,4 @@
-"""The suite that every batch system must pass, with recorded answers and against a real server.
+"""The suites that every batch system and every kind of site must pass, with recorded answers and against real servers.
 
 Nothing that runs in production needs it.
 """

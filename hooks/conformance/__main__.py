@@ -14,7 +14,7 @@ from lading.hooks.batch.system import BatchSystem
 from lading.hooks.conformance.live import Trial
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile, read_profile
 from lading.hooks.job_scripts.properties import JobProperties
-from lading.hooks.job_scripts.site_table import batch_system
+from lading.hooks.job_scripts.run_site import batch_system
 from lading.scheduling.text.units import UnitError, parse_time
 
 EPILOG = """\
@@ -119,10 +119,10 @@ def _never(options: argparse.Namespace) -> tuple[str, str] | None:
 
 def _properties(options: argparse.Namespace) -> JobProperties:
     pairs: dict[str, object] = {"queue": options.queue} if options.queue else {}
-    for each in options.native:
-        key, equals, value = each.partition("=")
+    for directive in options.native:
+        key, equals, value = directive.partition("=")
         if not key:
-            raise ValueError(f"--native {each!r}: KEY=VALUE is expected, or KEY for a bare flag")
+            raise ValueError(f"--native {directive!r}: KEY=VALUE is expected, or KEY for a bare flag")
         pairs[key] = value if equals else True
     return JobProperties.of(pairs, None)
 

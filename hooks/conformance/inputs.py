@@ -1,9 +1,15 @@
-"""What the suite for batch systems feeds them: resources, names, garbage, and answers of other batch systems."""
+"""What the suite for batch systems feeds them, and how it compares what comes back.
+
+It feeds resources, names, garbage, and answers of other batch systems.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
+from lading.hooks.batch.system import NativeJob
 from lading.hooks.ssh.answer import CommandResult
 
 RESOURCES: Mapping[str, object] = {
@@ -101,3 +107,45 @@ FOREIGN: Mapping[str, Sequence[CommandResult]] = {
         CommandResult(1, "", "error: job id 9999 not found\n"),
     ],
 }
+
+E = TypeVar("E", bound=Exception)
+
+
+def read_answer(call: Callable[[CommandResult], object], kind: type[Exception], answer: CommandResult) -> object:
+    """What is read in an answer; None: nothing can be."""
+    try:
+        return call(answer)
+    except kind:
+        return None
+
+
+def dressed(answer: CommandResult) -> list[CommandResult]:
+    """The answer as it is, with other lines around it, and with other ends of lines."""
+    return [
+        answer,
+        replace(answer, stdout=BANNER + answer.stdout),
+        replace(answer, stdout=answer.stdout.rstrip("\n") + "\n" + BANNER),
+        replace(answer, stdout=answer.stdout.replace("\n", "\r\n")),
+    ]
+
+
+def compare(jobs: Sequence[NativeJob], expected: Sequence[Mapping[str, object]]) -> None:
+    found = {(job.id, job.index): job for job in jobs}
+    assert len(found) == len(jobs), "a job comes twice"
+    assert set(found) == {(each["id"], each.get("index")) for each in expected}
+    for fields in expected:
+        job = found[fields["id"], fields.get("index")]  # type: ignore[index]
+        seen = {name: getattr(job, name) for name in fields}
+        assert seen == dict(fields)
+
+
+def raised_words(kind: type[Exception], call: Callable[..., object], *arguments: object) -> str:
+    return str(raised(kind, call, *arguments))
+
+
+def raised(kind: type[E], call: Callable[..., object], *arguments: object) -> E:
+    try:
+        result = call(*arguments)
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was not raised, but {result!r} given")

@@ -203,14 +203,14 @@ class Trial:
             raise Failure(f"job {id} was cancelled, but is {self._described(job)}")
         if job is not None and job.succeeded:
             raise Failure(f"job {id} was cancelled, but counts as a success: {self._described(job)}")
-        for each in (id, self._missing()):
-            answer = self._said(self.system.cancel([each]))
+        for gone_id in (id, self._missing()):
+            answer = self._said(self.system.cancel([gone_id]))
             try:
                 self.system.cancelled(answer)
             except CancelError as error:
                 raise Failure(
-                    f"to cancel job {each}, which is gone, counts as a failure and would be repeated; `wording.gone` "
-                    f"should know these words: {error.words}"
+                    f"to cancel job {gone_id}, which is gone, counts as a failure and would be repeated; "
+                    f"`wording.gone` should know these words: {error.words}"
                 ) from None
 
     def _see_ends(self) -> None:

@@ -34,8 +34,18 @@ from lading.hooks.batch.system import (
     SubmitError,
     Unsupported,
 )
-from lading.hooks.conformance.comparing import compare, dressed, raised, raised_words, read
-from lading.hooks.conformance.inputs import BANNER, FOREIGN, GARBAGE, NAMES, RESOURCES
+from lading.hooks.conformance.inputs import (
+    BANNER,
+    FOREIGN,
+    GARBAGE,
+    NAMES,
+    RESOURCES,
+    compare,
+    dressed,
+    raised,
+    raised_words,
+    read_answer,
+)
 from lading.hooks.job_scripts.substitution import CORE_VARIABLES
 from lading.hooks.ssh.answer import CommandResult
 
@@ -278,7 +288,7 @@ class Conformance:
         for text in ("", "\n", "\r\n  \n"):
             for status in (0, 1, 255, None):
                 for call, kind in self._readers():
-                    found = read(call, kind, CommandResult(status, text))
+                    found = read_answer(call, kind, CommandResult(status, text))
                     assert not found, f"{found} was made of nothing"
                     assert status == 0 or found is None or call == self.system.accounted, "a failure is no answer"
 
@@ -286,7 +296,7 @@ class Conformance:
         related = {getattr(each, "name", None) for each in type(self.system).__mro__}
         for answer in [each for name, answers in self.foreign.items() if name not in related for each in answers]:
             for call, kind in self._readers():
-                found = read(call, kind, answer)
+                found = read_answer(call, kind, answer)
                 assert not found or call == self.system.submitted, f"{found} was made of {answer}"
 
     def test_an_unknown_state_is_no_end(self) -> None:

@@ -2,8 +2,8 @@
 
 A job is bound to the content that its bundle has when the job is submitted: its envelope names the folder, and whoever
 runs it (a batch job, or a node agent that runs many) sets the variables by which Airflow reads its Dags from there, for
-the process of that job alone (:func:`lading.hooks.dags.bundles.environment`). What becomes of the bundle later changes
-nothing for it.
+the process of that job alone (:func:`lading.hooks.dags.bundles.environment`). Later changes of the bundle make no
+difference to it.
 
 A folder is there as a whole or not at all: parts of the archive arrive beside it, are unpacked beside it, and the
 result is renamed. Lading never writes to it later, and renames it before it removes it.
@@ -15,9 +15,9 @@ import logging
 import shlex
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lading.hooks.dags.bundles import Bundle, BundleRefused, BundleUnavailable, DagBundles, of_workload
 from lading.hooks.dags.snapshot import HASH_DIGITS
@@ -25,17 +25,20 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
+from lading.scheduling.reasons import Reason, because
 
 if TYPE_CHECKING:
     from lading.hooks.ssh.transport import Transport
 
 log = logging.getLogger(__name__)
 
+Job = TypeVar("Job")
+
 # Bytes of an archive in one exchange; more would keep the site's other news waiting.
 PART = 8 * 2**20
 # Seconds in which one part must have arrived.
 PART_TIMEOUT = 180.0
-# Seconds between two searches for bundles that nobody uses any more.
+# Seconds between two searches for bundles that are not used any more.
 SWEEP_INTERVAL = 3600.0
 
 
@@ -111,6 +114,19 @@ class Bound:
         return self.refusals.get(bundle) if bundle else None
 
 
+@dataclass(frozen=True, slots=True)
+class BoundJob(Generic[Job]):
+    """A job whose Dags are where it will read them.
+
+    :param envelope: bound to them
+    :param hash: of what it reads; empty: it needs nothing that Lading brings
+    """
+
+    job: Job
+    envelope: Envelope
+    hash: str
+
+
 class BundleSync:
     """The bundles at a site. It belongs to the thread that talks to the site.
 
@@ -124,6 +140,34 @@ class BundleSync:
         self._present: set[str] | None = None
         self._upload: _Upload | None = None
         self._sweep_at = 0.0
+
+    def bind_jobs(
+        self,
+        transport: Transport,
+        waiting: Sequence[tuple[Job, Envelope, str]],
+        *,
+        refuse: Callable[[Job, str], None],
+        hold: Callable[[Job, Reason], None],
+    ) -> list[BoundJob[Job]]:
+        """Bind jobs to what their bundles hold now, and bring what is new to the site; returns those that can run.
+
+        :param waiting: jobs, each with its envelope and the hash of the content to which it was bound before, which it
+            goes on reading whatever its bundle holds by now; empty: to none
+        :param refuse: called with a job that can never run, and why, in words
+        :param hold: called with a job that cannot run now, and why
+        :raises OSError: the site could not be asked
+        """
+        bound = self.prepare(transport, [envelope for _, envelope, hash in waiting if not hash])
+        ready = []
+        for job, envelope, known_hash in waiting:
+            if not known_hash and (words := bound.refusal_of(envelope)) is not None:
+                refuse(job, words)
+            elif not known_hash and (words := bound.wait_of(envelope)) is not None:
+                hold(job, because("bundle", text=words))
+            else:
+                hash = known_hash or bound.hash_of(envelope)
+                ready.append(BoundJob(job, bind(envelope, self.folder, hash), hash))
+        return ready
 
     def prepare(self, transport: Transport, envelopes: Iterable[Envelope]) -> Bound:
         """Look at the bundles that jobs name, and bring what is new: one part of one archive, in one exchange.
@@ -150,7 +194,7 @@ class BundleSync:
         self._present = None
 
     def sweep(self, used: Iterable[str]) -> RunCommand | None:
-        """Remove what no live job reads, and nobody has for a day; None: that was looked for not long ago.
+        """Remove what no live job reads, and none has for a day; None: that was looked for not long ago.
 
         :param used: the hashes that jobs read of which the controller knows; others are found by their files
         """

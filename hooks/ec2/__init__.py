@@ -1,4 +1,4 @@
-"""Machines of EC2: launched, filled by their node agents and given up again; none of them is ever lost sight of.
+"""Machines of EC2: launched, filled by their node agents and released again; each is accounted for until its end.
 
-What is launched and what is given up is decided elsewhere; how jobs run on a machine is the room ``machines``.
+What is launched and released is decided elsewhere; how jobs run on a machine is the room ``machines``.
 """

@@ -50,8 +50,8 @@ def quota_checks(offers: EC2Offers, catalogue: Catalogue) -> Iterator[Check]:
         return
     smallest: dict[str, float] = {}
     for kind in catalogue.types.values():
-        for each in {each.capacity_type for each in kind.offerings}:
-            name = quota(kind.name, each)
+        for capacity_type in {each.capacity_type for each in kind.offerings}:
+            name = quota(kind.name, capacity_type)
             its = vcpus(kind.name, kind.capacity.cpus)
             smallest[name] = min(smallest.get(name, its), its)
     for name, least in sorted(smallest.items()):

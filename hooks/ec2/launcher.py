@@ -134,11 +134,11 @@ class Launcher:
         same token, to which EC2 answers with what it has launched for it, and launches nothing twice:
         https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
         """
-        for token, each in list(self.unanswered.items()):
-            if not self._waiting(each.batch):
+        for token, request in list(self.unanswered.items()):
+            if not self._waiting(request.batch):
                 del self.unanswered[token]
-            elif looked_at > each.due and self.shortages.held is None and self._may_ask(each.batch):
-                self._ask(each.batch)
+            elif looked_at > request.due and self.shortages.held is None and self._may_ask(request.batch):
+                self._ask(request.batch)
 
     def _ask(self, batch: LaunchBatch) -> None:
         before = self.unanswered.get(batch.token)
@@ -237,9 +237,9 @@ class Launcher:
         self.unanswered[batch.token] = Unanswered(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
     def _end(self, members: Sequence[EC2Machine], reason: Reason) -> None:
-        for each in members:
+        for machine in members:
             with self._lock:
-                if each.phase not in NOT_THERE:
+                if machine.phase not in NOT_THERE:
                     continue
-                each.enter(LifePhase.GONE)
-            self.leave(each, End("no_capacity", reason))
+                machine.enter(LifePhase.GONE)
+            self.leave(machine, End("no_capacity", reason))

@@ -48,7 +48,7 @@ class EC2Machine:
     :param release: why it is to go; None: it is not
     :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
     :param refusal: of the requests to end it
-    :param doom: why EC2 is asked to end it; None: it is not
+    :param termination_reason: why EC2 is asked to end it; None: it is not
     :param boot_seconds: from its launch until it takes jobs, as far as it is known
     :param has_answered: whether it was ever ready
     :param of_no_use_at: since when it takes no jobs and has none, on the monotonic clock; None: it takes them
@@ -80,7 +80,7 @@ class EC2Machine:
     refusal: Backoff = field(default_factory=lambda: Backoff(2 * SECONDS_UNTIL_REPEATED, LONGEST_UNTIL_REPEATED))
     has_answered: bool = False
     of_no_use_at: float | None = None
-    doom: End | None = None
+    termination_reason: End | None = None
     is_adopted: bool = False
     pending_since: float | None = None
     pending_until: float = 0.0
@@ -148,7 +148,7 @@ class EC2Machine:
 
     @classmethod
     def found(cls, name: str, instance: EC2Instance, reserve: int, known: InstanceType | None) -> EC2Machine:
-        """A machine that somebody else has launched for us: an earlier controller, or another one that acted.
+        """A machine that was launched by an earlier controller, or by another one that acted.
 
         :param reserve: MiB that are left to the system and the node agent
         :param known: its type as it is specified; None: it is not

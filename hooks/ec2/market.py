@@ -1,27 +1,27 @@
-"""The market of a site: what can be bought, at which price, less what EC2 has none of at the moment."""
+"""The market of a site: what can be bought, at which price, less what EC2 has none of now; and the bills."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lading.hooks.ec2 import boot
-from lading.hooks.ec2.bills import Bills, Life
 from lading.hooks.ec2.client import EC2, EC2Error, EC2Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.prices import Prices, chosen, with_file
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import NotReadable, read_regular
-from lading.hooks.files.written import parsed
+from lading.hooks.files.json_model import parsed
+from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.site import join
+from lading.scheduling import billing
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.location import Location
 from lading.scheduling.machine_words import ON_DEMAND, SPOT
@@ -34,7 +34,8 @@ from lading.scheduling.plan import InstanceLimits
 USD_PER_GIB_MONTH = 0.08
 HOURS_PER_MONTH = 730
 USD_PER_ADDRESS = 0.005
-# How large the root volume of an image may be, MiB: https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
+# How large the root volume of an image may be, MiB:
+# https://docs.aws.amazon.com/ebs/latest/userguide/volume_constraints.html
 LARGEST_VOLUME = 64 * 2**20
 ROOTS = "roots.json"
 MOST_BYTES = 2**16
@@ -141,14 +142,16 @@ class EC2Offers:
     def charge(self, members: Iterable[EC2Machine]) -> None:
         """Bring up to date what machines cost: spot prices change, and of one that was found it may not be known."""
         known = {} if self._catalogue is None else self._catalogue.types
-        for each in members:
-            name, zone, capacity_type = each.offering
-            each.surcharges = self.surcharges(each.arch)
-            if capacity_type == SPOT or each.usd_per_hour is None:
+        for machine in members:
+            name, zone, capacity_type = machine.offering
+            machine.surcharges = self.surcharges(machine.arch)
+            if capacity_type == SPOT or machine.usd_per_hour is None:
                 offerings = known[name].offerings if name in known else ()
-                usd = (it.usd_per_hour for it in offerings if (it.zone or zone, it.capacity_type) == each.offering[1:])
-                each.usd_per_hour = next(usd, each.usd_per_hour)
-                each.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
+                usd = (
+                    it.usd_per_hour for it in offerings if (it.zone or zone, it.capacity_type) == machine.offering[1:]
+                )
+                machine.usd_per_hour = next(usd, machine.usd_per_hour)
+                machine.priced_at = self._prices.changed_at(name, zone) if self._prices is not None else None
 
     def market(self, shortages: Shortages, there: int = 0) -> MachineMarket | None:
         """What can be bought now; None: it is not known.
@@ -264,8 +267,63 @@ def launchable(config: EC2Config, roots: Mapping[str, int]) -> list[Location]:
 
 
 def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
-    """A type with what there is none of."""
+    """A type, with until when EC2 has none of it."""
     found = [(each, shortages.until((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
     if all(end is None for _, end in found):
         return kind
     return replace(kind, offerings=tuple(replace(each, unavailable_until=end) for each, end in found))
+
+
+# What spot machines have cost from their launch to their end, however often their price has changed meanwhile. Prices
+# are looked at now and then, and not at all while no controller runs. AWS's history has them all:
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A machine that was there, under its name, and what it has cost beside its own price, USD per hour.
+
+    :param launched_at: epoch seconds by AWS's clock, as ``ended_at``
+    """
+
+    name: str
+    kind: str
+    zone: str
+    launched_at: float
+    ended_at: float
+    more: float
+
+
+class Bills:
+    """The bills that are to be made out. ``round`` waits for AWS; another thread may add to them.
+
+    :param tell: called with an event for each
+    """
+
+    def __init__(self, ec2: EC2, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.ec2, self.tell = ec2, tell
+        self.due: deque[Life] = deque()
+        self.is_new = False
+        """Whether something is due for which AWS was not asked yet."""
+
+    def add(self, life: Life) -> None:
+        """Make out a bill in the next round, when the end was told."""
+        self.due.append(life)
+        self.is_new = True
+
+    def round(self) -> None:
+        """Make out what is due.
+
+        :raises EC2Error: AWS does not say what it cost; it is asked again in the next round
+        """
+        self.is_new = False
+        while self.due:
+            kind, zone = self.due[0].kind, self.due[0].zone
+            alike = [each for each in list(self.due) if (each.kind, each.zone) == (kind, zone)]
+            since, until = min(each.launched_at for each in alike), max(each.ended_at for each in alike)
+            prices = self.ec2.spot_prices(kind, zone, since, until)
+            for machine_life in alike:
+                self.due.remove(machine_life)
+                if prices:
+                    usd = billing.metered(prices, machine_life.more, machine_life.launched_at, machine_life.ended_at)
+                    self.tell({"event": "billed", "token": machine_life.name, "usd": usd})

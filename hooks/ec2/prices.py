@@ -20,10 +20,8 @@ from pydantic import Field
 
 from lading.hooks.ec2.client import EC2, listed, number, sound, spot_price, text_of
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import NotReadable, read_regular
-from lading.hooks.files.text_file import FileError, read
-from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.safe_files import FileError, NotReadable, read_regular, read_text, write_atomically
 from lading.scheduling.catalogue import (
     LEAST_USD,
     MOST_USD,
@@ -127,13 +125,13 @@ class Prices:
         own = [each for each in kind.offerings if each.capacity_type in self.config.capacity_types]
         fixed = {(each.capacity_type, each.zone) for each in own}
         found = []
-        for each in own:
-            zones = [each.zone] if each.zone is not None else self._zones(kind.name)
+        for offering in own:
+            zones = [offering.zone] if offering.zone is not None else self._zones(kind.name)
             # A price of the zone itself counts before one that holds everywhere.
             found += [
-                replace(each, zone=zone)
+                replace(offering, zone=zone)
                 for zone in zones
-                if zone == each.zone or (each.capacity_type, zone) not in fixed
+                if zone == offering.zone or (offering.capacity_type, zone) not in fixed
             ]
         if SPOT in self.config.capacity_types:
             there = {each.zone for each in found if each.capacity_type == SPOT}
@@ -272,7 +270,7 @@ def read_file(path: str) -> Catalogue:
     :raises ValueError: it cannot be read, or is not valid; the message names the file, the line and the value
     """
     try:
-        text = read(path)
+        text = read_text(path)
     except FileError as error:
         raise ValueError(f"{path} {error}") from None
     return parse_toml(text, path) if path.endswith(".toml") else parse_csv(text.splitlines(), path)

@@ -1,4 +1,4 @@
-"""Reaching machines: which of many answer, asked of all at once, so that none that boots is waited for; connections."""
+"""From a machine that boots to one that takes jobs: which of many answer, their connections, when they are ready."""
 
 from __future__ import annotations
 
@@ -12,22 +12,70 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from lading.hooks.api_tunnel.direct import DirectTunnel
+from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.fleet_state import FleetPart, FleetState
 from lading.hooks.ec2.identity import Identity, matching
+from lading.hooks.ec2.life import LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.machines.connection import Connection
 from lading.hooks.machines.fixed_config import HostConfig
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.ssh.backoff import Backoff
-from lading.hooks.ssh.server import Server
+from lading.hooks.ssh.transport import Server
 from lading.scheduling.quotas import is_burstable
 
 # A machine that does not answer within this is asked again in the next round, seconds.
 PATIENCE = 0.5
 # A machine that boots is tried again after so many seconds at most.
 LONGEST_LOGIN_PAUSE = 8.0
+
+
+class Readiness(FleetPart):
+    """Connects to machines that have come up, and lets them take jobs when they are ready."""
+
+    def __init__(self, state: FleetState, connector: Connector) -> None:
+        super().__init__(state)
+        self.connector = connector
+
+    def connect(self) -> None:
+        """Connect to machines that have come up."""
+        if self.members:
+            prepare()
+        waiting = {}
+        for machine in list(self.members.values()):
+            is_waiting = machine.phase is LifePhase.BOOTING and machine.connection is None
+            if is_waiting and (host := self.address(machine)):
+                waiting[machine.name] = host
+        config = self.state.config
+        port = config.ssh_port
+        places = {name: (host, port) for name, host in waiting.items()}
+        up = waiting.keys() if config.jump_host else answering(places)
+        for name, host in waiting.items():
+            machine = self.members[name]
+            if name not in up:
+                machine.note = f"nothing answers at {host}:{port}"
+                continue
+            try:
+                machine.connection = self.connector.connect(machine, host)
+            except (ValueError, OSError) as error:
+                machine.note = str(error)
+                self.state.complaints.begin(f"{machine.name} cannot be connected to", error)
+                continue
+            machine.connection.rounds.start()
+
+    def address(self, machine: EC2Machine) -> str | None:
+        """Where a machine is reached; None: EC2 has not said it yet."""
+        if machine.instance is None:
+            return None
+        return machine.instance.public if self.state.config.address == "public" else machine.instance.private
+
+    def promote_ready(self) -> None:
+        """Let machines be up that have become ready."""
+        with self.state.lock:
+            if [machine for machine in self.members.values() if machine.becomes_ready()]:
+                self.state.shortages.answered()
 
 
 def answering(places: Mapping[str, tuple[str, int]], patience: float = PATIENCE) -> set[str]:

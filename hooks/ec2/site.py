@@ -110,7 +110,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         fleet = self.fleet
         if not fleet.is_loaded:
             raise OSError(self.rounds.trouble or "AWS has not answered yet")
-        fleet.welcome()
+        fleet.promote_ready()
         buffers = [fleet.event_buffer, *(each.machine.event_buffer for each in fleet.connections)]
         seen = [each.seen(self.name) for each in list(fleet.members.values())]
         unread = [(each, each.unread()) for each in buffers]
@@ -126,7 +126,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
         note = join(*troubles, shortages.held, shortages.paused, shortages.closed)
-        note = join(note, fleet.strangers, fleet.refused, fleet.offers.note)
+        note = join(note, fleet.registration.strangers, fleet.termination.refused, fleet.offers.note)
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
         return Observation(seen, events, acknowledge, market, note=note)
@@ -241,11 +241,11 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def bill(self) -> str | None:
         found = []
-        for each in list(self.fleet.members.values()):
-            if (since := each.billed_from) is not None and each.usd_per_hour is not None:
-                kind, zone, capacity_type = each.offering
-                seconds = time.time() + each.clock_ahead - since
-                usd = billing.cost(each.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
+        for machine in list(self.fleet.members.values()):
+            if (since := machine.billed_from) is not None and machine.usd_per_hour is not None:
+                kind, zone, capacity_type = machine.offering
+                seconds = time.time() + machine.clock_ahead - since
+                usd = billing.cost(machine.usd_per_hour, 0.0, max(seconds, billing.LEAST_SECONDS))
                 found.append(f"a {kind} ({capacity_type}, {zone}) was there for {seconds:.0f} s and cost {usd:.4f} USD")
         return "; ".join(found) or None
 
@@ -277,7 +277,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         if self.config.terminate_on_shutdown:
             member.release = member.release or STOPPED
             if how == "cancel":
-                member.doom = member.doom or End("cancelled", member.release)
+                member.termination_reason = member.termination_reason or End("cancelled", member.release)
         elif how == "cancel" and member.connection is not None:
             tracker = member.connection.machine.tracker
             tracker.ask_to_cancel(dict.fromkeys(tracker.known(), STOPPED))

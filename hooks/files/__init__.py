@@ -1,4 +1,4 @@
-"""The ground: files that are written whole or read with care, permissions, and facts of this host.
+"""The ground: files of this machine and their names, models of what others write, and what processes here share.
 
 Nothing here imports Airflow or reaches a site.
 """

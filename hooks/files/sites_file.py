@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lading.hooks.files import text_file
+from lading.hooks.files import safe_files
 from lading.scheduling.text import toml
 from lading.scheduling.text.printable import cut, printable
 
@@ -20,14 +20,14 @@ class SitesError(ValueError):
 TABLES = ("sites", "bindings", "rules")
 
 
-def document(path: Path) -> dict[str, Any]:
+def read_sites_document(path: Path) -> dict[str, Any]:
     """All that the file has.
 
     :raises SitesError: there is no such file, it is no TOML, or has something else than is expected
     """
     try:
-        found = toml.parse(text_file.read(path))
-    except text_file.FileError as error:
+        found = toml.parse(safe_files.read_text(path))
+    except safe_files.FileError as error:
         raise SitesError(f"[lading] sites_file {error}: {path}") from error
     except toml.TomlError as error:
         raise SitesError(f"{path} is no valid TOML: {error}") from error
@@ -40,12 +40,12 @@ def document(path: Path) -> dict[str, Any]:
     return found
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_sites(path: Path) -> dict[str, Any]:
     """What the file has below ``[sites]``, by name; whether each is a table is not looked at.
 
     :raises SitesError: there is no such file, it is no TOML, or has no site
     """
-    tables = document(path).get("sites")
+    tables = read_sites_document(path).get("sites")
     if not isinstance(tables, dict) or not tables:
         raise SitesError(f'{path} declares no site; write a table such as [sites.local] with kind = "local"')
     if isinstance(local := tables.get(LOCAL), dict):

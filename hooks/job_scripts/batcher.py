@@ -2,7 +2,7 @@
 
 Sites limit submissions, and a scattered task is hundreds of runs. Whoever follows many runs of a site (the trigger of
 JobScriptOperator) lets this gather those that are to share an array: each has its files at the site already, and none
-was submitted. What is kept here is no more than what makes it efficient: what has become of each run is told by the
+was submitted. What is kept here is no more than what makes it efficient: the state of each run is known to the
 site, so whoever comes after a crash goes on with the runs alone (see :mod:`lading.hooks.job_scripts.array`).
 """
 
@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lading.hooks.batch.arrays import chunks, largest_array
-from lading.hooks.batch.submit_limits import BackPressure
+from lading.hooks.batch.submit_limits import BackPressure, chunks, largest_array
 from lading.hooks.job_scripts.array import RunArray, form, key
 from lading.hooks.job_scripts.look import RunSighting, held
 from lading.hooks.job_scripts.run import RunRecord
@@ -83,9 +82,9 @@ class Batcher:
         return [new.get(record.token, record) for record in records]
 
     def _taken(self, ready: Sequence[RunRecord]) -> frozenset[str]:
-        """The tokens of those that were submitted by somebody else, as by a triggerer that was killed since.
+        """The tokens of those that were submitted by another process, as by a triggerer that was killed since.
 
-        Each attempt is asked for once; should somebody take it later, the array is made without it.
+        Each attempt is asked for once; if another process takes it later, the array is made without it.
         """
         unknown = [record for record in ready if self._free[record.token] != record.attempt]
         if not unknown:

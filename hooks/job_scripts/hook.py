@@ -26,18 +26,16 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_de
 
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.system import BatchSystem
-from lading.hooks.files.file_names import fitting
+from lading.hooks.files.addresses import fitting
 from lading.hooks.files.table_model import describe_former_key
 from lading.hooks.job_scripts.array_result import JobArrayRun
 from lading.hooks.job_scripts.profile import OPTIONS, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.result import JobCancelled, JobFailed, JobRun, RunTimeout, Saved, SubmitRejected
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.run_site import RunSite, batch_system, site_of
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.job_scripts.site_table import batch_system, site_of
-from lading.hooks.job_scripts.watcher import Watcher
-from lading.hooks.polling.poll_interval import PollInterval
+from lading.hooks.polling.rounds import PollInterval
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport, Unusable
@@ -54,6 +52,8 @@ REACH_TIMEOUT = 300.0
 SHARE_OF_QUIET = 0.5
 # Bytes of the name of a run's file, beside what is put before or behind it.
 LONGEST_KEY = 200
+
+__all__ = ["BatchHook", "JobArrayRun", "JobCancelled", "JobFailed", "JobRun", "RunTimeout", "SubmitRejected"]
 
 
 class BatchHook:
@@ -156,7 +156,7 @@ class BatchHook:
         saved = self._store.load(name) if self._store else None
         if saved is None:
             token = str(uuid.uuid4())
-            # What cannot be rendered is told before anything is saved or done.
+            # What cannot be rendered is refused before anything is saved or done.
             record = self.site.new_record(token, script)
             self.site.rendered(record, script)
             first = Saved(record.to_json(), script.render_prologue(), script.render_epilogue())
@@ -279,4 +279,58 @@ def _file_name(key: str) -> str:
     return fitting(key, LONGEST_KEY)
 
 
-__all__ = ["BatchHook", "JobArrayRun", "JobCancelled", "JobFailed", "JobRun", "RunTimeout", "SubmitRejected"]
+# The end of runs for which a callback, `as_completed` or `wait` waits.
+
+# After an error that no look was to raise the next one comes so much later, seconds.
+SECONDS_AFTER_ERROR = 10.0
+
+
+class Watcher:
+    """Looks at runs until each has ended, all of them in one exchange; its thread lives only as long as there are any.
+
+    It is a daemon: a program that ends does not wait for it.
+
+    :param name: of the site
+    :param pauses: makes what says how long to wait between looks at one run, in seconds
+    """
+
+    def __init__(self, name: str, pauses: Callable[[], Callable[[RunRecord], float]]) -> None:
+        self.name = name
+        self._pauses = pauses
+        self._watched: dict[JobRun, Callable[[RunRecord], float]] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, run: JobRun) -> None:
+        """Look at a run until it has ended, and resolve it then; one that is watched already stays so."""
+        with self._changed:
+            if run in self._watched:
+                return
+            self._watched[run] = self._pauses()
+            # In a process that was forked the thread is there and does not live.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name=f"lading-runs-{self.name}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                runs = list(self._watched)
+                if not runs:
+                    self._thread = None
+                    return
+            pause, over = SECONDS_AFTER_ERROR, []
+            try:
+                over = [run for run in runs if run.done()]
+                pause = min((self._watched[run](run.record) for run in runs if run not in over), default=0.0)
+            except Exception:  # whatever it is, those who wait are not to wait for ever for want of a thread
+                log.exception("The runs of site %s could not be looked at; they are looked at again", self.name)
+            end = time.monotonic() + pause
+            with self._changed:
+                for run in over:
+                    del self._watched[run]
+                there = len(self._watched)
+                # A run that is new is looked at before the pause is over.
+                while there == len(self._watched) and (left := end - time.monotonic()) > 0:
+                    self._changed.wait(left)

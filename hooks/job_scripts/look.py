@@ -10,14 +10,13 @@ from typing import Protocol
 
 from lading.hooks.batch.status_query import Statuses, StatusQuery, accounts
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, Profile
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord, SiteReport, after_question, after_submission, looked_up
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.hooks.ssh.steps import Get, RemoteStep, RunCommand
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Get, Parts, RemoteStep, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 
 # So many submissions in one exchange, so that it ends in time where each takes a second.

@@ -28,7 +28,7 @@ from pydantic import AfterValidator, ValidationError
 from lading.hooks.batch.directives import COMMON_RESOURCES
 from lading.hooks.batch.site_config import BatchSiteConfig, SiteRules
 from lading.hooks.batch.system import Profile
-from lading.hooks.files import text_file
+from lading.hooks.files import safe_files
 from lading.hooks.files.table_model import Texts, describe_fault, describe_former_key, directive_value, remote_path
 from lading.hooks.job_scripts.properties import JobProperties, PropertyError
 from lading.scheduling.text import toml
@@ -139,8 +139,8 @@ def read_profile(path: Path) -> SiteProfile:
     :raises ProfileError: it cannot be read, or is not valid
     """
     try:
-        return parse_profile(text_file.read(path), str(path))
-    except text_file.FileError as error:
+        return parse_profile(safe_files.read_text(path), str(path))
+    except safe_files.FileError as error:
         raise ProfileError(f"{path} {error}") from None
 
 
@@ -148,11 +148,11 @@ def _subtable(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise ProfileError(f"{where}: {key} = {shortened(value)} is no table; write [{key}] and a line for each")
-    for name, each in value.items():
-        if not isinstance(each, str | int | float | bool):
-            raise ProfileError(f"{where}: {key}.{name} = {shortened(each)} is no text, number or boolean")
+    for name, setting in value.items():
+        if not isinstance(setting, str | int | float | bool):
+            raise ProfileError(f"{where}: {key}.{name} = {shortened(setting)} is no text, number or boolean")
         if key == "resources":
-            _check_directive(each, f"{where}: {key}.{name}")
+            _check_directive(setting, f"{where}: {key}.{name}")
     return value
 
 

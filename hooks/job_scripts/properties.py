@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.batch.directives import ATTRIBUTES, COMMON_RESOURCES, given
-from lading.hooks.files import text_file
+from lading.hooks.files import safe_files
 from lading.scheduling.text.printable import cut, shortened
 
 # What clusterjob calls the batch systems where Lading has another word.
@@ -160,7 +160,7 @@ def parse_ini(text: str, where: str) -> JobProperties:
     :param where: the name of the file, for messages
     :raises PropertyError: it is no INI file, has other sections, or a key that is not valid
     """
-    # No section is special, so that [DEFAULT] is told to be unknown instead of leaking into the others.
+    # No section is special, so that [DEFAULT] is refused as unknown instead of leaking into the others.
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     parser.optionxform = str  # type: ignore[method-assign,assignment]
     try:
@@ -185,8 +185,8 @@ def read_ini(path: Path) -> JobProperties:
     :raises PropertyError: it cannot be read or is not valid
     """
     try:
-        text = text_file.read(path)
-    except text_file.FileError as error:
+        text = safe_files.read_text(path)
+    except safe_files.FileError as error:
         raise PropertyError(f"{path} {error}") from None
     return parse_ini(text, str(path))
 

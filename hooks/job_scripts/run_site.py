@@ -13,26 +13,29 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation, Canceller
 from lading.hooks.batch.refusals import CancelError
+from lading.hooks.batch.registry import batch_systems
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import BatchSystem
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_cluster
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files import sites_file
+from lading.hooks.files.logs import Trouble
 from lading.hooks.job_scripts import array, layout
 from lading.hooks.job_scripts.array import RunArray
 from lading.hooks.job_scripts.look import RunLook, RunSighting
-from lading.hooks.job_scripts.profile import SiteOptions, SiteProfile
+from lading.hooks.job_scripts.profile import ProfileError, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.site import Cleaned
 from lading.hooks.ssh.answer import TransportError, whole_number
-from lading.hooks.ssh.steps import Put, Remove, RunCommand
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
+from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +117,7 @@ class RunSite:
         return script.over(self.profile.properties)
 
     def new_record(self, token: str, script: JobScript) -> RunRecord:
-        """A run that nobody has heard of yet.
+        """A run that is new.
 
         :param script: over the site's own properties
         :raises TransportError: the site could not be asked
@@ -356,3 +359,49 @@ class RunSite:
 def jobname(token: str) -> str:
     """What the batch job of a run is called where its author has not named it: 15 characters, as old PBS allows."""
     return f"lading-{token.replace('-', '')[:8]}"
+
+
+# The batch sites of the sites file.
+
+
+def batch_system(name: str) -> BatchSystem:
+    """A batch system by its name.
+
+    :raises ValueError: there is none
+    """
+    systems = batch_systems()
+    if name not in systems:
+        raise ValueError(f"batch system {name!r} is unknown; the systems are: {', '.join(systems)}")
+    return systems[name]
+
+
+def site_of(name: str) -> RunSite:
+    """A batch site of ``[lading] sites_file``.
+
+    :raises ValueError: there is no such file or site, it is no batch cluster, or a value in it is not valid
+    """
+    from airflow.sdk.configuration import conf
+
+    path = conf.get("lading", "sites_file", fallback="")
+    if not path:
+        raise ProfileError(f"site {name!r}: there is no [lading] sites_file; set it to the file that has the site")
+    return read_site(Path(path).expanduser(), name)
+
+
+def read_site(path: Path, name: str) -> RunSite:
+    """A batch site of a sites file.
+
+    :raises ValueError: as :func:`site_of`
+    """
+    tables = sites_file.read_sites(path)
+    if name not in tables:
+        raise ProfileError(f"site {shortened(name)} is not in {path}; the sites are: {', '.join(tables)}")
+    where = f"{path} [sites.{name}]"
+    if not isinstance(tables[name], dict):
+        raise ProfileError(f"{where} is no table")
+    profile = SiteProfile.of_table(tables[name], where, others=True)
+    try:
+        system = batch_system(profile.kind or "")
+    except ValueError as error:
+        raise ProfileError(f"{where}: job scripts need a batch cluster, but kind = {profile.kind!r}: {error}") from None
+    return RunSite(name, system, profile, SiteOptions.of_table(tables[name], where))

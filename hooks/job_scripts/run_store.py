@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.files.permissions import make_private
-from lading.hooks.files.regular_file import read_regular
-from lading.hooks.files.written import parsed
+from lading.hooks.files.json_model import parsed
+from lading.hooks.files.safe_files import make_private, read_regular
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.site import Cleaned
 
@@ -65,7 +64,7 @@ class RunStore:
         return clean_files("records of runs", [*files, *torn], older_than=older_than, dry_run=dry_run)
 
     def living(self) -> frozenset[str]:
-        """The tokens of runs whose end nobody has seen."""
+        """The tokens of runs whose end was not seen."""
         found = [self._record(path) for path in self.folder.glob("*.json")] if self.folder.is_dir() else []
         return frozenset(each.token for each in found if each is not None and not each.ended)
 

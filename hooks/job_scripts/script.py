@@ -16,7 +16,7 @@ from typing import Any
 
 from lading.hooks.batch.directives import COMMON_RESOURCES, given
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem, Profile, Unsupported
-from lading.hooks.files.file_names import fitting
+from lading.hooks.files.addresses import fitting
 from lading.hooks.job_scripts.properties import REPLACED, JobProperties, JobScriptWarning, format_value, slip
 from lading.hooks.job_scripts.substitution import SubstitutedText, Substitution, SubstitutionError, alias
 from lading.scheduling.text.printable import shortened

@@ -12,12 +12,9 @@ from typing import Any
 
 import psutil
 
-from lading.hooks.files import host, python_command
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.open_files import with_first_limit
-from lading.hooks.files.permissions import make_private
-from lading.hooks.files.regular_file import NotReadable, open_regular
-from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.files import child_processes, host
+from lading.hooks.files.child_processes import with_first_open_files_limit, without_secrets
+from lading.hooks.files.safe_files import NotReadable, make_private, open_regular, write_atomically
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 from lading.hooks.ssh.backoff import Backoff
@@ -159,10 +156,12 @@ class AgentHost:
         stamp = () if self.stamp is None else ("--stamp", self.stamp)
         with os.fdopen(self._open_log(), "ab") as log:
             self.agent = subprocess.Popen(
-                with_first_limit(
+                with_first_open_files_limit(
                     [
                         *self.scope,
-                        *python_command.command("lading.executors.agent", str(self.spool.root), *self.options, *stamp),
+                        *child_processes.python_command(
+                            "lading.executors.agent", str(self.spool.root), *self.options, *stamp
+                        ),
                     ]
                 ),
                 stdin=subprocess.DEVNULL,

@@ -10,15 +10,15 @@ from functools import cached_property
 from pathlib import Path
 
 from lading.hooks.api_tunnel.address import execution_api
-from lading.hooks.api_tunnel.direct import DirectTunnel
+from lading.hooks.api_tunnel.tunnel import DirectTunnel
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cleanup.cleaning import clean_files
-from lading.hooks.files.atomic import visible
 from lading.hooks.files.owner import Owner
+from lading.hooks.files.safe_files import visible
 from lading.hooks.machines import introduction
 from lading.hooks.machines.connection import Connection
-from lading.hooks.machines.facts import RESIDENTS
 from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
+from lading.hooks.machines.introduction import RESIDENTS
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import Check, Cleaned, Holding, Observation, Site, StagingArea, join
@@ -97,14 +97,14 @@ class FixedSite(Site[SSHConfig], Holding):
             troubles = (f"{each.name}: {each.trouble}" for each in self.connections.values())
             raise OSError("; ".join(troubles))
         seen, away = [], []
-        for each in self.connections.values():
-            if each.silence(now) > deadline:
+        for connection in self.connections.values():
+            if connection.silence(now) > deadline:
                 away.append(
-                    f"{each.name} has not been reached for {format_time(self.config.lost_after)}, so its "
-                    f"jobs count as lost: {each.trouble}"
+                    f"{connection.name} has not been reached for {format_time(self.config.lost_after)}, so its "
+                    f"jobs count as lost: {connection.trouble}"
                 )
             else:
-                seen.append(each.seen(self.name))
+                seen.append(connection.seen(self.name))
         unread = [(each, each.machine.event_buffer.unread()) for each in self.connections.values()]
 
         def acknowledge() -> None:

@@ -14,9 +14,8 @@ from pydantic import Field, StrictBool
 
 from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files import host
-from lading.hooks.files.atomic import visible
 from lading.hooks.files.owner import Owner
-from lading.hooks.files.permissions import make_private
+from lading.hooks.files.safe_files import make_private, visible
 from lading.hooks.files.table_model import Amount, Count, CountOrZero, Memory, Price
 from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
@@ -82,7 +81,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     kind = "local"
     holds = True
-    seconds_ahead = 0.25  # its agent is looked at without asking anybody
+    seconds_ahead = 0.25  # its agent is looked at without asking another machine
     config_model = LocalConfig
     has_sites_file = True
 

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
+from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
-from lading.hooks.files.trouble import Trouble
-from lading.hooks.machines import facts, introduction
+from lading.hooks.machines import introduction
 from lading.hooks.machines.agent_host import LONGEST_PAUSE
-from lading.hooks.machines.endings import Endings
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
-from lading.hooks.machines.holds import HoldsToSend
 from lading.hooks.machines.introduction import MachineRefused
 from lading.hooks.machines.tracker import MachineJobTracker, Parcel, TrackedJob
-from lading.hooks.machines.writing import Writing
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.outside_clock import by_our_clock
-from lading.hooks.polling.poll_interval import PollInterval
-from lading.hooks.polling.task_logs import MOST_LOG_BYTES, TaskLogs
+from lading.hooks.polling.rounds import PollInterval
+from lading.hooks.polling.task_logs import MOST_LOG_BYTES, LogCopies, TaskLogs
 from lading.hooks.spool.connection import Reply
-from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.backoff import Backoff
@@ -77,7 +74,7 @@ class Machine:
         self.root = config.root(host)
         self.place = f"{host.ssh_conn_id!r} of site {site!r}"
         self.folder = folder
-        self.facts = facts.load(folder / "facts.json")
+        self.facts = introduction.load_facts(folder / "facts.json")
         self.tracker = MachineJobTracker()
         self.holds = HoldsToSend()
         self.rejected = RejectedFiles(folder / "rejected")
@@ -98,7 +95,7 @@ class Machine:
         """When it has answered last, or else when this process began."""
         self.ends_at: float | None = None  # when its jobs are asked to end, for it goes, by our clock; None: not known
         self.is_closing = False
-        """Whether nothing is to come in any more: the machine is to be given up."""
+        """Whether nothing is to come in any more: the machine is to be released."""
         self.is_empty = False
         """Whether its inbox is closed, nothing is there, and what it told is stored."""
         self._troubles = Trouble(log)
@@ -125,7 +122,7 @@ class Machine:
     def shut_down(self, how: str) -> None:
         """Let the agent end, from the next round on, as its spool's request says; it is not started again.
 
-        One that is gone is started once more where jobs are to be ended: nobody else looks after them.
+        One that is gone is started once more where jobs are to be ended: nothing else ends them.
 
         :raises OSError: that could not be done
         """
@@ -136,7 +133,7 @@ class Machine:
     def leave(self) -> None:
         """Let go of it; its agent goes on."""
         self.spool.close()
-        facts.RESIDENTS.leave(self.place)
+        introduction.RESIDENTS.leave(self.place)
 
     # -- the rounds
 
@@ -192,14 +189,14 @@ class Machine:
             return error
         self._clock_ahead, self.drains, self.lives = found.clock_ahead, found.drains, found.lives
         boot_id = found.facts.boot_id
-        self._fault = found.note or facts.RESIDENTS.enter(self.place, boot_id, is_bounded=self.host.is_bounded)
+        self._fault = found.note or introduction.RESIDENTS.enter(self.place, boot_id, is_bounded=self.host.is_bounded)
         if self.bundles is not None:
             self.bundles.forget()  # its folder may be another one by now
         if found.facts != self.facts:
             self._was_restarted = self.facts is not None and boot_id != self.facts.boot_id
             log.info("%s is %s", self.host.ssh_conn_id, found.facts)
             self.facts = found.facts
-            self._keep_here("what it has", lambda: facts.save(self.folder / "facts.json", found.facts))
+            self._keep_here("what it has", lambda: introduction.save_facts(self.folder / "facts.json", found.facts))
         self._is_introduced = True
         self._introduced_at = time.monotonic()
         return None
@@ -234,7 +231,7 @@ class Machine:
             self.is_loaded = True
         if copied:
             self._keep_here("its logs", lambda: self.logs.add(copied, reply.logs, request["most"]))
-            self.tracker.in_turn(copied)
+            self.tracker.move_to_end(copied)
         self._sweep_bundles()
         self.is_closing = self.is_closing or reply.closed
         unstored = self.event_buffer.unread() or self.event_buffer.seen
@@ -276,18 +273,17 @@ class Machine:
             return []
         if self.bundles is None or not waiting:
             return [self._parcel(job, envelope, envelope) for job, envelope in waiting]
-        bound = self.bundles.prepare(self.transport, [envelope for job, envelope in waiting if not job.bundle])
-        ready = []
-        for job, envelope in waiting:
-            # One that is there already reads the Dags to which it was bound, whatever they are by now.
-            if not job.bundle and (words := bound.refusal_of(envelope)) is not None:
-                self.endings.end(job, "submit_rejected", because("bundle_refused", text=words))
-            elif not job.bundle and (words := bound.wait_of(envelope)) is not None:
-                self.event_buffer.tell_reason(job, because("bundle", text=words))
-            else:
-                job.bundle = job.bundle or bound.hash_of(envelope)
-                ready.append(self._parcel(job, envelope, upload.bind(envelope, f"{self.root}/bundles", job.bundle)))
-        return ready
+        given = {job.token: envelope for job, envelope in waiting}
+        parcels = []
+        for bound in self.bundles.bind_jobs(
+            self.transport,
+            [(job, envelope, job.bundle) for job, envelope in waiting],
+            refuse=lambda job, words: self.endings.end(job, "submit_rejected", because("bundle_refused", text=words)),
+            hold=self.event_buffer.tell_reason,
+        ):
+            bound.job.bundle = bound.hash
+            parcels.append(self._parcel(bound.job, given[bound.job.token], bound.envelope))
+        return parcels
 
     def _parcel(self, job: TrackedJob, envelope: Envelope, bound: Envelope) -> Parcel:
         return Parcel(job, envelope, bound.by_clock(self._clock_ahead), job.is_renewed)
@@ -312,7 +308,7 @@ class Machine:
 
     def _note_arrived(self, parcels: Sequence[Parcel], cancels: Mapping[str, Reason], reply: Reply) -> None:
         """Know what has arrived, and what is to be sent again."""
-        self._writing.look(reply, self.tracker, self.event_buffer)
+        self._writing.take_reply(reply, self.tracker, self.event_buffer)
         if reply.fault is not None:
             self.tracker.put_back(cancels)
         elif parcels or cancels:
@@ -334,7 +330,7 @@ class Machine:
         self.tracker.stuck(reply.waiting if self.drains or reply.fault or not reply.lives else frozenset())
 
     def _sweep_bundles(self) -> None:
-        """Remove the Dags there that nobody uses any more, when that is due."""
+        """Remove the Dags there that are not used any more, when that is due."""
         used = {job.bundle for job in list(self.tracker.jobs.values())}
         if self.bundles is not None and (sweep := self.bundles.sweep(used)) is not None:
             self.bundles.swept(*self.transport.exchange([sweep]))
@@ -344,3 +340,104 @@ class Machine:
             self.interval.changed()
             self.tracker.read(event)
             self.event_buffer.tell(by_our_clock(event, self._clock_ahead), last)
+
+
+# The parts of a machine.
+
+
+class Endings:
+    """Ends of jobs that the machine does not report itself: they are reported on its behalf.
+
+    :param location: the name of the machine's location
+    """
+
+    def __init__(self, location: str, tracker: MachineJobTracker, event_buffer: EventBuffer) -> None:
+        self.location = location
+        self.tracker = tracker
+        self.event_buffer = event_buffer
+
+    def end(self, job: TrackedJob, cause: str, reason: Reason) -> None:
+        """Report the end of a job that its machine does not report."""
+        end = {"event": "finished", "token": job.token, "at": time.time(), "cause": cause, "reason": reason}
+        self.tracker.read(end)
+        self.event_buffer.tell({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
+
+    def give_back(self, token: str, reason: Reason, file: str | None = None) -> None:
+        """Report that a job has not begun there, and will not.
+
+        :param file: in which the machine says so; None: it does not
+        """
+        self.tracker.give_back(token)
+        event = {"event": "returned", "token": token, "location": self.location, "reason": reason}
+        self.event_buffer.tell(event, file)
+
+    def give_up(self, cause: str, reason: Reason) -> None:
+        """Report the ends of all jobs of a machine that is gone.
+
+        :param cause: of the ends of those jobs that had begun; the others are returned
+        :param reason: why it is
+        """
+        for job in list(self.tracker.jobs.values()):
+            if job.started and not job.ended:
+                self.end(job, cause, reason)
+            elif not job.ended:
+                self.give_back(job.token, because("machine_ended").with_also(reason))
+
+
+class HoldsToSend:
+    """The room to hold, and to give back, in the next exchange. The controller calls it, and the thread of the machine.
+
+    What does not arrive is asked for again, and what is not dropped runs out.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, str] = {}
+        self._dropped: set[str] = set()
+        self._lock = threading.Lock()
+
+    def ask(self, holds: Iterable[Hold]) -> None:
+        """Hold room, or go on holding it."""
+        with self._lock:
+            self._asked |= {each.token: each.to_json() for each in holds}
+
+    def drop(self, tokens: Iterable[str]) -> None:
+        """Give room back."""
+        with self._lock:
+            for token in tokens:
+                self._asked.pop(token, None)
+                self._dropped.add(token)
+
+    def add_to(self, request: dict[str, Any]) -> None:
+        """Have it done by a request to the spool's server."""
+        with self._lock:
+            request["hold"], self._asked = self._asked, {}
+            request["remove"] += [f"spool/holds/{token}.json" for token in sorted(self._dropped)]
+            request["drops"], self._dropped = bool(self._dropped), set()
+
+
+class Writing:
+    """Whether anything can be written on a machine: on a full disk no job arrives, and none that has arrived begins.
+
+    The node agent of such a machine cannot report it, for all its reports are files there.
+
+    :param root: the folder of Lading on the machine
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.fault: str | None = None
+        """Why nothing can be written, in words; None: it can."""
+        self.is_in_doubt = False
+        """Whether it is to be tried: it has failed, or jobs wait there of which none has begun since the last look."""
+        self._waiting: frozenset[str] = frozenset()
+
+    def take_reply(self, reply: Reply, tracker: MachineJobTracker, event_buffer: EventBuffer) -> None:
+        """Take in an answer, and report of the jobs that wait there why they do."""
+        stands_still = bool(reply.waiting) and self._waiting <= reply.waiting
+        self._waiting = reply.waiting
+        reason = because("cannot_write", folder=self.root, text=reply.fault or "")
+        self.fault = None if reply.fault is None else reason.sentence
+        self.is_in_doubt = self.fault is not None or stands_still
+        for token in self._waiting if self.fault is not None else ():
+            if (job := tracker.jobs.get(token)) is not None:
+                event_buffer.tell_reason(job, reason)

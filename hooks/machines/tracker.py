@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lading.hooks.polling.job_tracker import JobProgress, JobTracker
 from lading.hooks.spool import hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import TOKEN
@@ -15,7 +15,7 @@ from lading.scheduling.reasons import Reason
 
 # A job that is to be ended, and has not, is to be ended again after this, seconds.
 SECONDS_UNTIL_ASKED_AGAIN = 15.0
-# A job of which the machine knows nothing, and of which no end has come, is forgotten after this, seconds.
+# A job that the machine does not know, and of which no end has come, is forgotten after this, seconds.
 SECONDS_UNTIL_VANISHED = 300.0
 # Jobs that wait for an agent that takes none, is not there, or can write nothing, wait elsewhere after this, seconds.
 SECONDS_UNTIL_RETURNED = 60.0
@@ -24,18 +24,14 @@ MAX_COALESCE_SECONDS = 0.25
 
 
 @dataclass(slots=True)
-class TrackedJob:
+class TrackedJob(JobProgress):
     """A job that was given to a machine.
 
     :param envelope: as long as it has not arrived there
     :param is_renewed: whether an older one of it is there already
     :param log_path: of its log, relative to Airflow's folder of logs; empty: it is not known
     :param bundle: the hash of the content that it reads its Dags from; empty: none that Lading has brought
-    :param told: the reason for its waiting that was reported last
-    :param ended: whether its end was reported
-    :param returned: whether that was that it was taken back
-    :param acknowledged: whether that was stored
-    :param log_done: whether its log has been copied to the end
+    :param returned: whether its end was that it was taken back
     :param absent_since: since when the machine has not known it, on the monotonic clock
     """
 
@@ -44,12 +40,7 @@ class TrackedJob:
     is_renewed: bool = False
     log_path: str = ""
     bundle: str = ""
-    told: Reason | None = None
-    started: bool = False
-    ended: bool = False
     returned: bool = False
-    acknowledged: bool = False
-    log_done: bool = False
     absent_since: float | None = None
 
 
@@ -67,12 +58,11 @@ class Parcel:
     is_renewed: bool
 
 
-class MachineJobTracker:
-    """The jobs. The thread of the machine and the controller's may both call it."""
+class MachineJobTracker(JobTracker[TrackedJob]):
+    """The jobs of a machine. Its thread and the controller's may both call it."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, TrackedJob] = {}
-        self._lock = threading.Lock()
+        super().__init__(TrackedJob)
         self._there: frozenset[str] = frozenset()
         self._waiting: frozenset[str] = frozenset()
         self._looked_at = time.monotonic()
@@ -88,9 +78,9 @@ class MachineJobTracker:
 
     def give(self, envelopes: Iterable[Envelope]) -> None:
         """Take jobs, to be brought there."""
-        with self._lock:
+        with self.lock:
             for envelope in envelopes:
-                job = self.jobs.setdefault(envelope.token, TrackedJob(envelope.token))
+                job = self.job(envelope.token)
                 if job.returned and not job.acknowledged:
                     continue  # that it came back is not stored, so who gives it does not know: it is to go elsewhere
                 if job.returned:
@@ -103,7 +93,7 @@ class MachineJobTracker:
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
         """Take jobs to be ended, with the reason; returns whether there is anything new in that."""
         now = time.monotonic()
-        with self._lock:
+        with self.lock:
             self._asked = {token: at for token, at in self._asked.items() if now - at < SECONDS_UNTIL_ASKED_AGAIN}
             new = {token: reason for token, reason in reasons.items() if token not in self._asked}
             for token in new:
@@ -115,45 +105,38 @@ class MachineJobTracker:
 
     def ask_back(self, tokens: Iterable[str]) -> None:
         """Take back jobs that have not begun; what fails is asked again."""
-        with self._lock:
-            self._back |= self._there.intersection(tokens)  # what is on its way waits for nobody there
+        with self.lock:
+            self._back |= self._there.intersection(tokens)  # what is on its way does not wait there
 
     def known(self) -> frozenset[str]:
         """All jobs that the machine has, or is about to be given."""
-        with self._lock:
+        with self.lock:
             over = {token for token, job in self.jobs.items() if job.acknowledged}
             on_the_way = {token for token, job in self.jobs.items() if job.envelope is not None}
             return frozenset((self._there - over) | on_the_way | self._cancels.keys())
 
-    def acknowledge(self, tokens: Iterable[str]) -> None:
-        """The ends of these jobs have been stored."""
-        with self._lock:
-            for token in tokens:
-                if token in self.jobs:
-                    self.jobs[token].acknowledged = True
-
     @property
     def is_busy(self) -> bool:
         """Whether there are jobs, of which there may be news at any moment."""
-        with self._lock:
+        with self.lock:
             return bool(self._there) or any(not job.ended for job in self.jobs.values())
 
     # -- what the machine's thread calls
 
     def on_the_way(self) -> list[tuple[TrackedJob, Envelope]]:
         """The jobs that are to be brought there, each with its envelope."""
-        with self._lock:
+        with self.lock:
             return [(job, job.envelope) for job in self.jobs.values() if job.envelope is not None]
 
     def take_cancels(self) -> dict[str, Reason]:
         """The jobs that are to be ended now, with the reason."""
-        with self._lock:
+        with self.lock:
             taken, self._cancels = self._cancels, {}
             return taken
 
     def put_back(self, cancels: Mapping[str, Reason]) -> None:
         """They could not be ended: they are to be with the next ones."""
-        with self._lock:
+        with self.lock:
             self._cancels = {**cancels, **self._cancels}
 
     def leisure(self) -> float:
@@ -170,7 +153,7 @@ class MachineJobTracker:
         :param waiting: of these, those that have not begun
         """
         now = time.monotonic()
-        with self._lock:
+        with self.lock:
             self._there, self._waiting = there, waiting
             self._pace, self._ends, self._looked_at = self._ends / max(now - self._looked_at, 1e-3), 0, now
             for parcel in parcels:
@@ -188,8 +171,8 @@ class MachineJobTracker:
         """Take in an event of a job; those of holds are none."""
         if event["event"] in hold.EVENTS:
             return
-        with self._lock:
-            job = self.jobs.setdefault(event["token"], TrackedJob(event["token"]))
+        with self.lock:
+            job = self.job(event["token"])
             if event["event"] in ("started", "finished"):
                 job.started, job.envelope = True, None
             if event["event"] == "finished":
@@ -198,8 +181,8 @@ class MachineJobTracker:
 
     def give_back(self, token: str) -> None:
         """A job has not begun there and will not."""
-        with self._lock:
-            job = self.jobs.setdefault(token, TrackedJob(token))
+        with self.lock:
+            job = self.job(token)
             job.envelope, job.ended, job.returned, job.log_done = None, True, True, True
 
     def stuck(self, tokens: frozenset[str]) -> None:
@@ -210,13 +193,13 @@ class MachineJobTracker:
 
     def to_recall(self) -> list[str]:
         """The jobs that have waited so for too long, and those that are asked back: they are to wait elsewhere."""
-        with self._lock:
+        with self.lock:
             back, self._back = self._back, set()
         return sorted(back | self._stuck if time.monotonic() - self._stuck_since > SECONDS_UNTIL_RETURNED else back)
 
     def vanished(self, there: Collection[str]) -> list[TrackedJob]:
         """The jobs that were there and are not, of a machine that was started anew."""
-        with self._lock:
+        with self.lock:
             jobs = self.jobs.values()
             return [job for job in jobs if not job.ended and job.envelope is None and job.token not in there]
 
@@ -225,31 +208,19 @@ class MachineJobTracker:
 
         :param logs: their paths, by token
         """
-        with self._lock:
+        with self.lock:
             for token, log_path in logs.items():
                 if not TOKEN.fullmatch(token):
                     continue
-                job = self.jobs.setdefault(token, TrackedJob(token))
+                job = self.job(token)
                 job.log_path = job.log_path or log_path
                 job.started = True
                 if token not in self._there and not job.ended:  # its end was stored by an earlier controller
                     job.ended = job.acknowledged = True
 
-    def in_turn(self, copied: Iterable[TrackedJob]) -> None:
-        """The logs of these were looked at: those of others come first the next time."""
-        with self._lock:
-            for job in copied:
-                if job.token in self.jobs:
-                    self.jobs[job.token] = self.jobs.pop(job.token)
-
-    def over(self) -> list[TrackedJob]:
-        """The jobs of which nothing is needed any more."""
-        with self._lock:
-            return [job for job in self.jobs.values() if job.ended and job.acknowledged and job.log_done]
-
     def forget(self, jobs: Iterable[TrackedJob]) -> None:
         """Forget jobs that are over; one that was given anew meanwhile is another."""
-        with self._lock:
+        with self.lock:
             for job in jobs:
                 if self.jobs.get(job.token) is job:
                     del self.jobs[job.token]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from lading.hooks.polling.job_tracker import JobAtSite
 from lading.hooks.spool import events
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.scheduling.reasons import Reason
@@ -18,18 +19,6 @@ def _kept(reason: Reason) -> tuple[object, ...]:
     """What has to differ for a reason to be another one."""
     text = dict(reason.params).get("text")
     return (reason.group, _NUMBER.sub("", str(text)), *map(_kept, reason.also))
-
-
-class BufferedWait(Protocol):
-    """A job that waits.
-
-    :param told: the reason that was reported last
-    """
-
-    told: Reason | None
-
-    @property
-    def token(self) -> str: ...
 
 
 class EventBuffer:
@@ -53,10 +42,10 @@ class EventBuffer:
         with self._lock:
             self._items.append((event, [] if file is None else [file]))
 
-    def tell_reason(self, job: BufferedWait, reason: Reason, **more: str) -> None:
+    def tell_reason(self, job: JobAtSite, reason: Reason, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
-        One of the same codes, sites and limits is the same, but for a batch system's own words: what is told is a row
+        One of the same codes, sites and limits is the same, but for a batch system's own words: each report is a row
         of Airflow's event log. Of those only the numbers do not count: PBS counts what is free anew in every cycle.
 
         :param more: what else the event says
@@ -105,7 +94,7 @@ class EventBuffer:
                 yield event, file if number == len(found) else None
 
     def drop(self, file: str | None) -> None:
-        """Nothing in a file, or nothing more, is of use to anybody; the events of it are stored before it goes."""
+        """Nothing in a file, or nothing more, is of use; its events are stored before it is removed."""
         if file is None:
             return
         with self._lock:

@@ -1,41 +1,32 @@
-"""The logs that tasks write at a site: which are copied in a look, and how far each has been."""
+"""The logs that tasks write at a site: which are copied in a look, and their copies here.
+
+The copies lie in Airflow's own folder of logs, where its log page looks.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol, TypeVar
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from lading.hooks.spool.log_mirror import LogCopies
+from pydantic import NonNegativeInt, TypeAdapter
+
+from lading.hooks.files.json_model import parsed
+from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, write_atomically
+from lading.hooks.polling.job_tracker import Job, JobAtSite
 from lading.hooks.ssh.answer import CommandResult
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Parts
 
 log = logging.getLogger(__name__)
 
 # So many logs are looked at in one look, and so many bytes of all together; what is left comes in the next.
 MOST_LOGS = 200
 MOST_LOG_BYTES = 16 * 2**20
-
-
-class Logged(Protocol):
-    """A job as its log is concerned.
-
-    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
-    :param log_done: whether its log has been copied to the end
-    """
-
-    started: bool
-    ended: bool
-    log_done: bool
-
-    @property
-    def token(self) -> str: ...
-
-    @property
-    def log_path(self) -> str: ...
-
-
-Job = TypeVar("Job", bound=Logged)
 
 
 class TaskLogs:
@@ -58,19 +49,19 @@ class TaskLogs:
         running = [job for job in jobs if job.started and not job.ended and job.log_path]
         return ([job for job in ended if not job.log_done] + running)[:MOST_LOGS]
 
-    def question(self, jobs: Sequence[Logged]) -> Parts:
+    def question(self, jobs: Sequence[JobAtSite]) -> Parts:
         """What is new in the logs of these jobs, of which there is one at least."""
         return Parts([FilePart(*part) for part in self.parts(jobs)], MOST_LOG_BYTES // len(jobs))
 
-    def parts(self, jobs: Iterable[Logged]) -> list[tuple[str, int]]:
+    def parts(self, jobs: Iterable[JobAtSite]) -> list[tuple[str, int]]:
         """The logs of these jobs, each with how many bytes of it have been copied."""
         return [(f"{self.folder(job.token)}/{job.log_path}", self.copies.offset(job.token)) for job in jobs]
 
-    def copy(self, jobs: Sequence[Logged], question: Parts, answer: CommandResult) -> None:
+    def copy(self, jobs: Sequence[JobAtSite], question: Parts, answer: CommandResult) -> None:
         """Add what is new to the copies."""
         self.add(jobs, question.contents(answer), question.most)
 
-    def add(self, jobs: Sequence[Logged], contents: Sequence[bytes | None], most: int) -> None:
+    def add(self, jobs: Sequence[JobAtSite], contents: Sequence[bytes | None], most: int) -> None:
         """Add what is new to the copies.
 
         :param contents: of each log from its offset, ``most`` bytes at most; None: there is no such log
@@ -90,10 +81,134 @@ class TaskLogs:
         self.copies.save_in_time()
 
     def keep(self, tokens: Collection[str]) -> None:
-        """Only these jobs are there; others were forgotten by nobody, for their controller was killed."""
+        """Only these jobs are there; others are left of a controller that was killed."""
         self.copies.keep(tokens)
 
     def forget(self, tokens: Iterable[str]) -> None:
         """These jobs are over and their logs copied."""
         for token in tokens:
             self.copies.forget(token)
+
+
+# The copies here.
+
+# What is larger does not say how far a site's logs have been copied.
+MOST_MEMORY_BYTES = 2**26
+# Of jobs by their tokens: where the copy begins, and how far it is.
+NOTES = TypeAdapter(dict[str, tuple[NonNegativeInt, NonNegativeInt]])
+# What was copied since it was last noted is copied again after a crash, into its place: it is noted so often, seconds.
+SAVE_INTERVAL = 5.0
+
+
+@dataclass(slots=True)
+class _Copied:
+    """How far a log has been copied.
+
+    :param base: where the copy begins in our file: a task that was deferred goes on in the log that it began
+    :param path: of our file; None: it was not looked at since the start of this process
+    """
+
+    base: int
+    copied: int = 0
+    path: Path | None = None
+
+
+class LogCopies:
+    """The copies of the logs of one site.
+
+    :param folder: Airflow's folder of logs
+    :param memory: the file that says after a restart how far they are, in lines of which each adds to those before
+    """
+
+    def __init__(self, folder: Path, memory: Path) -> None:
+        self.folder = folder
+        self.memory = memory
+        self._root = folder.resolve()
+        self._copied: dict[str, _Copied] = {}
+        self._saved_at = 0.0
+        self._is_changed = False
+        with contextlib.suppress(FileNotFoundError, NotReadable):
+            for line in read_regular(memory, MOST_MEMORY_BYTES).splitlines():
+                with contextlib.suppress(ValueError):  # a full disk has torn it
+                    noted = NOTES.validate_python(parsed(line))
+                    self._copied |= {token: _Copied(base, copied) for token, (base, copied) in noted.items()}
+
+    def offset(self, token: str) -> int:
+        """How many bytes of this job's log have been copied."""
+        return self._copied[token].copied if token in self._copied else 0
+
+    def begin(self, logs: Mapping[str, str]) -> None:
+        """Note where the copies of these logs begin, before anything is written into them.
+
+        :param logs: their paths by token; those that lead out of the folder are left to :meth:`add`
+        """
+        new = {}
+        for token in logs.keys() - self._copied.keys():
+            with contextlib.suppress(OSError, ValueError):
+                new[token] = self._beginning(logs[token])
+        if new:
+            self._note(new)
+
+    def add(self, token: str, log_path: str, data: bytes) -> None:
+        """Go on with the copy of a log.
+
+        :raises OSError: it cannot be written
+        :raises ValueError: the path leads out of the folder
+        """
+        if token not in self._copied:
+            self._note({token: self._beginning(log_path)})
+        if not data:
+            return
+        known = self._copied[token]
+        path = known.path = known.path or self._path(log_path)
+        path.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
+        with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT, 0o664), "wb") as stream:
+            stream.seek(known.base + known.copied)
+            stream.write(data)
+        known.copied += len(data)
+        self._is_changed = True
+
+    def _beginning(self, log_path: str) -> _Copied:
+        path = self._path(log_path)
+        return _Copied(path.stat().st_size if path.exists() else 0, path=path)
+
+    def _note(self, new: Mapping[str, _Copied]) -> None:
+        self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # At the end of the file: to write all of it anew would keep the disk busy where jobs are short.
+        with os.fdopen(open_regular(self.memory, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w") as stream:
+            stream.write(f"\n{_noted(new)}")
+        self._copied |= new
+        self._is_changed = True
+
+    def _path(self, log_path: str) -> Path:
+        path = (self._root / log_path).resolve()
+        if not path.is_relative_to(self._root):
+            raise ValueError(f"the log {log_path!r} is not below {self.folder}")
+        return path
+
+    def forget(self, token: str) -> None:
+        self._is_changed |= self._copied.pop(token, None) is not None
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """The jobs of which anything is known."""
+        return frozenset(self._copied)
+
+    def keep(self, tokens: Collection[str]) -> None:
+        """Forget all jobs but these."""
+        self._copied = {token: copied for token, copied in self._copied.items() if token in tokens}
+
+    def save_in_time(self) -> None:
+        """Note how far the copies are, where that has changed and was last done a while ago."""
+        if self._is_changed and time.monotonic() - self._saved_at > SAVE_INTERVAL:
+            self.save()
+
+    def save(self) -> None:
+        """Note how far the copies are."""
+        self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(self.memory, _noted(self._copied))
+        self._saved_at, self._is_changed = time.monotonic(), False
+
+
+def _noted(copied: Mapping[str, _Copied]) -> str:
+    return json.dumps({token: [each.base, each.copied] for token, each in copied.items()})

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator, StrictBool, field_validator, model_validator
 
 from lading.hooks.api_tunnel.address import endpoint
-from lading.hooks.files.stage_addresses import checked_scheme
+from lading.hooks.files.addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.hints.container_words import parse_container

@@ -1,7 +1,7 @@
 """A site: a place that can run jobs. Each kind of site is one class derived from ``Site``.
 
 The interface is bulk by its types: one ``observe``, one ``put`` and one ``cancel`` per tick, whatever the number of
-jobs. A site never decides anything and knows nothing of Airflow's database.
+jobs. A site never decides anything and has no access to Airflow's database.
 
 A controller has a thread for each site, in which it calls all that asks the site or does something there, one call
 after the other. A call that takes long delays what else is to be done at this site, and nothing elsewhere.
@@ -13,12 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from lading.hooks.site.check import Check, Cleaned
 from lading.hooks.site.config import SiteConfig
 from lading.hooks.site.observation import Observation
-from lading.hooks.site.staging_area import StagingArea
 from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
@@ -27,6 +25,9 @@ from lading.scheduling.machine_words import DEFAULT_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.reasons import Reason
+
+if TYPE_CHECKING:
+    from lading.hooks.ssh.transport import Transport
 
 Config = TypeVar("Config", bound=SiteConfig)
 
@@ -65,7 +66,7 @@ class Site(ABC, Generic[Config]):
         return DEFAULT_ARCH
 
     def trial(self, folder: Path) -> Site[Config]:
-        """The same site as nobody else uses it, for a trial job; ``close`` removes all traces of it but the folder.
+        """The same site in a folder of its own, for a trial job; ``close`` removes all traces of it but the folder.
 
         :param folder: of its own
         """
@@ -231,7 +232,7 @@ class Holding(ABC):
 
     @abstractmethod
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        """Hold room, or go on holding it: each hold runs out by itself, and so does one of which nobody knows any more.
+        """Hold room, or go on holding it: each hold runs out by itself, and so does one that is not known any more.
 
         :param holds: by the name of the location
         :raises OSError: it could not be done; it is asked again
@@ -327,3 +328,60 @@ class ElasticSite(Site[Config]):
         :raises OSError: it could not be done
         """
         raise OSError(f"site {self.name}: only a controller ends what was launched there; start one")
+
+
+# What a look at a site has found, and what was removed there.
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a check of a site, or of all that it needs, found.
+
+    :param what: what was checked
+    :param good: whether all is well
+    :param words: the details, or what is wrong and what to do
+    :param warns: whether all is well but could be better, or could not be looked at
+    """
+
+    what: str
+    good: bool
+    words: str
+    warns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What was removed at a site of one sort of things that were left behind.
+
+    :param kind: the sort, in words: ``runs``, ``logs``
+    :param number: how many were removed, or would be
+    :param mib: MiB that they took
+    :param trouble: what could not be removed, and why, in words; None: nothing
+    """
+
+    kind: str
+    number: int
+    mib: float
+    trouble: str | None = None
+
+
+# Where files are kept for jobs.
+
+
+@dataclass(frozen=True, slots=True)
+class StagingArea:
+    """Where files are kept for jobs.
+
+    :param name: unlike that of any other depot of the site; locations that share the folder have one depot
+    :param transport: the way there, by which other files of the same machines are read as well
+    :param root: Lading's own folder there
+    """
+
+    name: str
+    transport: Transport
+    root: str
+
+    @property
+    def folder(self) -> str:
+        """Made where it is missing."""
+        return f"{self.root}/inputs"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.files.json_model import Text, Written, checked, parsed
 from lading.hooks.spool import server
 from lading.hooks.spool.events import LATEST, Date, Name
 from lading.hooks.spool.tokens import TOKEN

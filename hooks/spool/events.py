@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter
 
-from lading.hooks.files.written import Text, Written, checked, parsed
+from lading.hooks.files.json_model import Text, Written, checked, parsed
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.reasons import Reason, because, free_text
 

@@ -36,7 +36,7 @@ class Hold:
     def from_json(cls, text: bytes) -> Hold:
         """:raises ValueError: the text is damaged"""
         # A site that only writes holds need not know how they look.
-        from lading.hooks.files.written import checked, parsed
+        from lading.hooks.files.json_model import checked, parsed
         from lading.hooks.spool.events import HoldFile
 
         found = checked(HoldFile, parsed(text))

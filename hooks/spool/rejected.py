@@ -10,7 +10,7 @@ import stat
 import time
 from pathlib import Path
 
-from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.tokens import JWT
 
 log = logging.getLogger(__name__)
@@ -79,14 +79,14 @@ class RejectedFiles:
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 os.rename(path, self.folder / f"{path.name[:LONGEST_NAME]}.{time.time_ns()}")
                 self._forget_old()
-        except FileNotFoundError:  # somebody else was faster
+        except FileNotFoundError:  # another process was faster
             return
         except OSError as error:
             why = f"{why}; it stays there: {error}"
         self.say(path.name, why)
 
     def remove(self, path: Path) -> None:
-        """Take a file away that nobody needs; what is no file is kept as others are."""
+        """Remove a file that is not needed; what is no file is kept as others are."""
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

@@ -12,25 +12,25 @@ the controller finds the jobs concerned by their absence.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from lading.hooks.files.atomic import visible, write_atomically
 from lading.hooks.files.bell import Bell
-from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.safe_files import NotReadable, open_regular, read_regular, visible, write_atomically
+from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.matching.waiting import HINTS, WaitingJob
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Layout, Resources
 
 if TYPE_CHECKING:
-    from lading.hooks.spool.agent_config import SiteDefaults
     from lading.hooks.spool.hold import Hold
-    from lading.hooks.spool.rejected import RejectedFiles
 
 # So much is read of an envelope, and of a request to the agent, bytes.
 MOST_ENVELOPE_BYTES = 16 * 2**20
@@ -181,7 +181,7 @@ class Spool:
 
     @property
     def closed(self) -> Path:
-        """What the inbox becomes when a machine is about to be given up: nothing comes in any more."""
+        """What the inbox is renamed to when a machine is to be released: nothing comes in any more."""
         return self.root / "closed"
 
     @property
@@ -296,8 +296,6 @@ class Spool:
             yield path, found
 
     def _rejected(self) -> RejectedFiles:
-        from lading.hooks.spool.rejected import RejectedFiles
-
         return RejectedFiles(self.rejected)
 
     def log_is_full(self) -> bool:
@@ -312,7 +310,7 @@ class Spool:
         os.replace(self.log, self.old_log)
 
     def leftovers(self) -> dict[str, list[Path]]:
-        """The files, by their sort, that nobody needs any more once they are old."""
+        """The files, by their sort, that are not needed any more once they are old."""
         folders = [folder for folder in (self.inbox, self.cancels, self.holds, self.events) if folder.is_dir()]
         return {
             "rejected files": visible(self.rejected) if self.rejected.is_dir() else [],
@@ -349,3 +347,86 @@ class JobFolder:
     @property
     def output(self) -> Path:
         return self.root / "output"
+
+
+# What a site tells the node agent of its location.
+
+
+class SiteDefaults(Protocol):
+    """What a site's table says for jobs whose authors say nothing: limits in MiB and seconds, and a container."""
+
+    @property
+    def memory_limit(self) -> int | None: ...
+    @property
+    def time_limit(self) -> int | None: ...
+    @property
+    def container(self) -> str: ...
+    @property
+    def container_python(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """``config.json``: the location as its site describes it.
+
+    :param measure_disk: whether disk space is what is free now, at most as much as the location has
+    :param patience: seconds for which a waiting job may be overtaken
+    :param kill_grace: seconds between SIGTERM and SIGKILL
+    :param idle_seconds: without jobs and requests after which the agent ends; None: never
+    :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
+    :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
+    :param keep_failed: seconds for which that of a failed job is kept
+    :param is_spot: whether AWS may take the machine away, after a notice that the agent reads
+    """
+
+    capacity: Resources
+    gpu_devices: tuple[str, ...]
+    patience: float
+    kill_grace: float
+    measure_disk: bool = False
+    idle_seconds: float | None = None
+    switch_off: str = ""
+    scratch: str = ""
+    keep_failed: float = 0.0
+    is_spot: bool = False
+
+    @classmethod
+    def from_json(cls, text: str) -> AgentConfig:
+        fields = json.loads(text)
+        return cls(
+            Resources(**fields["capacity"]),
+            tuple(map(str, fields["gpu_devices"])),
+            float(fields["patience"]),
+            float(fields["kill_grace"]),
+            bool(fields.get("measure_disk")),
+            None if (idle := fields.get("idle_seconds")) is None else float(idle),
+            str(fields.get("switch_off", "")),
+            str(fields.get("scratch", "")),
+            float(fields.get("keep_failed", 0.0)),
+            bool(fields.get("is_spot")),
+        )
+
+
+# The lock by which one agent alone serves a spool.
+
+# A process that only asks whether an agent lives may hold the lock for a moment.
+LOCK_PATIENCE = 1.0
+
+
+def lock_spool(spool: Spool) -> int | None:
+    """Become the one agent of a spool; None when there is one already. The descriptor must stay open."""
+    try:
+        descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
+    except NotReadable as error:
+        RejectedFiles(spool.rejected).move(spool.lock, error)
+        descriptor = open_regular(spool.lock, os.O_RDWR | os.O_CREAT)
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(0.05)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import time
 
-from lading.hooks.files.trouble import COUNTDOWN
+from lading.hooks.files.logs import COUNTDOWN
 from lading.hooks.ssh.answer import TransportError
 
 

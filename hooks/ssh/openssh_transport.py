@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lading.hooks.files.permissions import make_private
+from lading.hooks.files.safe_files import make_private
 from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.backoff import Backoff

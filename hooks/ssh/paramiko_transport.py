@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import contextlib
 import io
+import logging
 import os
 import selectors
 import socket
@@ -17,18 +18,17 @@ from typing import TYPE_CHECKING, Any
 import paramiko
 from paramiko.config import SSH_PORT
 
-from lading.hooks.ssh import session, telling_socket
+from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
-from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
-from lading.hooks.ssh.server import Server
 from lading.hooks.ssh.session import ChannelSession, Session
-from lading.hooks.ssh.telling_socket import TellingSocket
-from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, SessionRefused, Transport
+from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Server, SessionRefused, Transport
 
 if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
+
+log = logging.getLogger(__name__)
 
 READ = 1 << 20
 # Seconds between signs of life on an idle connection.
@@ -229,7 +229,7 @@ def _talk(channel: paramiko.Channel, exchange: Exchange, timeout: float) -> None
     except TimeoutError:
         raise
     except OSError:
-        pass  # nobody reads it; what the other side had to say is heard below
+        pass  # it is not read any more; what the other side had to say is read below
     # Both streams share a window, so both must be read: waiting for one alone would stop them when the other is full.
     with selectors.DefaultSelector() as selector:
         selector.register(channel.fileno(), selectors.EVENT_READ)
@@ -265,7 +265,7 @@ def _hook(to: str | Server, timeout: int) -> SSHHook:
     class SiteHook(SSHHook):
         @cached_property
         def host_proxy(self) -> Any:
-            made = super().host_proxy or telling_socket.connected(self.remote_host, self.port or SSH_PORT, timeout)
+            made = super().host_proxy or connected(self.remote_host, self.port or SSH_PORT, timeout)
             vars(self)["made"] = made
             if "is_abandoned" in vars(self):  # since this began; whoever did that may not have seen what was made
                 made.close()
@@ -303,12 +303,12 @@ def _abandon(hook: SSHHook) -> None:
 
 
 def _is_undefined(error: BaseException) -> bool:
-    """Whether nobody has defined the connection; Airflow has one such error for its core and one for tasks."""
+    """Whether the connection is not defined; Airflow has one such error for its core and one for tasks."""
     return type(error).__name__ == "AirflowNotFoundException"
 
 
 def _undefined(ssh_conn_id: str, error: BaseException) -> str:
-    """What to do about a connection that nobody has defined, as Airflow says also of one that it cannot read."""
+    """What to do about a connection that is not defined, as Airflow says also of one that it cannot read."""
     variable = f"AIRFLOW_CONN_{ssh_conn_id.upper()}"
     example = "'ssh://user@login.example.org?key_file=/home/user/.ssh/id_ed25519'"
     if os.environ.get(variable):  # its value may have a password
@@ -336,3 +336,109 @@ def _is_lasting(error: BaseException) -> bool:
 
 def _words(error: BaseException) -> str:
     return str(error).strip() or type(error).__name__
+
+
+# A port at a site that leads back to this machine.
+
+CONNECT_TIMEOUT = 10.0
+TUNNEL_READ = 65536
+
+
+class ReverseTunnel:
+    """A port at a site that leads to ``host:port`` as seen from this machine.
+
+    :param remote_port: the port at the site; 0: any that is free, and the same when it is built again
+    :param address: where the server shall open it
+    """
+
+    def __init__(self, host: str, port: int, remote_port: int, address: str = LOOPBACK) -> None:
+        self.host = host
+        self.port = port
+        self.remote_port = remote_port
+        self.address = address
+        self._transport: paramiko.Transport | None = None
+
+    def build(self, transport: paramiko.Transport) -> int:
+        """Ask for the port, unless this connection has it already, and return it.
+
+        :raises TransportError: the server refuses
+        """
+        if self._transport is not transport:
+            try:
+                self.remote_port = transport.request_port_forward(self.address, self.remote_port, self._accept)
+            except (paramiko.SSHException, EOFError, OSError) as error:
+                wanted = f"port {self.remote_port}" if self.remote_port else "a port"
+                raise TransportError(
+                    f"the SSH server refuses to open {wanted} that leads to {self.host}:{self.port}: {error}; is it "
+                    "taken, or is AllowTcpForwarding off?"
+                ) from error
+            self._transport = transport
+        return self.remote_port
+
+    def cancel(self) -> None:
+        """Give the port back, where its connection lives."""
+        if self._transport is not None and self._transport.is_active():
+            with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+                self._transport.cancel_port_forward(self.address, self.remote_port)
+        self._transport = None
+
+    def _accept(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
+        # paramiko calls this in the one thread that reads the connection: it must not wait for anything.
+        threading.Thread(target=self._serve, args=(channel,), name=f"lading-tunnel-{server[1]}", daemon=True).start()
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        try:
+            target = socket.create_connection((self.host, self.port), CONNECT_TIMEOUT)
+        except OSError as error:
+            log.warning("The tunnel to %s:%s leads nowhere: %s", self.host, self.port, error)
+            channel.close()
+            return
+        target.settimeout(None)
+        # What the site sends comes in pieces: without this each would wait for the receipt of the one before, 40 ms.
+        target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A thread for each direction, so that two sides that both send before they read do not stop each other.
+        back = threading.Thread(target=_pump, args=(target, channel), daemon=True)
+        back.start()
+        _pump(channel, target)
+        back.join()
+        target.close()
+        channel.close()
+
+
+def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
+    """Pass on what comes, and then that no more comes."""
+    with contextlib.suppress(OSError, EOFError):
+        while data := source.recv(TUNNEL_READ):
+            sink.sendall(data)
+    with contextlib.suppress(OSError, EOFError):
+        sink.shutdown(socket.SHUT_WR)
+
+
+# A TCP connection that tells the thread which reads it of its end, so that this thread need not look for it.
+
+# Seconds that sent bytes may stay without an acknowledgement before the kernel gives the connection up.
+UNACKNOWLEDGED = 60
+
+
+class TellingSocket(socket.socket):
+    """A socket whose ``close`` ends what another thread reads from it, which would else go on to its time-out."""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # it is no longer connected, so no thread waits for it
+            self.shutdown(socket.SHUT_RDWR)
+        super().close()
+
+
+def connected(host: str, port: int, timeout: float) -> TellingSocket:
+    """A connection for paramiko. Its own would wait for 44 ms at each command, for Nagle's algorithm and a delayed
+    acknowledgement wait for each other.
+
+    :param timeout: seconds until it stands
+    :raises OSError: it cannot be made
+    """
+    made = TellingSocket(fileno=socket.create_connection((host, port), timeout).detach())
+    made.settimeout(timeout)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED * 1000)
+    return made

@@ -16,8 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lading.hooks.files.open_files import with_first_limit
-from lading.hooks.files.server_secrets import without_secrets
+from lading.hooks.files.child_processes import with_first_open_files_limit, without_secrets
 from lading.hooks.ssh.answer import TransportError
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it goes on, as far as this machine knows; asks nobody."""
+        """Whether it goes on, as far as this machine knows, without asking the site."""
 
     @abstractmethod
     def say(self, text: bytes, timeout: float) -> None:
@@ -166,7 +165,7 @@ class ChannelSession(Session):
         super().__init__()
         self.channel = channel
         channel.settimeout(timeout)
-        channel.set_combine_stderr(True)  # what nobody reads there would keep the channel readable for ever
+        channel.set_combine_stderr(True)  # what is not read there would keep the channel readable for ever
         begin(channel, COMMAND, timeout)
         self.say(text, timeout)
 
@@ -209,7 +208,7 @@ def start(command: Sequence[str], environment: Mapping[str, str] | None, *, erro
     """
     try:
         return subprocess.Popen(
-            with_first_limit(command),
+            with_first_open_files_limit(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -6,6 +6,7 @@ The shell functions that the text calls are in :mod:`lading.hooks.ssh.exchange`.
 from __future__ import annotations
 
 import base64
+import binascii
 import io
 import shlex
 import tarfile
@@ -14,13 +15,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from lading.hooks.files import tar_files
 from lading.hooks.ssh.answer import CommandResult, TransportError
 
 # How a file is named that is left out.
 LEFT_OUT = "lading-left "
 # Names on one command line, well below what any kernel allows.
 CHUNK = 500
+
+# What is in a tar that comes from a site, which may have made it to do harm.
+
+# What stands in front of a file in a tar has its name, and little more, bytes.
+MOST_HEADER_BYTES = 2**16
+# The second names of files stand for so many bytes at most: each costs little on its way, and as much as the first to
+# read.
+MOST_LINKED_BYTES = 2**26
 
 
 class RemoteStep(ABC):
@@ -191,7 +199,7 @@ def _unpacked(folder: str, answer: CommandResult) -> tuple[str, dict[str, bytes]
     if not packed.strip():
         return found, {}
     try:
-        return found, tar_files.read(base64.b64decode(packed))
+        return found, read_tar(base64.b64decode(packed))
     except Exception as error:  # tarfile raises all sorts of things at what is no tar
         raise TransportError(f"what came of {folder} is damaged: {error}; {answer.stderr.strip()}") from error
 
@@ -226,3 +234,138 @@ def _name(name: str) -> str:
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
         raise ValueError(f"{name!r} is no name of a file in a folder: give a relative path without '..'")
     return "/".join(parts)
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a tar that need not be trusted."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        # Headers of their own kind speak for the next member, or for all: each member would keep a copy.
+        extended = self.type not in tarfile.SUPPORTED_TYPES or self.type in (*tarfile.GNU_TYPES, tarfile.XHDTYPE)
+        if self.type == tarfile.XGLTYPE or (extended and self.size > MOST_HEADER_BYTES and not self.isreg()):
+            raise tarfile.ReadError("its headers are too large")
+        return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
+
+
+def read_tar(packed: bytes) -> dict[str, bytes]:
+    """The files in a tar, by name.
+
+    A site may send what it likes: a sparse file of two thousand bytes could grow to gigabytes here. So only plain files
+    are read, no more of them than has come, and few second names of large ones.
+
+    :raises ValueError: something else is in it, or too much
+    """
+    try:
+        return _files(packed)
+    except (tarfile.TarError, OSError, LookupError, OverflowError, EOFError) as error:
+        raise ValueError(f"it is no tar, or damaged: {error}") from error
+
+
+def _files(packed: bytes) -> dict[str, bytes]:
+    contents: dict[str, bytes] = {}
+    left, linked = len(packed), MOST_LINKED_BYTES
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:", ignore_zeros=True, tarinfo=_Member) as archive:
+        for member in archive:
+            name = member.name.removeprefix("./")
+            if member.isdir():
+                continue
+            if member.islnk():  # the second name of a file that is in it already
+                contents[name] = contents[member.linkname.removeprefix("./")]
+                linked -= len(contents[name])
+                if linked < 0:
+                    raise ValueError(f"the second names of its files stand for more than {MOST_LINKED_BYTES} bytes")
+                continue
+            if not member.isreg() or member.issparse():
+                raise ValueError(f"{name!r} is no plain file")
+            if not 0 <= member.size <= left:
+                raise ValueError(f"{name!r} has {member.size} bytes, and {left} have come")
+            left -= member.size
+            content = archive.extractfile(member)
+            assert content is not None
+            contents[name] = content.read()
+    return contents
+
+
+# Parts of many files at a site, such as what logs have grown by.
+
+# Tells of each file, named by pairs of an offset and a path, whether it is there (=) or not (-), and what is in it
+# beyond the offset, $1 bytes at most. One process finds all that have grown: most have not, and a look that started
+# three for each file would keep a login node busy.
+PARTS = """\
+lading_sizes() {
+  lading_left=$#
+  while [ "$lading_left" -gt 0 ]; do
+    if [ -f "$2" ]; then set -- "$@" "$2"; fi
+    shift 2
+    lading_left=$((lading_left - 2))
+  done
+  if [ $# -gt 0 ]; then wc -c -- "$@" 2>/dev/null; fi
+}
+lading_parts() {
+  lading_most=$1; shift
+  lading_sizes "$@" | {
+    name=
+    while [ $# -gt 0 ]; do
+      if [ -z "$name" ]; then read -r size name || name=; fi
+      if [ "$name" != "$2" ]; then echo -
+      else
+        echo =; name=
+        if [ "$size" -eq 0 ] || [ "$size" -le "$1" ]; then :
+        elif [ "$1" -lt 0 ]; then tail -c "$1" -- "$2" | base64
+        elif [ "$1" -eq 0 ] && [ "$size" -le "$lading_most" ]; then base64 < "$2"
+        else tail -c "+$(($1 + 1))" -- "$2" | head -c "$lading_most" | base64
+        fi
+      fi
+      shift 2
+    done
+  }
+}
+"""
+# Files in one of those calls: a shell copies all its arguments whenever one is added.
+PARTS_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """A part of a file.
+
+    :param path: absolute
+    :param offset: bytes to leave out at its beginning; negative: only so many at its end
+    """
+
+    path: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Parts(RemoteStep):
+    """Read parts of many files.
+
+    :param most: bytes of each
+    """
+
+    parts: Sequence[FilePart]
+    most: int = 2**18
+
+    def text(self, marker: str, timeout: int) -> str:
+        words = [f"{part.offset} {shlex.quote(part.path)}" for part in self.parts]
+        chunks = [" ".join(words[start : start + PARTS_AT_ONCE]) for start in range(0, len(words), PARTS_AT_ONCE)]
+        return "(" + "\n".join([PARTS, *(f"lading_parts {self.most} {chunk}" for chunk in chunks), ":)"])
+
+    def contents(self, answer: CommandResult) -> list[bytes | None]:
+        """What was read of each; None: there is no such file.
+
+        :raises TransportError: the answer is cut or makes no sense
+        """
+        found: list[list[str] | None] = []
+        for line in answer.lines:
+            if line.strip() in ("=", "-"):
+                found.append([] if line.strip() == "=" else None)
+            elif line.strip() and found and (last := found[-1]) is not None:
+                last.append(line.strip())
+        if answer.status != 0 or len(found) != len(self.parts):
+            raise TransportError(f"files could not be read: {answer.words}")
+        try:
+            return [None if lines is None else base64.b64decode("".join(lines)) for lines in found]
+        except binascii.Error as error:
+            raise TransportError(f"files came damaged: {error}") from error

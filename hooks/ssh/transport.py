@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -30,14 +32,41 @@ LOGIN_PAUSE = 60.0
 LOOPBACK = "127.0.0.1"
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where to log in, and how.
+
+    :param name: what it is called in messages
+    :param host: its address
+    :param private_key: of the user, as OpenSSH writes it
+    :param host_key: the only one that it may have: ``ssh-ed25519 AAAA...``
+    :param jump_host: through which it is reached, as one types it after ``ssh``; None: directly
+    """
+
+    name: str
+    host: str
+    port: int
+    user: str
+    private_key: str = field(repr=False)
+    host_key: str
+    jump_host: str | None = None
+
+    @property
+    def proxy_command(self) -> str | None:
+        """The command that leads to it; None: none is needed."""
+        if self.jump_host is None:
+            return None
+        return f"ssh -o BatchMode=yes -W {shlex.quote(self.host)}:{self.port} {self.jump_host}"
+
+
 class SessionRefused(TransportError):
     """The server does not allow one more session now; nothing has been sent."""
 
 
 class Unusable(TransportError):
-    """The way to a site is not set up: nobody has defined the connection, or the server is not the one that is known.
+    """The way to a site is not set up: the connection is not defined, or the server is not the one that is known.
 
-    Time does not mend that, so trying again is of no use before somebody has done something about it.
+    Time does not mend that, so trying again is of no use before it has been mended.
     """
 
 

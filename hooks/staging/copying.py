@@ -1,4 +1,4 @@
-"""A file's way into a depot: looked for, brought in parts, compared with what was read, renamed into its place.
+"""A file's way into a staging area: looked for, brought in parts, compared with what was read, renamed into its place.
 
 A copy is named by the address of the file and by its version, so one that is there is whole and holds just that.
 """
@@ -10,7 +10,7 @@ import shlex
 import uuid
 from collections.abc import Iterable
 
-from lading.hooks.files.file_names import fitting
+from lading.hooks.files.addresses import fitting
 from lading.hooks.site import StagingArea
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand, quoted
@@ -18,7 +18,7 @@ from lading.hooks.staging.sources import PART, PART_TIMEOUT, Source, Version
 
 # Bytes that any machine reads in a second when it makes a checksum.
 CHECKED_IN_A_SECOND = 20 * 2**20
-# Days after which what is not complete is nobody's any more.
+# Days after which what is not complete belongs to no copy that is under way.
 DAYS_ON_THE_WAY = 1
 
 

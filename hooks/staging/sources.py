@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lading.hooks.files.stage_addresses import LOCAL
+from lading.hooks.files.addresses import LOCAL
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.steps import RunCommand, quoted
 
@@ -188,12 +188,12 @@ def refuse_local(address: str, store: Any) -> None:
     """
     from fsspec.implementations.local import LocalFileSystem
 
-    for each in _stores(address, store):
-        protocols = {each.protocol} if isinstance(each.protocol, str) else {*each.protocol}
-        if isinstance(each, LocalFileSystem) or not LOCAL.isdisjoint(protocols):
+    for file_system in _stores(address, store):
+        protocols = {file_system.protocol} if isinstance(file_system.protocol, str) else {*file_system.protocol}
+        if isinstance(file_system, LocalFileSystem) or not LOCAL.isdisjoint(protocols):
             raise PermissionError(
-                f"{address} is not staged, for its store ({type(each).__name__}) reads the disk of the controller's "
-                "machine; valid: a store of objects"
+                f"{address} is not staged, for its store ({type(file_system).__name__}) reads the disk of the "
+                "controller's machine; valid: a store of objects"
             )
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lading.hooks.files import text_file
+from lading.hooks.files import safe_files
 from lading.plugin.offline.options import UsageError
 from lading.scheduling import catalogue
 from lading.scheduling.catalogue import Catalogue, Overhead
@@ -25,8 +25,8 @@ PART = 2**16
 
 def read_text(path: str) -> str:
     try:
-        return text_file.read(path)
-    except text_file.FileError as error:
+        return safe_files.read_text(path)
+    except safe_files.FileError as error:
         raise TableError(path, 1, str(error)) from None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from lading.hooks.batch.system import BatchSystem
-from lading.hooks.files import text_file
+from lading.hooks.files import safe_files
 from lading.hooks.job_scripts.profile import SiteProfile, read_profile
 from lading.hooks.job_scripts.properties import (
     JobProperties,
@@ -86,8 +86,8 @@ def rendered(args: argparse.Namespace) -> str:
 def read_body(path: str) -> str:
     """The text of a file; newlines and bytes that are no UTF-8 stay as they are."""
     try:
-        data = text_file.limited(sys.stdin.buffer) if path == "-" else text_file.read_bytes(path)
-    except text_file.FileError as error:
+        data = safe_files.read_limited(sys.stdin.buffer) if path == "-" else safe_files.read_bytes(path)
+    except safe_files.FileError as error:
         raise UsageError(f"--body: {path} {error}") from None
     return data.decode("utf-8", errors="surrogateescape")
 
@@ -104,12 +104,12 @@ def site_profile(args: argparse.Namespace) -> SiteProfile:
 def of_site(name: str) -> SiteProfile:
     """The profile in the table of a site in the sites file."""
     from lading.executors.settings import Settings
-    from lading.plugin.sites import read
+    from lading.plugin.sites import read_sites
 
     path = Settings.load().sites_file
     if path is None:
         raise UsageError(f"--site {name}: there is no [lading] sites_file; set it, or give --profile FILE")
-    tables = read(path)
+    tables = read_sites(path)
     if name not in tables:
         raise UsageError(f"--site {name}: {path} has no such site; the sites are: {', '.join(tables)}")
     return SiteProfile.of_table(tables[name], f"{path} [sites.{name}]", others=True)

@@ -17,9 +17,8 @@ from sqlalchemy import select
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State
 from lading.hooks.job_scripts.hook import RUNS_FOLDER
-from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.run_site import RunSite, read_site
 from lading.hooks.job_scripts.run_store import RunStore
-from lading.hooks.job_scripts.site_table import read_site
 from lading.hooks.site import Cleaned
 from lading.operators.job_script import token
 from lading.plugin.database import read_connections, reading_store

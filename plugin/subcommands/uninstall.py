@@ -21,9 +21,8 @@ from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, lease, metadata
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.scheduler_liveness import has_ended
-from lading.hooks.files.atomic import visible
-from lading.hooks.spool.lock import lock
-from lading.hooks.spool.spool import Spool
+from lading.hooks.files.safe_files import visible
+from lading.hooks.spool.spool import Spool, lock_spool
 from lading.scheduling.text.printable import printable
 
 
@@ -97,7 +96,7 @@ def has_agent(spool: Spool) -> bool:
     """Whether a node agent serves a spool."""
     if not spool.lock.exists():
         return False
-    if (descriptor := lock(spool)) is None:
+    if (descriptor := lock_spool(spool)) is None:
         return True
     os.close(descriptor)
     return False

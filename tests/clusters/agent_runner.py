@@ -16,7 +16,7 @@ from typing import Any
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
-from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.safe_files import write_atomically
 from lading.scheduling.reasons import free_text
 
 PR_SET_DUMPABLE = 4

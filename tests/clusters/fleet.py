@@ -14,8 +14,8 @@ from lading.hooks.cluster.allocations.layout import AllocationFolder, Allocation
 from lading.hooks.cluster.allocations.mode import AllocationMode
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.site import ElasticSite, Observation, Order
-from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.location import Location

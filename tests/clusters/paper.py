@@ -10,7 +10,7 @@ from typing import Any
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.job_mode import JobMode
-from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.resources import Resources

@@ -32,8 +32,8 @@ from sqlalchemy.pool import NullPool
 
 from lading.executors import store
 from lading.executors.store import JobRow, State
-from lading.hooks.files.atomic import visible
 from lading.hooks.files.host import started
+from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.spool import Spool
 from tests.conftest import DATABASES
 from tests.services import processes

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.ssh import telling_socket
+from lading.hooks.ssh import paramiko_transport
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import MOST_BYTES
@@ -487,14 +487,14 @@ def test_a_connection_that_stands_after_it_was_closed_is_given_up(
     site = make_site("ssh")
     transport = site.open(patience=30)
     monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection(port=black_hole))
-    connected, begun, closed = telling_socket.connected, threading.Event(), threading.Event()
+    connected, begun, closed = paramiko_transport.connected, threading.Event(), threading.Event()
 
-    def late(host: str, port: int, timeout: float) -> telling_socket.TellingSocket:
+    def late(host: str, port: int, timeout: float) -> paramiko_transport.TellingSocket:
         begun.set()
         closed.wait(120)
         return connected(host, port, timeout)
 
-    monkeypatch.setattr(telling_socket, "connected", late)
+    monkeypatch.setattr(paramiko_transport, "connected", late)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(only, transport, "echo 1")
         assert begun.wait(120)

@@ -22,8 +22,7 @@ from lading.executors.settings import Settings
 from lading.executors.store import Lease, State
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.scheduler_liveness import Presence
-from lading.hooks.spool.lock import lock
-from lading.hooks.spool.spool import Spool
+from lading.hooks.spool.spool import Spool, lock_spool
 from lading.plugin.subcommands import uninstall as module
 from tests.clusters.sites import make_settings
 from tests.conftest import DATABASES
@@ -114,7 +113,7 @@ def test_what_is_not_ours_in_the_folder_is_kept(
 
 def test_it_refuses_while_something_needs_them(engine: Engine, settings: Settings) -> None:
     spool = Spool(settings.spool_folder / "local")
-    agent = lock(spool)
+    agent = lock_spool(spool)
     assert agent is not None
     scheduler = Presence(settings.schedulers_folder, 7)
     there = {"site": "hpc", "kind": "{}", "cpus": 1.0, "memory": 1, "disk": 0, "gpus": 0.0, "seconds": 1.0}

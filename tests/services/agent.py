@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import process_tree
-from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.services import unprivileged

@@ -38,9 +38,9 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
             "hooks/polling",
             "hooks/site",
         ),
-        ("hooks", "hooks/cleanup", "hooks/staging", "hooks/cluster/jobs"),
+        ("hooks/cleanup", "hooks/staging", "hooks/cluster/jobs"),
         ("hooks/cluster/allocations", "hooks/cluster/checks", "hooks/machines", "hooks/job_scripts"),
-        ("hooks/cluster", "hooks/ec2", "hooks/conformance"),
+        ("hooks", "hooks/cluster", "hooks/ec2", "hooks/conformance"),
     ),
     "operators": (
         ("operators/scattering",),

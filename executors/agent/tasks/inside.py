@@ -15,7 +15,7 @@ from lading.executors.agent.container import path_of
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, end_leftovers
 from lading.executors.agent.usage import ProcessUsage
 from lading.hooks.files import host
-from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.events import to_json
 from lading.hooks.spool.spool import Spool
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lading.executors.sizing.file_sizes import FileSizes, named_files
 from lading.executors.sizing.xcom_json import plain
-from lading.hooks.files.file_names import normal
+from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
 
 def _paths(value: Any) -> list[str]:
     try:
-        found = [path for address, _ in named_files(plain(value)) if (path := normal(address)) is not None]
+        found = [path for address, _ in named_files(plain(value)) if (path := normal_path(address)) is not None]
         return [path for path in found if path.encode()]
     except (ExpressionError, RecursionError, UnicodeEncodeError):
         return []

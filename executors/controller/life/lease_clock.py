@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 
 log = logging.getLogger(__name__)
 

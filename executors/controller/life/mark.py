@@ -12,8 +12,7 @@ import logging
 import os
 from pathlib import Path
 
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""LSF and OpenLava: their commands, their output, their messages. Pure; nothing runs here."""
+"""LSF and OpenLava: the options and commands (``system``), and what these print (``output``). Pure."""

@@ -1,16 +1,20 @@
-"""What bjobs prints, as jobs: columns of one's own choice, and the plain table.
+"""What bjobs, bhist and bhosts print, as jobs and nodes, for LSF and OpenLava alike.
 
-States: Administering LSF, "Job states".
+bjobs prints columns of one's own choice, or the plain table.
+
+States: Administering LSF, "Job states"; how jobs have ended: bjobs, "exit_reason"; lsbatch.h, TERM_*.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
+from itertools import zip_longest
 
-from lading.hooks.batch.lsf.messages import NO_CODE, end
-from lading.hooks.batch.system import NativeJob, State, unknown
+from lading.hooks.batch.inventory import Inventory, Nodes, Survey, mib, one_shell
+from lading.hooks.batch.system import Cause, NativeJob, State, unknown
 from lading.hooks.ssh.answer import whole_number
 
 SEPARATOR = "^"
@@ -95,7 +99,7 @@ def _of_line(line: str, begins: int, hosts: int, names: int) -> NativeJob | None
     if match is None or dated is None or len(dated) < match.end(3):
         return None
     text = dated[match.end() :]
-    # What is longer than its column moves the rest of the row, so that blanks alone tell of a column without a word.
+    # What is longer than its column moves the rest of the row, so that blanks alone show that a column is empty.
     no_host = match.end() - match.end(3) >= max(hosts - begins - len(match[3]), 1) + names - hosts
     host, name = ("", text) if no_host else (*text.split(maxsplit=1), "", "")[:2]
     return row(match[1], "", match[2], "" if host == "-" else host, name)
@@ -141,3 +145,152 @@ def row(id: str, index: str, stat: str, host: str, name: str) -> NativeJob:
     if stat == "EXIT" and job.nodes is None:
         return replace(job, cause="cancelled", reason="it has never run")
     return replace(job, cause="error", reason=NO_CODE) if stat == "EXIT" else job
+
+
+# How a job has ended.
+
+_TERM: Mapping[str, Cause] = {
+    **dict.fromkeys(("MEMLIMIT", "SWAP"), "out_of_memory"),
+    **dict.fromkeys(("RUNLIMIT", "CPULIMIT", "DEADLINE", "REMOVE_HUNG_JOB"), "time_limit"),
+    **dict.fromkeys(("PREEMPT", "LOAD", "WINDOW", "RC_RECLAIM", "CHKPNT", "MC_RECALL"), "preempted"),
+    **dict.fromkeys(("REQUEUE_OWNER", "REQUEUE_ADMIN", "REQUEUE_RC"), "preempted"),
+    **dict.fromkeys(("OWNER", "FORCE_OWNER", "ADMIN", "FORCE_ADMIN", "BUCKET_KILL", "ORPHAN_SYSTEM"), "cancelled"),
+    **dict.fromkeys(("ZOMBIE", "RMS", "SLURM", "CTRL_PID"), "node_failure"),
+}
+_CODE = re.compile(r"\bTERM_([A-Z_]+)")
+NO_CODE = "LSF says no exit code"
+
+
+def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
+    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words."""
+    match = _CODE.search(reason)
+    if match:
+        return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
+    return "error", None if exit_code else NO_CODE
+
+
+# The long history that `bhist -l` prints. A section begins with `Job <7>` (OpenLava: `Job Id <7>`); an event is a line
+# with its time. Long lines go on after 21 blanks: LSF folds between words, OpenLava after 79 bytes, without the
+# blanks there.
+_SECTION = re.compile(r"^Job (?:Id )?<(\d+)(?:\[(\d+)\])?>", re.MULTILINE)
+_FOLD = re.compile(r"\n {21}")
+# The name may hold anything; a blank between two words may be gone where the line is folded.
+_NAME = re.compile(r", ?Job ?Name ?<(.*?)>, ?User ?<")
+_ARRAY = re.compile(r"\[[\d,:-]+\](?:%\d+)?$")
+_TIME = r"\w{3} (\w{3} +\d+ \d\d:\d\d:\d\d)(?: [A-Z]{2,5})?(?: \d{4})?"
+_EVENT = re.compile(rf"^{_TIME}: *(?:\[\d+\] )?(.*)$", re.MULTILINE)
+_BEGINNINGS = ("Dispatched", "Starting", "Started", "Running", "started", "dispatched")
+_ENDS = ("Completed <", "Done success", "Exit")
+_EXIT_CODE = re.compile(r"with ?exit ?code ?(\d{1,9})(?=[.; ,])|by ?signal ?(\d{1,9})(?=[.; ,])")
+_ENDED_BY_USER = re.compile(r"Termination request|Signal <(?:KILL|TERM|INT)> requested")
+_LIMITS = re.compile(r"^([A-Z ]*)RUNLIMIT[A-Z ]*\n(.*)$", re.MULTILINE)
+_MINUTES = re.compile(r" *([\d.]+) min")
+_SPENT = re.compile(r"^ *PEND +PSUSP +RUN .*\n *\d+ +\d+ +(\d{1,9}) ", re.MULTILINE)
+# The exit codes of jobs that were ended at their run limit: by SIGUSR2, or by what OpenLava has no code for.
+_AT_LIMIT = (140, 255)
+
+
+def ended_jobs(text: str) -> list[NativeJob]:
+    """The jobs in it that have ended."""
+    folded = text.replace("\r\n", "\n")
+    starts = list(_SECTION.finditer(folded))
+    found = [
+        _ended(start, folded[start.end() : after.start() if after else len(folded)])
+        for start, after in zip_longest(starts, starts[1:])
+    ]
+    return [job for job in found if job is not None]
+
+
+def has_jobs(text: str) -> bool:
+    """Whether it is about any job, also one that has not ended."""
+    return _SECTION.search(text) is not None
+
+
+def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
+    """The job of a section, if it has ended; by its events alone, since its command may hold any words."""
+    section = _FOLD.sub("", folded)
+    matches = list(_EVENT.finditer(section))
+    events = [event[2] for event in matches]
+    ran = [number for number, event in enumerate(events) if event.startswith(_BEGINNINGS)]
+    ends = [number for number, event in enumerate(events) if event.startswith(_ENDS)]
+    last = max(ran, default=0)
+    if not ends or ends[-1] < last or any("equeue" in event for event in events[ends[-1] :]):
+        return None
+    done = any(events[number].startswith(("Completed <done", "Done")) for number in ends if number > last)
+    name = _NAME.match(section)
+    # One that is folded may have lost blanks.
+    known = _ARRAY.sub("", name[1]) if name and f"<{name[1]}>" in folded else ""
+    job = row(start[1], start[2] or "", "DONE" if done else "EXIT", "", known)
+    first = max((number for number in ran if not events[number].startswith("Running")), default=last)
+    said = " ".join(event for event in events[first:] if event.startswith(_ENDS))
+    code = _EXIT_CODE.search(said)
+    if done and ran and _reached(section, matches[first][1], matches[ends[-1]][1]):
+        return replace(job, cause="time_limit", reason="it has reached its run limit")
+    # Where its beginning was in an older file than bhist has read, the code alone says that it ran.
+    if done or not (ran or code):
+        return job
+    exit_code = None if code is None else int(code[1]) if code[1] else 128 + int(code[2])
+    cause, reason = end(said, exit_code)
+    if cause == "error" and any(map(_ENDED_BY_USER.match, events[first:])):
+        cause, reason = "cancelled", "its termination was requested"
+    elif cause == "error" and exit_code in _AT_LIMIT and _reached(section, matches[first][1], matches[ends[-1]][1]):
+        cause, reason = "time_limit", "it has reached its run limit"
+    return replace(job, cause=cause, reason=reason, exit_code=exit_code)
+
+
+def _reached(section: str, began: str, ended: str) -> bool:
+    """Whether a job has run for as long as it was allowed to; not where its times or its limit cannot be read."""
+    try:
+        limit = _limit(section)
+        seconds = (_clock(ended) - _clock(began)).total_seconds()
+    except ValueError:
+        return False
+    if seconds < 0:  # from one year into the next
+        seconds += 366 * 86400
+    spent = _SPENT.search(section)
+    # Suspended it does not run; what is summed up has all of its runs.
+    return limit is not None and min(seconds, int(spent[1]) if spent else seconds) >= limit
+
+
+def _limit(section: str) -> float | None:
+    """The run limit in seconds; it stands below its name."""
+    limits = _LIMITS.search(section)
+    minutes = _MINUTES.match(limits[2][len(limits[1]) :]) if limits else None
+    return float(minutes[1]) * 60 if minutes else None
+
+
+def _clock(text: str) -> datetime:
+    """A time without its year; a leap year has all days."""
+    return datetime.strptime(f"2000 {text}", "%Y %b %d %H:%M:%S")
+
+
+# Hosts and queues: bqueues, bhosts, lshosts and bparams.
+
+
+def lsf_inventory(text: str) -> Inventory:
+    """IBM Spectrum LSF Command Reference: bqueues, bhosts, lshosts, bparams, each with its heading."""
+    queues, machines, default = [], dict[str, tuple[str, str]](), None
+    slots = dict[str, tuple[str, bool]]()
+    section = ""
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("Default Queue"):
+            default = next(iter(line.partition(":")[2].split()), None)
+        elif words[:1] == ["QUEUE_NAME"] or words[:1] == ["HOST_NAME"]:
+            section = " ".join(words[:2])
+        elif section.startswith("QUEUE_NAME") and words:
+            queues.append(words[0])
+        elif section == "HOST_NAME STATUS" and len(words) > 4:
+            slots[words[0]] = words[3], words[1] == "ok" and words[4] == "0"
+        elif section == "HOST_NAME type" and len(words) > 5:
+            machines[words[0]] = words[4], words[5]
+    nodes = []
+    for name, (most, is_idle) in slots.items():
+        cpus, memory = machines.get(name, ("-", "-"))
+        # Of a host that is down it may not be known how large it is, but it is one of them.
+        known = [number for each in (most, cpus) if (number := whole_number(each)) is not None]
+        nodes.append(Nodes(next(iter(known), 0), mib(memory), idle=int(is_idle)))
+    return Inventory(nodes, queues, default, dict.fromkeys(queues, len(nodes)))
+
+
+LSF_SURVEY = Survey(one_shell("bqueues -w", "bhosts -w", "lshosts -w", "bparams"), lsf_inventory)

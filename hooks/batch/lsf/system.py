@@ -1,21 +1,99 @@
-"""LSF and OpenLava (IBM Spectrum LSF Command Reference: bsub, bjobs, bkill, bhist)."""
+"""LSF and OpenLava: the options of bsub, all commands, what they refuse, and the unit of limits of memory.
+
+Commands: IBM Spectrum LSF Command Reference, bsub, bjobs, bkill, bhist.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from lading.hooks.batch import surveys
-from lading.hooks.batch.directives import quoted
-from lading.hooks.batch.lsf import history, output
-from lading.hooks.batch.lsf.limits import MEMORY_UNIT
-from lading.hooks.batch.lsf.messages import WORDING
-from lading.hooks.batch.lsf.options import EXCLUSION, FLAGS, OPTIONS, SYNONYMS, VARIABLES, jobname, limit, span
-from lading.hooks.batch.memory import amount, dialect, names
-from lading.hooks.batch.system import BatchJobRequest, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile
+from lading.hooks.batch.directives import Exclusion, Unsupported, quoted
+from lading.hooks.batch.lsf import output
+from lading.hooks.batch.memory import MIB, MemoryUnit, Unit, amount, dialect, names
+from lading.hooks.batch.refusals import Wording, any_of
+from lading.hooks.batch.system import (
+    BatchJobRequest,
+    BatchSystem,
+    CouldNotAsk,
+    MemoryDialect,
+    NativeJob,
+    Profile,
+)
 from lading.hooks.ssh.answer import CommandResult
+from lading.scheduling.text.printable import shortened
+
+VARIABLES: Mapping[str, str] = {
+    "ID": "$LSB_JOBID",
+    "WORKDIR": "$LS_SUBCWD",
+    "SUBMIT_HOST": "$LSB_SUB_HOST",
+    "NAME": "$LSB_JOBNAME",
+    "ARRAY_INDEX": "$LSB_JOBINDEX",
+    "NODELIST": "$LSB_HOSTS",
+}
+# The options of more than one letter ("bsub", "Options"; OpenLava's are among them). Any other key is one of a letter
+# with its argument attached, as in -Etouch.
+_OPTIONS = """
+    Ep Full G Ip IS ISp ISs Is IX Jd Lp Ne Sla Ti Wd Wep Wp XF Zs alloc_flags app ar bw clusters cn_cu cn_mem
+    core_isolation csm cwd data datachk datagrp env eo eptl ext extsched fd freq fwd gpu hl hostfile is jobaff jsdl
+    jsdl_strict json jsm ln_mem ln_slots mig nnodes notify oo outdir pack ptl rn rnc sla smt sp spool ss stage
+    step_cgroup ti tty ul un wa wt yaml
+"""
+OPTIONS = frozenset(_OPTIONS.split())
+# Those of one letter that take no argument.
+FLAGS = "BHIKNVhrx"
+# Settings that are the same, or that cannot be given together.
+SYNONYMS: Mapping[str, str] = {"oo": "o", "eo": "e", "R cu": "R span"}
+EXCLUSION = Exclusion('-R "select[{}]"', "hname!='{}'", " && ")  # "Resource requirement strings", select
+
+WORDING = Wording(
+    permanent=any_of("cannot use the queue", "no such queue", "not a member", "bad resource requirement"),
+    limit=any_of(
+        "limit (?:has been |is )?(?:reached|exceeded)",
+        "threshold (?:has been )?reached",
+        "reached .*(?:limit|threshold)",
+        "exceed\\w* .*(?:pending|job) .*(?:limit|threshold)",
+        "array (?:index|size) .*(?:too large|exceed|larger)",
+        r"maximum number of (?:pending )?jobs|limit of \d+ jobs",
+        "(?:pending|too many) jobs? .*limit",
+        "too many jobs|no job id can be used now",
+        "queue (?:has been |is )?(?:closed|inactiv|disabled)",
+    ),
+    transient=any_of(
+        "LSF is down",
+        "openlava is down",
+        "batch system (?:daemon )?(?:is )?not (?:responding|ready)|batch (?:daemon|library|protocol|system error)",
+        "system call failed|server is not connected|appropriate port number",
+        "mbatchd",
+        "LIM is (?:down|not)",
+        "LSF library call",
+        "communication (?:time|error)",
+        "failed in sending/receiving",
+        "cannot (?:connect|contact)",
+        "please wait",
+        "(?:master|host) .*unknown",
+        "internal library error",
+        "XDR",
+        "service not (?:ready|registered)",
+        "external authentication failed",
+        "license",
+    ),
+    gone=any_of(
+        r"job <[^<>]*>:? [^<>]*(?:not found|no matching job found|already)",
+        r"no (?:matching |unfinished |pending |running )*jobs? found",
+    ),
+    account=any_of(
+        "cannot use the queue",
+        "(?:bad|unknown) user",
+        "permission denied",
+        "not a member",
+        "request from (?:a )?non-lsf",
+    ),
+    # Of an array, some of whose elements have ended; the others are killed all the same.
+    ending=any_of("operation is in progress"),
+)
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
 # OpenLava and old versions have no -o, or not all of its fields: they say so, and show their table then.
@@ -31,6 +109,78 @@ printf '%s\\n' "$answer"
 exit $status"""
 
 
+def span(request: BatchJobRequest, profile: Profile) -> list[tuple[str, str]]:
+    """How slots lie on hosts (IBM Spectrum LSF, "Span string"): the threads of a process on one of them."""
+    if profile.nodes is None:
+        return [("R", f"span[ptile={request.cpus_per_node}]")]
+    if request.processes == 1:
+        return [("R", "span[hosts=1]")]
+    return [("R", f"span[block={request.threads}]")] if (request.threads or 1) > 1 else []
+
+
+def memory_option(name: str, number: int, unit: str | None) -> tuple[str, str | int]:
+    """The option for an amount of memory: ``M``, the limit, or a resource that is reserved.
+
+    Where LSF_UNIT_FOR_LIMITS is not set, the limit is in KiB, but what is reserved is in MiB.
+    """
+    if name == "M":
+        return "M", number
+    return "R", f"rusage[{name}={-(-number // 2**10) if unit == 'K' else number}]"
+
+
+def jobname(request: BatchJobRequest) -> str | None:
+    """What a job is called, with the indices of an array, which LSF has behind its name."""
+    if request.jobname and re.search(r"[\[\]]", request.jobname):
+        raise Unsupported(
+            f"jobname {shortened(request.jobname)} has a bracket, which LSF takes for an array; leave it out"
+        )
+    if request.array is None:
+        return request.jobname
+    running = f"%{request.array.max_running}" if request.array.max_running else ""
+    return f"{request.jobname or 'array'}[{request.array.indices}]{running}"
+
+
+# In which unit limits of memory are counted: LSF_UNIT_FOR_LIMITS in lsf.conf, KiB where it is not set
+# (IBM Spectrum LSF Configuration Reference, "LSF_UNIT_FOR_LIMITS"; Command Reference, "badmin showconf", "bjobs -l").
+
+_SETTING = re.compile(r"^\s*LSF_UNIT_FOR_LIMITS\s*=\s*\"?([KMGT])B?\b", re.MULTILINE | re.IGNORECASE)
+# What showconf begins with; a parameter that it does not list is not set.
+_SHOWN = re.compile(r"^\s*MBD configuration at ", re.MULTILINE)
+# The names of limits, and their values in the line below.
+_LIMITS = re.compile(r"^((?: +[A-Z]+LIMIT)* +MEMLIMIT\b.*)\r?\n(.*)$", re.MULTILINE)
+_VALUE = re.compile(r"(\d+(?:\.\d+)?) *([KMGT])B?\b")
+
+
+def unit(text: str) -> Unit | None:
+    """The unit in what ``badmin showconf`` and ``bparams -l`` print; None: they do not say it."""
+    if match := _SETTING.search(text):
+        found: dict[str, Unit] = {"K": "K", "M": "M", "G": "G", "T": "T"}
+        return found[match[1].upper()]
+    return "K" if _SHOWN.search(text) else None
+
+
+def shown(text: str) -> float | None:
+    """MiB of the MEMLIMIT in what ``bjobs -l`` prints; None: there is none, or it cannot be read."""
+    if (match := _LIMITS.search(text)) is None:
+        return None
+    names, values = match[1].split(), _VALUE.findall(match[2])
+    number = names.index("MEMLIMIT")
+    return float(values[number][0]) * MIB[values[number][1]] if number < len(values) else None
+
+
+MEMORY_UNIT = MemoryUnit(
+    # Neither is there in every version, and showconf may be for administrators.
+    command=["sh", "-c", "badmin showconf mbd </dev/null 2>/dev/null; bparams -l 2>/dev/null; true"],
+    read=unit,
+    setting="LSF_UNIT_FOR_LIMITS",
+    resource="M",
+    default="M",
+    directive=re.compile(r"^#BSUB -M (\d+)$", re.MULTILINE),
+    job=lambda id: ["bjobs", "-l", id],
+    shown=shown,
+)
+
+
 class LSF(BatchSystem):
     name = "lsf"
     prefix = "#BSUB"
@@ -43,7 +193,7 @@ class LSF(BatchSystem):
     synonyms = SYNONYMS
     exclusion = EXCLUSION
     wording = WORDING
-    survey = surveys.LSF
+    survey = output.LSF_SURVEY
     memory_unit = MEMORY_UNIT
 
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
@@ -58,7 +208,7 @@ class LSF(BatchSystem):
             options += span(request, profile)
         memory = dialect(profile, MemoryDialect(per="job" if profile.nodes else "node", resource="M"))
         if (number := amount(request, memory)) is not None:
-            options += [limit(name, number, memory.unit) for name in names(memory)]
+            options += [memory_option(name, number, memory.unit) for name in names(memory)]
         options += [("gpu", request.gpus and f"num={request.gpus}"), ("o", request.stdout), ("e", request.stderr)]
         options += [("x", True)] if profile.whole_node else []
         return [self.native_directive(key, value) for key, value in options if value is not None]
@@ -112,8 +262,8 @@ class LSF(BatchSystem):
 
     def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
-        jobs = history.jobs(answer.stdout)
-        # Those that it does not know bhist leaves out without a word; of those that have not ended it says so.
-        if jobs or history.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
+        jobs = output.ended_jobs(answer.stdout)
+        # bhist leaves out silently what it does not know; of jobs that have not ended it says so.
+        if jobs or output.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return jobs
         raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")

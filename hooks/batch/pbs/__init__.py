@@ -1,1 +1,1 @@
-"""PBS Pro and TORQUE: their commands, their output, their messages. Pure; nothing runs here."""
+"""PBS Pro and TORQUE: the options and commands (``pbspro``, ``torque``), and what these print (``output``). Pure."""

@@ -1,4 +1,4 @@
-"""The attributes of a job, as PBS Pro and TORQUE show them, as a job.
+"""What qstat and pbsnodes of PBS Pro and TORQUE print, as jobs and nodes.
 
 States: PBS Professional Reference Guide, "Job States"; exit codes: "Job Exit Codes" there, and TORQUE Administrator
 Guide, "Job Exit Status"; substates: job.h of OpenPBS.
@@ -6,12 +6,16 @@ Guide, "Job Exit Status"; substates: job.h of OpenPBS.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any
 
+from lading.hooks.batch.inventory import Inventory, Nodes, Survey, mib, one_shell
 from lading.hooks.batch.system import Cause, NativeJob, State, unknown
+from lading.hooks.ssh.answer import whole_number
 
 Codes = Mapping[int, tuple[Cause, str]]
 _ID = re.compile(r"(\d+)(?:\[(\d{0,18})\])?((?:\.[\w.-]+)?)")
@@ -26,7 +30,7 @@ _TERMINATED = "91"
 _HOLDS |= {"l": "as many elements of its array run as may at once"}
 
 # Exit codes below 0: PBS itself has given up. The same numbers mean other things with TORQUE.
-PBSPRO: Codes = {
+PBSPRO_EXIT_CODES: Codes = {
     -3: ("node_failure", "PBS could not run it, and was to try again"),
     -4: ("node_failure", "MoM was started anew while it ran"),
     -5: ("node_failure", "MoM was started anew while it ran"),
@@ -48,7 +52,7 @@ PBSPRO: Codes = {
     -31: ("out_of_memory", "it used more memory in huge pages than it had asked for"),
     -32: ("node_failure", "its node did not know it any more, and it was to be run again"),
 }
-TORQUE: Codes = {
+TORQUE_EXIT_CODES: Codes = {
     -3: ("node_failure", "TORQUE could not run it, and was to try again"),
     -4: ("node_failure", "MOM was started anew while it ran"),
     -5: ("node_failure", "MOM was started anew while it ran"),
@@ -236,3 +240,204 @@ def _seconds(text: str) -> int | None:
 def _kib(text: str) -> int | None:
     match = re.fullmatch(r"(\d{1,18})([kmgtp]?)[bw]?", text.lower())
     return int(match[1]) * 1024 ** " kmgtp".index(match[2] or " ") // 1024 if match else None
+
+
+# What `qstat -f -F dsv` of PBS Pro and OpenPBS prints: a job in a line, with bars between its attributes. It is the one
+# form that answers for each id (`-F json` prints the first one alone) and in which no value can pass for an attribute:
+# within a value a bar, a backslash and the end of a line have a backslash before them, and other control characters are
+# written as `^M`. Older versions leave the end of a line as it is; such values are put together again.
+# With -x those that have ended are shown, too; a server without history shows nothing then. Versions before 18 have no
+# -F: awk makes the same form of theirs, in which an attribute is a line after four blanks and goes on after a tab. The
+# end of a line within a value, and what is after it, is left out; so is the last job where it has no blank line behind.
+COMMAND = r"""history=-x form='-F dsv'
+ask() { { said=$(qstat -t $history -f $form "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1; }
+tell() {
+  ask "$@"
+  case $said in *"not configured to maintain job history"*) history=; ask "$@" ;; esac
+  case $form$said in -F*[Uu]sage:*) return 1 ;; esac
+  [ -z "$said" ] || printf '%s\n' "$said" >&2
+}
+if tell "$@"; then exit $status; fi
+form=
+{ tell "$@"; echo "status $status"; } | awk '
+  function add(text) { gsub(/[\\|]/, "\\\\&", text); job = job text }
+  /^status [0-9]+$/ { status = $2; next }
+  { blank = $0 == "" }
+  /^Job Id: / { if (job) print job; job = "Job Id: " $3; next }
+  /^    [A-Za-z_][A-Za-z0-9_.-]* = / {
+    at = index($0, " = "); job = job "|" substr($0, 5, at - 5) "="; add(substr($0, at + 3))
+  }
+  /^\t/ { add(substr($0, 2)) }
+  END { if (job && blank) print job; exit status }'"""
+_JOB = re.compile(r"^Job Id: (\S+?)\|(?=[A-Za-z_][\w.]*=)", re.MULTILINE)
+# A backslash takes away the meaning of what comes after it.
+_FIELD = re.compile(r"(?:[^\\|]+|\\.?)+", re.DOTALL)
+_MORE = re.compile(r"(?<!\\)(?:\\\\)*\|[A-Za-z_][\w.]*=")
+_ESCAPED = re.compile(r"\\([\\|nf])")
+_MEANT = {"n": "\n", "f": "\f"}
+_ENDED = ("F", "X")
+
+
+def parse_dsv(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The id and the attributes of each job in an answer; those of ``resources_used.mem`` in a dictionary of their own.
+
+    :raises ValueError: it is cut before what a job has to say
+    """
+    starts = list(_JOB.finditer(text))
+    for start, after in zip_longest(starts, starts[1:]):
+        section = text[start.end() : after.start() if after else len(text)]
+        lines = [line.removesuffix("\r") for line in section.split("\n")]
+        # What a site prints after the last job is no part of it.
+        kept = 1 + max((number for number, line in enumerate(lines) if _MORE.search(line)), default=0)
+        fields = _FIELD.findall("\n".join(lines[:kept]))
+        whole = kept < len(lines)
+        attributes = _attributes(fields if whole or fields[-1].startswith("job_state=") else fields[:-1])
+        if not whole and not _tells(attributes):
+            raise ValueError(f"it is cut at job {start[1]}")
+        yield start[1], attributes
+
+
+def _attributes(fields: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in fields:
+        name, _, value = field.partition("=")
+        group, _, part = name.partition(".")
+        value = _ESCAPED.sub(lambda match: _MEANT.get(match[1], match[1]), value)
+        if part:
+            if isinstance(parts := found.setdefault(group, {}), dict):
+                parts.setdefault(part, value)
+        else:
+            found.setdefault(name, value)
+    return found
+
+
+def _tells(attributes: dict[str, Any]) -> bool:
+    """Whether the first attributes of a job say enough: that it lives, or how it has ended."""
+    state = attributes.get("job_state", "")
+    return len(state) == 1 and (state not in _ENDED or "Exit_status" in attributes)
+
+
+# Nodes and queues: pbsnodes and qstat.
+
+_START = re.compile(r"^\{", re.MULTILINE)
+# A member of an object in a line of its own, as PBS writes them, whose value may be no JSON.
+_MEMBER = re.compile(r'^(\s*"[^"\n]*":\s*)(?:"(.*)"|([^\s"{\[].*?))(,?)\r?$', re.MULTILINE)
+_ESCAPE = re.compile(r'\\.|"')
+
+
+def pbspro_inventory(text: str) -> Inventory:
+    """PBS Professional Reference Guide, pbsnodes and qstat: vnodes of one host are one node."""
+    whole = {key: value for each in _documents(text) for key, value in each.items()}
+    hosts: dict[str, tuple[int, int | None, str | None, bool]] = {}
+    for name, vnode in whole.get("nodes", {}).items():
+        with suppress(AttributeError, TypeError, ValueError):  # one that makes no sense costs itself alone
+            available = vnode.get("resources_available", {})
+            if not (cpus := int(available.get("ncpus", 0))):
+                continue
+            host = str(available.get("host", name))
+            memory = mib(str(available["mem"])) if "mem" in available else None
+            # It is busy, offline, down, stale, reserved, asleep or provisioned in any other state, or in several.
+            is_idle = vnode.get("state") == "free" and not vnode.get("jobs")
+            before = hosts.get(host)
+            if before is not None:
+                cpus += before[0]
+                memory = None if memory is None or before[1] is None else memory + before[1]
+                is_idle = is_idle and before[3]
+            hosts[host] = cpus, memory, _name(vnode, "queue"), is_idle
+    servers = list(whole.get("Server", {}).values())
+    default = _name(servers[0], "default_queue") if servers else None
+    return Inventory(
+        [Nodes(cpus, memory, queue, idle=int(is_idle)) for cpus, memory, queue, is_idle in hosts.values()],
+        list(whole.get("Queue", {})),
+        default,
+        _most_chunks(whole),
+    )
+
+
+def _most_chunks(whole: dict[str, Any]) -> dict[str, int]:
+    """How many chunks the server and each queue allow. How many there can be is not known: a host may have several."""
+    servers = [_nodect(each) for each in whole.get("Server", {}).values()]
+    found = {}
+    for name, queue in whole.get("Queue", {}).items():
+        known = [each for each in (_nodect(queue), *servers) if each is not None]
+        if known:
+            found[name] = min(known)
+    return found
+
+
+def _nodect(values: Any) -> int | None:
+    """The most nodes that a server or a queue allows; None: any number, or it makes no sense."""
+    limits = values.get("resources_max", {}) if isinstance(values, dict) else {}
+    return whole_number(str(limits.get("nodect", ""))) if isinstance(limits, dict) else None
+
+
+def _name(values: dict[str, Any], key: str) -> str | None:
+    return None if values.get(key) is None else str(values[key])
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    """The documents in an answer. Versions of PBS differ in what they forget to escape, and in which numbers they write
+    as JSON has none (``007``).
+    """
+    try:
+        return list(_decoded(text))
+    except ValueError:
+        return list(_decoded(_MEMBER.sub(_mended, text)))
+
+
+def _mended(member: re.Match[str]) -> str:
+    def escaped(found: re.Match[str]) -> str:
+        if found[0] == '"':
+            return '\\"'
+        return found[0] if found[0][1] in '"\\/bfnrtu' else found[0][1]
+
+    return f'{member[1]}"{_ESCAPE.sub(escaped, member[2] or member[3] or "")}"{member[4]}'
+
+
+def _decoded(text: str) -> Iterator[dict[str, Any]]:
+    decoder, end = json.JSONDecoder(strict=False), 0
+    while match := _START.search(text, end):
+        value, end = decoder.raw_decode(text, match.end() - 1)
+        yield value
+
+
+def torque_inventory(text: str) -> Inventory:
+    """TORQUE Administrator Guide, pbsnodes and qstat: blocks of ``key = value`` below a name."""
+    nodes, queues, default = [], dict[str, dict[str, str]](), None
+    server: dict[str, str] = {}
+    for name, values in _blocks(text):
+        if name.startswith("Queue:"):
+            queues[name.partition(":")[2].strip()] = values
+        elif name.startswith("Server:"):
+            server, default = values, values.get("default_queue")
+        elif (cpus := whole_number(values.get("np", ""))) is not None:
+            status = dict(each.partition("=")[::2] for each in values.get("status", "").split(","))
+            is_idle = values.get("state") == "free" and not values.get("jobs")
+            nodes.append(Nodes(cpus, mib(status.get("physmem", "")), idle=int(is_idle)))
+    most = {name: _torque_most(len(nodes), server, values) for name, values in queues.items() if nodes}
+    return Inventory(nodes, list(queues), default, most)
+
+
+def _torque_most(count: int, server: dict[str, str], queue: dict[str, str]) -> int:
+    """How many nodes a job in a queue can have: as many as there are, unless an administrator says more or less."""
+    there = [whole_number(each.get("resources_available.nodect", "")) or 0 for each in (server, queue)]
+    allowed = [whole_number(each.get("resources_max.nodect", "")) for each in (server, queue)]
+    return min([max(count, *there), *(each for each in allowed if each is not None)])
+
+
+def _blocks(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    name, values = "", dict[str, str]()
+    for line in text.splitlines():
+        if line.strip() and not line[0].isspace():
+            if name:
+                yield name, values
+            name, values = line.strip(), {}
+        elif " = " in line:
+            key, _, value = line.strip().partition(" = ")
+            values[key] = value
+    if name:
+        yield name, values
+
+
+PBSPRO_SURVEY = Survey(one_shell("pbsnodes -a -F json", "qstat -Q -f -F json", "qstat -B -f -F json"), pbspro_inventory)
+TORQUE_SURVEY = Survey(one_shell("pbsnodes -a", "qstat -Q -f", "qstat -B -f"), torque_inventory)

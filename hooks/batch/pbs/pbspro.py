@@ -1,17 +1,20 @@
-"""PBS Professional and OpenPBS (PBS Professional Reference Guide, "PBS Commands": qsub, qstat, qselect, qdel)."""
+"""PBS Professional and OpenPBS: the options of qsub, all commands, and what they refuse.
+
+Commands: PBS Professional Reference Guide, "PBS Commands", qsub, qstat, qselect, qdel. Refusals, also those of TORQUE:
+pbs_error.h, and the texts in pbs_messages.c.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from lading.hooks.batch import surveys
 from lading.hooks.batch.directives import Unsupported, clock, one_word, quoted
 from lading.hooks.batch.memory import amount, dialect, names
-from lading.hooks.batch.pbs import output, qstat_dsv
-from lading.hooks.batch.pbs.messages import WORDING
-from lading.hooks.batch.pbs.options import NO_REQUEUE, SYNONYMS, UNITS, VARIABLES, chunks
+from lading.hooks.batch.pbs import output
+from lading.hooks.batch.refusals import Wording, any_of
 from lading.hooks.batch.system import (
     ArrayRange,
     BatchJobRequest,
@@ -23,6 +26,93 @@ from lading.hooks.batch.system import (
 )
 from lading.hooks.ssh.answer import CommandResult
 
+# What the core variables are called inside a job (PBS Reference Guide, "PBS Environment Variables").
+VARIABLES: Mapping[str, str] = {
+    "ID": "$PBS_JOBID",
+    "WORKDIR": "$PBS_O_WORKDIR",
+    "SUBMIT_HOST": "$PBS_O_HOST",
+    "NAME": "$PBS_JOBNAME",
+    "ARRAY_INDEX": "$PBS_ARRAY_INDEX",
+    "NODELIST": '$(cat "$PBS_NODEFILE")',
+}
+# Settings that are the same, or that cannot be given together.
+SYNONYMS: Mapping[str, str] = {f"l {name}": "l select" for name in ("nodes", "ncpus", "mpiprocs", "ompthreads", "mem")}
+NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
+# What sizes end with.
+UNITS = {"B": "b", "K": "kb", "M": "mb", "G": "gb", "T": "tb"}
+
+WORDING = Wording(
+    permanent=any_of(
+        "violates queue and/or server resource limits",
+        # TORQUE says the same of a request that no node can ever give and of nodes that are busy.
+        "exceeds queue resource limits(?!.*cannot locate feasible nodes)",
+        "cannot satisfy",
+        # Of one job, not of how many there are.
+        r"walltime (?:limit )?exceed|exceed\w* (?:the )?(?:max\w* )?walltime",
+        "unknown queue",
+        "unknown resource",
+        "unauthorized request",
+        "access .*denied",
+        "illegal",
+    ),
+    limit=any_of(
+        "cannot locate feasible nodes",
+        "would exceed",
+        "exceeds? .*limit",
+        "limit .*(?:reached|exceeded)",
+        r"(?:reached|limit of|maximum of) .*(?:limit|jobs)",
+        "array .*too large",
+        "maximum number of jobs",
+        "max_(?:queued|queuable|user_queuable|run)",
+        "too many jobs",
+        "limit on (?:the )?(?:total )?(?:number|jobs|resource)",
+        "(?:queue|destination) is not (?:enabled|started)",
+        "queue (?:is )?(?:currently )?(?:disabled|stopped|not available)",
+        "licensed? (?:cpus|unavailable)",
+        r"errno=1504[23]",
+    ),
+    transient=any_of(
+        "cannot connect to (?:server|pbs|specified server)",
+        "(?:could|can) ?(?:not|n't) (?:connect|contact)",
+        "communication (?:failure|error|with)",
+        "no default server",
+        "server (?:is )?(?:busy|shutting down|down)",
+        "end of file",
+        "protocol",
+        "pbs_iff",
+        "munge",
+        "(?:invalid|expired) credential",
+        "system error",
+        "internal (?:server )?error",
+        "failed to save job",
+        # Its qsub hands jobs to one in the background, which may have submitted it.
+        "background qsub",
+        "no free connections",
+        "connection table full",
+        "too many submit retries",
+        "can ?not establish connection",
+        r"(?:to|from|in) socket|socket close",
+        "(?:unable to|error) (?:connect|contact|communicat)",
+        "trqauthd",
+    ),
+    gone=any_of(
+        "unknown (?:job|array) ?id",
+        "job not found",
+        "job has finished",
+        "job [^ ]+ has finished",
+        "(?:invalid|bad) (?:job )?state .*complete",
+        "request invalid for state of job",
+        "invalid (?:state for job|for finished array subjob)",
+        "job array parameter|nonexistent (?:subjob|job id)",
+    ),
+    account=any_of(
+        "unauthorized (?:request|user)", "access .*(?:denied|not allowed)", "bad [ug]id for job", "invalid account"
+    ),
+    # Asked for 9.trq1, qstat may say that it does not know 9.trq1.example.org.
+    server=any_of(r"(?<=[\d\]])\.[a-z][\w.-]*"),
+    ending=any_of("delete already in progress", "job cancel in progress"),
+)
+
 _SUBMITTED = re.compile(r"(\d+(?:\[\])?(?:\.[\w.-]+)?)")
 _SELECT = """\
 ids=$(qselect -u "$0") || exit
@@ -30,6 +120,12 @@ set -f
 set -- $(printf '%%s\\n' "$@" $ids | sort -u)
 [ $# -gt 0 ] || { echo '%s'; exit 0; }
 """
+
+
+def chunks(request: BatchJobRequest) -> BatchJobRequest:
+    """The request with a chunk for each process in place of one for each node; chunks lie where they fit."""
+    mem = None if request.mem is None else -(-request.mem // (request.ppn or 1))
+    return replace(request, nodes=request.processes, ppn=1, mem=mem)
 
 
 class PBSPro(BatchSystem):
@@ -41,8 +137,8 @@ class PBSPro(BatchSystem):
     smallest_array = 2
     synonyms = SYNONYMS
     wording = WORDING
-    survey = surveys.PBSPRO
-    qstat = qstat_dsv.COMMAND
+    survey = output.PBSPRO_SURVEY
+    qstat = output.COMMAND
     nothing = "no jobs"
 
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
@@ -115,7 +211,7 @@ class PBSPro(BatchSystem):
     def statuses(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         try:
-            found = output.jobs(qstat_dsv.jobs(answer.stdout), output.PBSPRO)
+            found = output.jobs(output.parse_dsv(answer.stdout), output.PBSPRO_EXIT_CODES)
         except ValueError as error:
             raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
         if not (found or answer.status or self.nothing in map(str.strip, answer.lines)):

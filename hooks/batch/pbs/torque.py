@@ -7,16 +7,19 @@ the server. There is no accounting that users can read: a job that has ended is 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from lading.hooks.batch import surveys, xml
+from lading.hooks.batch import xml
 from lading.hooks.batch.memory import dialect
 from lading.hooks.batch.pbs import output
-from lading.hooks.batch.pbs.options import TORQUE_SYNONYMS, TORQUE_VARIABLES
-from lading.hooks.batch.pbs.pbspro import PBSPro
+from lading.hooks.batch.pbs.pbspro import VARIABLES, PBSPro
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, CouldNotAsk, MemoryDialect, NativeJob, Profile
 from lading.hooks.ssh.answer import CommandResult
+
+TORQUE_VARIABLES: Mapping[str, str] = {**VARIABLES, "ARRAY_INDEX": "$PBS_ARRAYID"}
+TORQUE_SYNONYMS: Mapping[str, str] = {f"l {name}": "l nodes" for name in ("ncpus", "procs", "nodect", "select")}
 
 
 class TORQUE(PBSPro):
@@ -24,7 +27,7 @@ class TORQUE(PBSPro):
     variables = TORQUE_VARIABLES
     smallest_array = 1
     synonyms = TORQUE_SYNONYMS
-    survey = surveys.TORQUE
+    survey = output.TORQUE_SURVEY
     qstat = 'exec qstat -t -x "$@"'
     nothing = "<Data></Data>"
     ascii_only = True  # "file must be an ascii script"
@@ -67,7 +70,7 @@ class TORQUE(PBSPro):
                 faults.append(str(error))
         if len(faults) == len(documents) and (faults or not answer.status):
             raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {'; '.join(faults) or answer.words}")
-        return output.jobs(pairs, output.TORQUE)
+        return output.jobs(pairs, output.TORQUE_EXIT_CODES)
 
 
 def _attributes(job: Element) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Grid Engine: its commands, its output, its messages. Pure; nothing runs here."""
+"""Grid Engine: the options and commands (``system``), and what these print (``output``). Pure."""

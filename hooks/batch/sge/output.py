@@ -1,4 +1,4 @@
-"""What ``qstat -xml`` and ``qacct -j`` of Grid Engine print, as jobs.
+"""What ``qstat -xml``, ``qacct -j`` and ``qhost -xml`` of Grid Engine print, as jobs and nodes.
 
 States: qstat(1), "state"; accounting: sge_accounting(5), "failed".
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lading.hooks.batch import xml
+from lading.hooks.batch.inventory import Inventory, Nodes, Survey, mib, one_shell
 from lading.hooks.batch.system import ArrayRange, Cause, NativeJob, State, unknown
 from lading.hooks.ssh.answer import whole_number
 
@@ -35,16 +36,16 @@ def queued(text: str) -> list[NativeJob]:
         raise ValueError("there is no list of jobs in it")
     root = xml.parse(text[start : end + len("</job_info>")])
     jobs = []
-    for each in root.iter("job_list"):
-        number = xml.text_of(each, "JB_job_number")
+    for row in root.iter("job_list"):
+        number = xml.text_of(row, "JB_job_number")
         if whole_number(number) is None:
             raise ValueError(f"{number!r} is no number of a job")
-        host = xml.text_of(each, "queue_name").partition("@")[2] or None
-        name = xml.text_of(each, "JB_name") or xml.text_of(each, "full_job_name") or None
-        described = _described(xml.text_of(each, "state"))
+        host = xml.text_of(row, "queue_name").partition("@")[2] or None
+        name = xml.text_of(row, "JB_name") or xml.text_of(row, "full_job_name") or None
+        described = _described(xml.text_of(row, "state"))
         jobs += [
             NativeJob(id=number, index=index, name=name, nodes=host, **described)
-            for index in _indices(xml.text_of(each, "tasks"))
+            for index in _indices(xml.text_of(row, "tasks"))
         ]
     # A task on several hosts may come once for each; the running one tells more than a waiting remainder.
     return list({(job.id, job.index): job for job in reversed(jobs)}.values())[::-1]
@@ -121,7 +122,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
 def _cause(record: Mapping[str, str], failed: str, exit_code: int | None) -> Cause | None:
     if record.get("deleted_by", "NONE") not in ("NONE", "", "undefined"):
         return "cancelled"
-    if failed == "0" and not exit_code:  # where there is none, nobody says how it has ended
+    if failed == "0" and not exit_code:  # where there is none, it is not known how it has ended
         return None
     if failed in _NODE:
         return "node_failure"
@@ -160,3 +161,30 @@ def _seconds(text: str) -> float | None:
 def _bytes(text: str) -> float | None:
     match = _SIZE.fullmatch(text.strip())
     return float(match[1]) * _UNITS[match[2]] if match else None
+
+
+# Hosts and queues: qhost and qconf.
+
+
+def sge_inventory(text: str) -> Inventory:
+    """qhost(1) with queues in XML, then qconf(1) -sql: a name in each line. Jobs that name no queue run in any.
+
+    A job asks for slots, which may all be on one host, so no number of hosts is too small for it.
+    """
+    document, end, rest = text[max(0, text.find("<qhost")) :].partition("</qhost>")
+    nodes = []
+    for host in xml.parse(document + end).iter("host"):
+        values = {str(each.get("name")): each.text or "" for each in host.iter("hostvalue")}
+        queues = [{each.get("name"): each.text for each in queue.iter("queuevalue")} for queue in host.iter("queue")]
+        # Of a host that is down it is not said how large it is, but how many slots its queues have.
+        slots = [each for queue in queues if (each := whole_number(queue.get("slots") or "")) is not None]
+        number = whole_number(values.get("num_proc", ""))
+        if (cpus := number if number is not None else max(slots, default=None)) is not None:
+            # A state is a letter for what keeps jobs away: unknown, disabled, suspended, alarm, error.
+            is_open = any(not queue.get("state_string") for queue in queues)
+            is_idle = is_open and all(queue.get("slots_used") == "0" for queue in queues)
+            nodes.append(Nodes(cpus, mib(values.get("mem_total", "")), idle=int(is_idle)))
+    return Inventory(nodes, [line.strip() for line in rest.splitlines() if re.fullmatch(r"\s*[\w.-]+\s*", line)])
+
+
+SGE_SURVEY = Survey(one_shell("qhost -q -xml", "qconf -sql"), sge_inventory)

@@ -1,19 +1,88 @@
-"""Grid Engine: Son of Grid Engine, Open Grid Scheduler, Univa and Altair (qsub(1), qstat(1), qdel(1), qacct(1))."""
+"""Grid Engine: the options of qsub, all commands, and what they refuse.
+
+Son of Grid Engine, Open Grid Scheduler, Univa and Altair: qsub(1), qstat(1), qdel(1), qacct(1).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from lading.hooks.batch import surveys
-from lading.hooks.batch.directives import Unsupported, clock, quoted
+from lading.hooks.batch.directives import Exclusion, Unsupported, clock, quoted
 from lading.hooks.batch.memory import amount, dialect, names
-from lading.hooks.batch.sge import messages, options, output
-from lading.hooks.batch.sge.options import EXCLUSION, NO_REQUEUE, OPTIONS, SYNONYMS, VARIABLES, environment
+from lading.hooks.batch.refusals import SubmitError, Wording, any_of
+from lading.hooks.batch.sge import output
 from lading.hooks.batch.system import BatchJobRequest, BatchSystem, CouldNotAsk, MemoryDialect, NativeJob, Profile
 from lading.hooks.ssh.answer import CommandResult
+from lading.scheduling.text.printable import shortened
+
+VARIABLES: Mapping[str, str] = {
+    "ID": "$JOB_ID",
+    "WORKDIR": "$SGE_O_WORKDIR",
+    "SUBMIT_HOST": "$SGE_O_HOST",
+    "NAME": "$JOB_NAME",
+    "ARRAY_INDEX": "$SGE_TASK_ID",
+    # Only jobs in a parallel environment have a file of hosts.
+    "NODELIST": '$(if [ -n "$PE_HOSTFILE" ]; then cut -d" " -f1 "$PE_HOSTFILE"; else hostname; fi)',
+}
+# Any other key of more than one letter is the name of a resource.
+_OPTIONS = """
+    ac ar binding bgio ckpt clear clearp cwd dc dl hard hold_jid hold_jid_ad inherit jc js jsv masterl masterq mbind
+    notify now ot par pe pty rdi rou sc shell si soft sync tc tcon terse umask verify wd xdv xd_run_as_image_user
+"""
+OPTIONS = frozenset(_OPTIONS.split())
+# Settings that are the same, or that cannot be given together.
+SYNONYMS: Mapping[str, str] = {"l s_rt": "l h_rt", "l hostname": "l h"}
+NO_REQUEUE: Mapping[str, str | bool] = {"r": "n"}
+EXCLUSION = Exclusion("-l h=!({})", separator="|")  # complex(5), sge_types(1) "expression"
+# The slots may be a list of ranges.
+_ENVIRONMENT = re.compile(r"(\S+)\s+([0-9][0-9,-]*|-[0-9]+)")
+
+WORDING = Wording(
+    permanent=any_of(
+        "unknown (?:resource|queue|parallel environment)",
+        "unable to initialize environment",
+        "max_aj_tasks",
+        r"more than \d+ tasks",
+    ),
+    limit=any_of(
+        r"only \d+ (?:jobs?|slots?|array)",
+        r"jobs? (?:are|is) (?:not )?allowed (?:per|in)",
+        "current job count",
+        "no more jobs",
+        "max_u?_?jobs",
+        "exceeds? .*(?:quota|job limit)",
+        "too many jobs",
+    ),
+    transient=any_of(
+        "commlib",
+        "got (?:select|read|write|send) error",
+        "(?:can.?t|cannot|could not|unable to) (?:connect|contact|reach|send|receive|get)",
+        "qmaster",
+        "communication",
+        "no (?:answer|response)",
+        "cause it .* be written",
+        "spooling",
+    ),
+    gone=any_of(
+        r"job(?:-array task)? \"?[\d.-]+\"? does not exist",
+        "following jobs do not exist",
+        r"^\d+(?:[.,:-]\d+)*\s*$",
+        "is already in deletion",
+        r"job (?:id|name) \S+ not found",
+        "no jobs? (?:found|running)",
+    ),
+    account=any_of(
+        "access denied", "no (?:submit )?permissions?\\b", "(?:does not have|has no|no) access to", "no submit host"
+    ),
+)
+# With -terse a line has the id alone.
+_SUBMITTED = re.compile(r"(?:Your job(?:-array)? )?(\d+)(?:\.\d+-\d+:\d+)?(?: \(.*\) has been submitted)?")
+_TAKEN = re.compile(r"^Your job(?:-array)? (\d+).* has been submitted$", re.MULTILINE)
+# qsub(1), "EXIT STATUS": a limit on jobs is reached, or a verifier of the site's says that the job may be taken later.
+_TRY_LATER = 25
 
 _ARRAY = re.compile(r"\d+(?:-\d+(?::\d+)?)?")
 # Asks for all jobs of user $0 since $1, in one pass over the file, for qacct takes no list of ids; and lets through the
@@ -29,6 +98,62 @@ exit "$({ { qacct -o "$0" -b "$1" -j; echo $? >&4; } | awk -v ids="$2" '
 """
 
 
+def parallel_environment(value: str) -> str:
+    """A parallel environment and its slots, which are two words of a directive (qsub(1), "-pe").
+
+    :raises Unsupported: it is something else
+    """
+    match = _ENVIRONMENT.fullmatch(value)
+    if match is None:
+        raise Unsupported(
+            f"pe = {value!r} is not valid; an environment and its slots are, such as 'smp 4' or 'mpi 4-16'"
+        )
+    return f"{quoted(match[1])} {match[2]}"
+
+
+def valid_jobname(jobname: str) -> str:
+    """The name of a job, as ``-N`` takes it.
+
+    :raises Unsupported: it would not
+    """
+    if re.match(r"\d", jobname) or re.search(r"[\s/:@\\*?]", jobname):
+        raise Unsupported(
+            f"jobname {shortened(jobname)} begins with a digit or has a blank or one of / : @ \\ * ?; leave them out"
+        )
+    return jobname
+
+
+def slots_per_node(request: BatchJobRequest, profile: Profile) -> int:
+    """How many slots a job gets on each of its nodes, whatever it has asked for of a whole one."""
+    return profile.whole_node.cpus if profile.whole_node else request.cpus_per_node
+
+
+def slots(request: BatchJobRequest, profile: Profile) -> str | None:
+    """The parallel environment and the slots in it; None: one slot needs none.
+
+    :raises Unsupported: there is no parallel environment
+    """
+    number = (request.nodes or 1) * slots_per_node(request, profile)
+    if number == 1 or (profile.parallel_environment is None and request.native.get("pe")):
+        return None
+    if profile.parallel_environment is None:
+        raise Unsupported(f"{number} slots need a parallel_environment in the profile; qconf -spl lists the site's")
+    return f"{profile.parallel_environment} {number}"
+
+
+def submitted_id(answer: CommandResult) -> str:
+    """The native id in the answer to qsub.
+
+    :raises SubmitError: there is none
+    """
+    # "Unable to run job: warning: ... your job is not allowed to run in any queue": it waits until one lets it.
+    if answer.status and (taken := _TAKEN.search(f"{answer.stderr}\n{answer.stdout}")):
+        return taken[1]
+    if answer.status == _TRY_LATER:
+        raise SubmitError("limit", answer.words)
+    return WORDING.submitted(answer, _SUBMITTED)
+
+
 class SGE(BatchSystem):
     name = "sge"
     prefix = "#$"
@@ -38,12 +163,12 @@ class SGE(BatchSystem):
     first_index = 1
     synonyms = SYNONYMS
     exclusion = EXCLUSION
-    wording = messages.WORDING
-    survey = surveys.SGE
+    wording = WORDING
+    survey = output.SGE_SURVEY
 
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         memory = dialect(profile, MemoryDialect(per="none"))
-        number = amount(request, memory, options.slots_per_node(request, profile))
+        number = amount(request, memory, slots_per_node(request, profile))
         if number is not None and not memory.resource:
             raise Unsupported(f"mem = {request.mem} MiB: memory.resource of the profile is not set, such as 'h_vmem'")
         if request.gpus and profile.gpu_resource is None:
@@ -51,10 +176,10 @@ class SGE(BatchSystem):
         unit = "" if memory.unit == "B" else memory.unit or "M"
         same = request.stdout is not None and request.stdout == request.stderr
         directives: list[tuple[str, Any]] = [
-            ("N", request.jobname and options.name(request.jobname)),
+            ("N", request.jobname and valid_jobname(request.jobname)),
             ("q", request.queue),
             ("h_rt", request.time and clock(request.time)),
-            ("pe", options.slots(request, profile)),
+            ("pe", slots(request, profile)),
             *(("l", f"{name}={number}{unit}") for name in names(memory) if number is not None),
             ("l", request.gpus and f"{profile.gpu_resource}={request.gpus}"),
             ("o", request.stdout),
@@ -69,7 +194,7 @@ class SGE(BatchSystem):
     def native_directive(self, key: str, value: object) -> str:
         if len(key) > 1 and key not in OPTIONS:
             return f"-l {key}={'true' if value is True else quoted(str(value))}"
-        written = environment(str(value)) if key == "pe" else quoted(str(value))
+        written = parallel_environment(str(value)) if key == "pe" else quoted(str(value))
         return f"-{key}" if value is True else f"-{key} {written}"
 
     def interpreter_directives(self, path: str) -> list[str]:
@@ -80,7 +205,7 @@ class SGE(BatchSystem):
         return ["qsub", "-terse", path]
 
     def submitted(self, answer: CommandResult) -> str:
-        return messages.submitted(answer)
+        return submitted_id(answer)
 
     def element(self, id: str, index: int) -> str:
         return f"{id}.{index}"

@@ -1,1 +1,1 @@
-"""SLURM: its commands, its output, its messages. Pure; nothing runs here."""
+"""SLURM: the options and commands (``system``), and what these print (``output``). Pure."""

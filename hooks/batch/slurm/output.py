@@ -1,7 +1,7 @@
-"""Rows of squeue and sacct as jobs.
+"""What squeue, sacct and sinfo print, as jobs and nodes.
 
-States: squeue, "JOB STATE CODES". Exit codes ``code:signal``: sacct, "ExitCode"; there signal 125 stands for
-out of memory and 53 for a job that could not be launched.
+States: squeue, "JOB STATE CODES"; why a job waits: squeue, "JOB REASON CODES". Exit codes ``code:signal``: sacct,
+"ExitCode"; there signal 125 stands for out of memory and 53 for a job that could not be launched.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
-from lading.hooks.batch.slurm.messages import HOPELESS, NEVER, explain_reason
+from lading.hooks.batch.inventory import Inventory, Nodes, Survey, one_shell
 from lading.hooks.batch.system import ArrayRange, Cause, CouldNotAsk, NativeJob, State, unknown
-from lading.hooks.ssh.answer import CommandResult
+from lading.hooks.ssh.answer import CommandResult, whole_number
 
 SQUEUE_FORMAT = "%i|%T|%N|%r|%j"
 SACCT_FIELDS = "JobID,State,ExitCode,End,NodeList,MaxRSS,ReqMem,JobName"
@@ -183,7 +184,7 @@ def _job(
     reason: str | None = None,
     exit_code: int | None = None,
 ) -> NativeJob:
-    """A job as a row tells of it; what its state says is a better reason than the row's."""
+    """The job of a row; what its state says is a better reason than the row's."""
     state, cause = _STATES.get(word, ("running", None))
     reason = (_STATE_WORDS.get(word) if word in _STATES else unknown("SLURM", word)) or reason
     return NativeJob(
@@ -258,3 +259,101 @@ def _those(jobs: dict[Key, NativeJob], answer: CommandResult, headed: bool = Fal
     if not jobs and answer.stdout.strip() and not headed:
         raise CouldNotAsk(f"no line of the answer is a job: {CommandResult(0, answer.stdout).words}")
     return list(jobs.values())
+
+
+# Why a job waits.
+
+_REASONS = {
+    "AccountNotAllowed": "the partition does not admit the account",
+    "AssocGrpJobsLimit": "the account runs as many jobs as it may",
+    "AssocMaxJobsLimit": "the user runs as many jobs as the account allows",
+    "BadConstraints": "no node can ever meet its constraints",
+    "BeginTime": "its start time has not come yet",
+    "BurstBufferResources": "the burst buffer has no room",
+    "Cleaning": "it was requeued, and what its last run has left is being cleaned up",
+    "Dependency": "a job that it depends on has not ended yet",
+    "DependencyNeverSatisfied": "a job that it depends on has failed, so it can never start",
+    "InvalidAccount": "its account is not valid",
+    "InvalidQOS": "its QOS is not valid",
+    "JobArrayTaskLimit": "as many elements of its array run as may at once",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "the user holds it",
+    "JobHoldMaxRequeue": "it was requeued as often as it may be, and is held",
+    "launch_failed_requeued_held": "it could not be launched, and is held",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a node that it needs is down",
+    "NonZeroExitCode": "it ended with an exit code other than 0",
+    "OutOfMemory": "it needed more memory than it had asked for",
+    "PartitionConfig": "it asks for more than the partition has",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is not active",
+    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
+    "PartitionTimeLimit": "it asks for more time than the partition allows",
+    "Priority": "jobs with a higher priority come first",
+    "ReqNodeNotAvail": "nodes that it needs are not available",
+    "Reservation": "its reservation has not begun yet",
+    "ReservationDeleted": "its reservation was deleted",
+    "Resources": "it waits for resources to become free",
+    "SystemFailure": "a failure of SLURM, a file system or the network",
+    "TimeLimit": "it ran longer than it had asked for",
+    "JobLaunchFailure": "it could not be launched, or was killed",
+    "RaisedSignal": "it was ended by a signal",
+}
+# Whatever changes at the cluster, it will not start.
+HOPELESS = frozenset({"DependencyNeverSatisfied"})
+# It will not, unless an administrator changes the partition or the nodes.
+NEVER = frozenset({"BadConstraints", "PartitionTimeLimit"})
+_LIMIT = re.compile(r"(QOS|Assoc)\w+")
+
+
+def explain_reason(reason: str) -> str | None:
+    """The reason that squeue gives, in words and in SLURM's own; None: there is none."""
+    code = reason.strip()
+    if code in ("", "None", "(null)"):
+        return None
+    known = _REASONS.get(re.split("[,:]", code)[0])
+    if known is None and (match := _LIMIT.fullmatch(code)):
+        known = f"a limit of the {'QOS' if match[1] == 'QOS' else 'account'} is reached"
+    return f"{known} ({code})" if known else code
+
+
+# Nodes and partitions: sinfo and scontrol.
+
+# A node that is powered off (``~``) or being powered up (``#``) takes jobs. With any other mark it gets none now: it
+# is silent, goes down, will be rebooted, or is reserved or planned for others.
+_SLURM_IDLE = re.compile(r"idle[~#]?")
+
+
+def slurm_inventory(text: str) -> Inventory:
+    """sinfo(1): ``%P``, a ``*`` after the default one; ``%c``; ``%m`` in MiB; ``%D``; ``%t``, a line for each state.
+
+    Then scontrol(1), a line for each partition: sinfo leaves out nodes of a cloud that are powered off.
+    """
+    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 4]
+    kinds: dict[tuple[str, int, int], list[int]] = {}
+    for name, cpus, memory, count, state in rows:
+        with suppress(ValueError):  # a line that makes no sense costs itself alone
+            of_kind = kinds.setdefault((name.rstrip("*"), int(cpus.rstrip("+")), int(memory.rstrip("+"))), [0, 0])
+            of_kind[0] += int(count)
+            of_kind[1] += int(count) if _SLURM_IDLE.fullmatch(state) else 0
+    nodes = [Nodes(cpus, memory, name, count, idle) for (name, cpus, memory), (count, idle) in kinds.items() if count]
+    default = next((name.rstrip("*") for name, *_ in rows if name.endswith("*")), None)
+    return Inventory(nodes, list(dict.fromkeys(name.rstrip("*") for name, *_ in rows)), default, _partitions(text))
+
+
+def _partitions(text: str) -> dict[str, int]:
+    """How many nodes a job can have in each partition: all that it has, and no more than its ``MaxNodes``."""
+    found = {}
+    for line in text.splitlines():
+        values = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+        total, most = whole_number(values.get("TotalNodes", "")), whole_number(values.get("MaxNodes", ""))
+        if "PartitionName" in values and total:
+            found[values["PartitionName"]] = total if most is None else min(total, most)
+    return found
+
+
+# By configuration, not by node: thousands of nodes are a few lines.
+# Where scontrol has no answer, it is not known how many nodes a job can have.
+SLURM_SURVEY = Survey(
+    one_shell("sinfo -h -a -e -o '%P|%c|%m|%D|%t'", "{ scontrol -a -o show partition || :; }"), slurm_inventory
+)

@@ -1,4 +1,4 @@
-"""SLURM (https://slurm.schedmd.com: sbatch, squeue, scancel, sacct).
+"""SLURM (https://slurm.schedmd.com): the options of sbatch, all commands, and what they refuse (slurm_errno.h).
 
 squeue and sacct are asked for columns, the name last since it may hold any character: the JSON of 22.05 ignores
 filters and has wrong exit codes.
@@ -11,15 +11,91 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from lading.hooks.batch import surveys
-from lading.hooks.batch.directives import escaped
+from lading.hooks.batch.directives import Exclusion, escaped
 from lading.hooks.batch.memory import amount, dialect, names
+from lading.hooks.batch.refusals import Wording, any_of
 from lading.hooks.batch.slurm import output
-from lading.hooks.batch.slurm.messages import WORDING
-from lading.hooks.batch.slurm.options import EXCLUSION, ISOLATION, NO_REQUEUE, SYNONYMS, VARIABLES
 from lading.hooks.batch.slurm.output import by_cluster, clusters, joined, split_cluster, together
 from lading.hooks.batch.system import BatchJobRequest, BatchSystem, MemoryDialect, NativeJob, Profile
 from lading.hooks.ssh.answer import CommandResult
+
+# Settings that are the same, or that cannot be given together.
+# fmt: off
+SYNONYMS = {
+    "A": "account", "C": "constraint", "D": "chdir", "J": "job-name", "N": "nodes", "a": "array",
+    "c": "cpus-per-task", "d": "dependency", "e": "error", "n": "ntasks", "o": "output", "p": "partition",
+    "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+    "mem-per-cpu": "mem", "mem-per-gpu": "mem", "no-requeue": "requeue",
+}
+# fmt: on
+VARIABLES = {
+    "ID": "$SLURM_JOB_ID",
+    "WORKDIR": "$SLURM_SUBMIT_DIR",
+    "SUBMIT_HOST": "$SLURM_SUBMIT_HOST",
+    "NAME": "$SLURM_JOB_NAME",
+    "ARRAY_INDEX": "$SLURM_ARRAY_TASK_ID",
+    "NODELIST": "$SLURM_JOB_NODELIST",
+}
+ISOLATION: dict[str, str | bool] = {"export": "NONE"}
+NO_REQUEUE: dict[str, str | bool] = {"no-requeue": True}
+EXCLUSION = Exclusion("--exclude={}")  # sbatch, "--exclude"
+WORDING = Wording(
+    permanent=any_of(
+        r"(?:QOS|Assoc)\w*(?:Wall|CPU|Node|Mem|GRES|Billing|PerJob)\w*", "node configuration is not available"
+    ),
+    limit=any_of(
+        r"(?:QOS|Assoc)\w*(?:Submit|Jobs)\w*",
+        "violates accounting/QOS policy",
+        "QOS usage threshold",
+        "MaxJobCount",
+        "unable to create job record",  # what older versions say at MaxJobCount
+        "too many jobs",
+        "submissions disabled",
+        "presently disabled",
+        "licenses currently unavailable",
+        "reservation not usable now",
+        "nodes? (?:are busy|not available)",
+        "partition (?:configuration )?not available",
+        "partition .*(?:down|inactive|drain)",
+    ),
+    transient=any_of(
+        "unable to contact slurm",
+        "slurm temporarily unable",
+        "zero bytes were transmitted",
+        "munge",
+        "standby mode",
+        "controller (?:is )?not responding",
+        "authentication (?:error|failure|credential)",
+        "unpack credential",
+        "job credential",
+        "rate limit",
+        "unexpected message",
+        "(?:message|communication|connection) (?:send|receive|connection|shutdown|rejected)",
+        "missing socket",
+        "socket error",
+        "shutting down",
+        "incompatible versions",
+        "protocol version",
+        "configuration (?:source|file)",  # it could not be fetched, or a name in it not be resolved
+        "unable to resolve",
+        "writing script",
+        "connect to database",
+        "locked by another sibling",
+        "slurmdbd",
+        "transport endpoint",
+        "connect failure",
+        "lost, unable to",
+    ),
+    memory=any_of("exceeded (?:job )?memory limit"),
+    gone=any_of("invalid job id", "already completing or completed", "no active jobs match"),
+    account=any_of(
+        "invalid account",
+        "unknown association",
+        "(?:account|group) not permitted to use this partition",
+        "access/permission denied",
+        "invalid user id",
+    ),
+)  # fmt: skip
 
 _ON = " on cluster "
 _SUBMITTED = re.compile(rf"(?:Submitted batch job )?(\d+(?:(?:;|{_ON})[\w.-]+)?)")
@@ -37,7 +113,7 @@ class SLURM(BatchSystem):
     synonyms = SYNONYMS
     exclusion = EXCLUSION
     wording = WORDING
-    survey = surveys.SLURM
+    survey = output.SLURM_SURVEY
     granted_nodes = "${SLURM_JOB_NUM_NODES:?}"
 
     def resource_directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
@@ -95,11 +171,11 @@ class SLURM(BatchSystem):
         # Days of slack: the site's time zone may be another by 26 hours, and its clock as well.
         start = (since - timedelta(days=2)).strftime("%Y-%m-%d")
         commands = []
-        for each in by_cluster(ids):
-            fields = f"Cluster,{output.SACCT_FIELDS}" if clusters(each) else output.SACCT_FIELDS
-            numbers = ",".join(split_cluster(id)[0] for id in each)
+        for same_cluster in by_cluster(ids):
+            fields = f"Cluster,{output.SACCT_FIELDS}" if clusters(same_cluster) else output.SACCT_FIELDS
+            numbers = ",".join(split_cluster(id)[0] for id in same_cluster)
             options = ["-n", "-P", "-S", start, "-u", user, "-j", numbers, "-o", fields]
-            commands.append(["sacct", *clusters(each), *options])
+            commands.append(["sacct", *clusters(same_cluster), *options])
         return together(commands)
 
     def accounted(self, answer: CommandResult) -> list[NativeJob]:

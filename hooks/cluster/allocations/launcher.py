@@ -19,15 +19,17 @@ from lading.hooks.cluster.jobs import remote_steps as cluster_steps
 from lading.hooks.cluster.jobs.context import ClusterContext
 from lading.hooks.cluster.jobs.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
-from lading.hooks.site import Order
+from lading.hooks.site import LocationState, Order, Seen
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.reasons import Reason, because
+from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
@@ -187,11 +189,12 @@ class AllocationLauncher(Submitter):
             self.fleet.allocations |= {each.name: each for each in new}
         found = []
         writer = allocation_script.AllocationWriter(self.system, self.config, self.api, self.is_trial)
-        for each in new:
+        for allocation in new:
             try:
-                found.append((each, writer.allocation(each.folder, each.terms, each.submission.excluded)))
+                excluded = allocation.submission.excluded
+                found.append((allocation, writer.allocation(allocation.folder, allocation.terms, excluded)))
             except ValueError as error:
-                self.drop(each, "submit_rejected", because("script_refused", text=str(error)), refused=True)
+                self.drop(allocation, "submit_rejected", because("script_refused", text=str(error)), refused=True)
         return found
 
     def _allocation_of(self, order: Order) -> Allocation:
@@ -234,10 +237,10 @@ class AllocationLauncher(Submitter):
 
     def _unexplained(self) -> str | None:
         """The allocation that has ended before it began, as long as it is being looked into."""
-        for each in list(self.fleet.allocations.values()):
-            is_explained = each.over or each.release is ReleaseState.TOLD
-            if each.batch.gone_since is not None and each.ends_at is None and not is_explained:
-                return f"allocation {each.name} has ended before it could run a job"
+        for allocation in list(self.fleet.allocations.values()):
+            is_explained = allocation.over or allocation.release is ReleaseState.TOLD
+            if allocation.batch.gone_since is not None and allocation.ends_at is None and not is_explained:
+                return f"allocation {allocation.name} has ended before it could run a job"
         return None
 
     # -- what is done
@@ -328,3 +331,57 @@ class AllocationLauncher(Submitter):
             return None
         queue = allocation_script.queue(allocation.terms) or self.config.queue
         return allocation.submission.waits(queue, native, allocation.name)
+
+
+# Allocations as locations of their site.
+
+
+def seen_allocations(fleet: AllocationFleet, launcher: AllocationLauncher) -> list[Seen]:
+    """The allocations that were asked for and are not forgotten, and those that are about to be."""
+    with fleet.tracker.lock:  # an order becomes an allocation under the same
+        known, allocations, orders = fleet.known(), list(fleet.allocations.values()), launcher.ordered()
+    held = launcher.market().held
+    there = [
+        Seen(
+            allocation_location(each.name, each.terms.capacity, each.terms.kind, last_moment(each)),
+            location_state(each),
+            frozenset(known.get(each.name, ())),
+            None if (waits := launcher.queue_reason(each)) is None else waits.sentence,
+            each.batch.native_id(launcher.system),
+            each.batch.node,
+            waits=waits,
+        )
+        for each in allocations
+    ]
+    return [*there, *(seen_order(each, held) for each in orders)]
+
+
+def seen_order(order: Order, held: Reason | None) -> Seen:
+    """What is about to be asked for.
+
+    :param held: why it is not yet
+    """
+    launch = order.launch
+    there = allocation_location(order.name, launch.capacity, launch.kind, time.time() + launch.seconds)
+    note = None if held is None else held.sentence
+    return Seen(there, LocationState.BOOTING, frozenset(), note, waits=held)
+
+
+def location_state(allocation: Allocation) -> LocationState:
+    """What an allocation can do now."""
+    if allocation.release is not ReleaseState.NONE:
+        return LocationState.DRAINING
+    if allocation.is_pending:
+        return LocationState.BOOTING
+    return LocationState.UP if allocation.is_up else LocationState.DRAINING
+
+
+def last_moment(allocation: Allocation) -> float:
+    """When it takes no jobs any more, epoch seconds; of one that has not begun: if it began now."""
+    left = allocation.terms.seconds if allocation.ends_at is None else allocation.ends_at - time.monotonic()
+    return time.time() + left
+
+
+def allocation_location(name: str, capacity: Resources, kind: str, ends_at: float) -> Location:
+    """An allocation as placement sees it; its end is rounded, or it would be another location at each look."""
+    return Location(name, capacity, instance_type=kind, ends_at=float(round(ends_at)))

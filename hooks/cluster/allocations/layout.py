@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.files.regular_file import open_regular, read_regular
+from lading.hooks.files.safe_files import open_regular, read_regular
 from lading.hooks.spool.tokens import checked
 from lading.scheduling.resources import Resources
 
@@ -56,7 +56,7 @@ class AllocationTerms:
     def from_json(cls, text: str) -> AllocationTerms:
         """:raises ValueError: the text is damaged"""
         # A node that only names its folder need not know how they look.
-        from lading.hooks.files.written import checked, parsed
+        from lading.hooks.files.json_model import checked, parsed
         from lading.hooks.spool.events import TermsFile
 
         found = checked(TermsFile, parsed(text.encode()))

@@ -9,29 +9,28 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lading.hooks.batch.status_query import Statuses
+from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
-from lading.hooks.cluster.allocations.launcher import AllocationLauncher
-from lading.hooks.cluster.allocations.layout import AllocationFolder
+from lading.hooks.cluster.allocations.launcher import AllocationLauncher, seen_allocations
+from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_WORDS, AllocationFolder
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
-from lading.hooks.cluster.allocations.recall import Recall
 from lading.hooks.cluster.allocations.remote_steps import Events
-from lading.hooks.cluster.allocations.seen import seen
-from lading.hooks.cluster.allocations.states import AllocationStates
 from lading.hooks.cluster.jobs import end_event
+from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.layout import Task
-from lading.hooks.cluster.jobs.look import ClusterLook
-from lading.hooks.cluster.jobs.poller import ClusterPoller
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
+from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
 from lading.hooks.site import Seen
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.hooks.ssh.steps import Put
-from lading.hooks.ssh.tails import Parts
+from lading.hooks.ssh.steps import FilePart, Parts, Put
 from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class AllocationMode(ClusterPoller):
 
     def seen(self) -> list[Seen]:
         """The allocations that have been asked for and that are not forgotten, and those that are about to be."""
-        return seen(self.fleet, self.submitter)
+        return seen_allocations(self.fleet, self.submitter)
 
     def ask_to_cancel(self, reasons: Mapping[str, Reason]) -> bool:
         # What is taken back ends in Airflow, if it has not begun; else it is asked again.
@@ -116,20 +115,20 @@ class AllocationMode(ClusterPoller):
     def _load(self) -> None:
         (answer,) = self.transport.exchange([remote_steps.load(self.folder, self.owner)])
         left = remote_steps.loaded(answer)
-        for found in left.allocations.values():
-            if found.terms is None:
-                log.error("what allocation %s is for cannot be read; it is left alone", found.name)
+        for listed in left.allocations.values():
+            if listed.terms is None:
+                log.error("what allocation %s is for cannot be read; it is left alone", listed.name)
                 continue
-            id = self._submitted_id(found.name, found.answer)
-            allocation = Allocation.of(AllocationFolder(self.folder, found.name), found.terms, id)
-            self.fleet.allocations[found.name] = allocation
+            id = self._submitted_id(listed.name, listed.answer)
+            allocation = Allocation.of(AllocationFolder(self.folder, listed.name), listed.terms, id)
+            self.fleet.allocations[listed.name] = allocation
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
             with self.tracker.lock:
-                for token in (*found.waiting, *found.begun):
+                for token in (*listed.waiting, *listed.begun):
                     task = Task(token, paths.get(token, ""), left.bundles.get(token, ""))
-                    job = TrackedBatchJob(task, started=token in found.begun)
+                    job = TrackedBatchJob(task, started=token in listed.begun)
                     self.tracker.jobs.setdefault(token, job)
-                    self.fleet.given[token] = found.name
+                    self.fleet.given[token] = listed.name
                     self.fleet.place(self.tracker.jobs[token], allocation)
         for token, claim in left.claims.items():  # that of a job whose end has not been read yet, or that is over
             if token not in self.tracker.jobs:
@@ -302,3 +301,142 @@ class AllocationMode(ClusterPoller):
             allocation.worked = True
             self.submitter.has_worked()
         super()._conclude(job, event, file)
+
+
+# In which state allocations are, as the batch system and their agents say.
+
+# So long ago may have been said what is read of an agent's time, seconds.
+LONGEST_TOLD_AGO = SECONDS_BETWEEN_WORDS + SECONDS_UNTIL_SEEN
+
+
+class AllocationStates(ClusterPart):
+    """What is asked about the states of allocations, and what the answers say.
+
+    :param drop: forgets an allocation that was never there, with the cause and the reason
+    """
+
+    def __init__(
+        self, context: ClusterContext, fleet: AllocationFleet, drop: Callable[[Allocation, str | None, Reason], None]
+    ) -> None:
+        super().__init__(context)
+        self.fleet = fleet
+        self.drop = drop
+
+    def read(self, found: Statuses, asked_at: float) -> None:
+        """Take in what the batch system says.
+
+        :param asked_at: on the monotonic clock
+        """
+        for allocation in list(self.fleet.allocations.values()):
+            is_found, batch = allocation.submission.is_found(found), allocation.batch
+            if allocation.over:
+                continue
+            if not is_found:
+                self._doubt(allocation, asked_at)
+            elif batch.key is not None and not found.is_silent(batch.key):
+                self._compare(allocation, batch.found_in(found), asked_at)
+
+    def ups(self, allocations: Sequence[Allocation]) -> Parts:
+        """The question whether agents have begun."""
+        return Parts([FilePart(each.folder.up) for each in allocations])
+
+    def read_ups(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
+        """Take in which agents have begun, and how long they say that they go on.
+
+        :param answer: to :meth:`ups`
+        """
+        contents = self.ups(allocations).contents(answer)
+        for allocation, content in zip(allocations, contents, strict=True):
+            up = remote_steps.read_up(content)
+            if up is not None:
+                log.info("allocation %s runs on %s", allocation.name, up["host"])
+                now, allocation.ends_at = time.time(), time.monotonic() + up["left"]
+                allocation.clock_ahead = least_ahead(up["now"], now - LONGEST_TOLD_AGO, now)
+                self.nodes.seen(allocation.batch.node)
+                self.interval.changed()
+
+    def _doubt(self, allocation: Allocation, asked_at: float) -> None:
+        """Give up an allocation that the batch system has not known for long, unless its agent has begun."""
+        if allocation.ends_at is not None:
+            allocation.batch.gone_since = allocation.batch.gone_since or asked_at
+        elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
+            log.warning("allocation %s has not arrived", allocation.name)
+            self.drop(allocation, "lost", because("allocation_unknown"))
+
+    def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
+        batch = allocation.batch
+        native = batch.given_up(native, asked_at, self.config.cancel_unrunnable_after)
+        if batch.see(native, asked_at):
+            self.interval.changed(asked_at)
+        unwanted = allocation.release is ReleaseState.TOLD and allocation.ends_at is None and batch.gone_since is None
+        if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled in vain
+            self.fleet.tracker.press(batch, self.system)
+
+
+# What is taken out of inboxes: nothing will start it there, or it is wanted back.
+
+# In one look so many jobs are taken out of inboxes.
+MOST_TAKEN_BACK = 1000
+
+
+class Recall:
+    """The jobs that are to leave their inboxes.
+
+    :param let_wait: called with each job that is in no inbox any more
+    """
+
+    def __init__(self, fleet: AllocationFleet, let_wait: Callable[[TrackedBatchJob], None]) -> None:
+        self.fleet = fleet
+        self.let_wait = let_wait
+        self.asked: dict[str, str] = {}
+        """The allocation of each job that is wanted back, by token."""
+
+    def ask(self, tokens: Mapping[str, Sequence[str]]) -> bool:
+        """Take jobs back in the next round; returns whether there is anything new in that.
+
+        :param tokens: by allocation
+        """
+        with self.fleet.tracker.lock:
+            given = self.fleet.given
+            pairs = ((token, name) for name, some in tokens.items() for token in some if given.get(token) == name)
+            new = {token: name for token, name in pairs if token not in self.asked}
+            self.asked |= new
+        return bool(new)
+
+    def ask_for_all(self) -> None:
+        """Take back all that has not begun."""
+        self.asked |= {job.token: allocation.name for allocation, job in self.fleet.jobs() if not job.started}
+
+    def choose(self) -> dict[str, str]:
+        """The jobs that leave their inbox in this look: the allocation of each, by token."""
+        placed = {job.token: allocation for allocation, job in self.fleet.jobs() if not job.started}
+        back = {token: each.name for token, each in placed.items() if each.ends or token in self.fleet.doubtful}
+        for job in list(self.fleet.tracker.waiting()):
+            if job.token in self.asked:  # it is in no inbox yet
+                self.let_wait(job)
+        with self.fleet.tracker.lock:
+            self.asked = {token: name for token, name in self.asked.items() if token in placed}
+            back |= self.asked
+        return dict(list(back.items())[:MOST_TAKEN_BACK])
+
+    def read(self, chosen: Mapping[str, str], gone: Mapping[str, object], answer: CommandResult | None) -> None:
+        """See which of the chosen jobs are in no inbox any more.
+
+        :param gone: the allocations that may have ended
+        :param answer: None: nothing was taken back
+        """
+        found = {} if answer is None else remote_steps.taken_back(answer)
+        self.fleet.doubtful |= chosen.keys() - found.keys()
+        now = time.monotonic()
+        for token, what in found.items():
+            self.asked.pop(token, None)
+            job = self.fleet.tracker.jobs.get(token)
+            if job is None or job.started or job.ended or job.submission is None:
+                continue
+            late = now - self.fleet.placed_at.get(token, 0.0) > SECONDS_UNTIL_REPEATED
+            if what == "removed" or (what == "absent" and token in self.fleet.doubtful and late):
+                self.let_wait(job)
+            elif what == "begun":
+                self.fleet.doubtful.discard(token)
+                if chosen[token] in gone:
+                    job.started = True

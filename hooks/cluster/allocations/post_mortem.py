@@ -18,7 +18,7 @@ from lading.hooks.cluster.jobs.context import ClusterPart
 from lading.hooks.cluster.jobs.post_mortem import TAIL_BYTES
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.spool import events
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.reasons import because
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ MOST_VERDICTS = 200
 class AllocationPostMortem(ClusterPart):
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
-    :param submitter: is told of allocations that have ended before they could run a job
+    :param submitter: learns of allocations that have ended before they could run a job
     :param conclude: tells the end of a job: the job, the event, the file in which the event came
     """
 

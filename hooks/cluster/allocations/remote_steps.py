@@ -10,15 +10,14 @@ from typing import Any
 
 from lading.hooks.cluster.allocations.layout import AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.cluster.jobs.remote_steps import own
+from lading.hooks.cluster.jobs.remote_steps import fates, own
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import events
-from lading.hooks.spool.remote import fates
 from lading.hooks.spool.tokens import TOKEN, checked
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import GetAll, RunCommand
 
-# Envelopes lie here on their way into the inboxes; what a controller has left there nobody has been given.
+# Envelopes lie here on their way into the inboxes; what a controller has left there was given to no agent.
 GIVEN, RENEWED = "given-", "renewed-"
 # The last line of an answer that is whole.
 END = "."
@@ -41,7 +40,7 @@ class ListedAllocation:
     """An allocation as it lies on the cluster.
 
     :param terms: None: they cannot be read
-    :param answer: what the batch system said; None: it was not accepted, or nobody knows
+    :param answer: what the batch system said; None: it was not accepted, or that is not known
     :param waiting: the jobs that it has been given and that have not begun
     :param begun: those that have
     """
@@ -72,7 +71,7 @@ class Left:
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     """Make the folders where they are missing, and tell what is in them; agents that were to drain take jobs again.
 
-    :param owner: whose the folder is to be; None: anybody's
+    :param owner: whose the folder is to be; None: any deployment's
     """
     root = shlex.quote(folder.root)
     return RunCommand(
@@ -157,7 +156,7 @@ def refused(answer: CommandResult) -> frozenset[str] | None:
 
 
 def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolder) -> RunCommand:
-    """Take jobs out of inboxes again; tell of each whether it is out, or has begun, or is not there.
+    """Take jobs out of inboxes again; print of each whether it is out, or has begun, or is not there.
 
     The claim of an allocation that has not begun the job all the same goes with it: the next one could not begin it.
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from lading.hooks.api_tunnel import address
+from lading.hooks.batch.directives import settings
+from lading.hooks.batch.inventory import Inventory, Nodes
+from lading.hooks.batch.memory import MemoryUnit, dialect, names
 from lading.hooks.batch.status_query import StatusQuery
-from lading.hooks.batch.system import BatchSystem, CouldNotAsk
-from lading.hooks.cluster.checks import memory_unit, nodes
+from lading.hooks.batch.system import BatchJobRequest, BatchSystem, CouldNotAsk, MemoryDialect, Profile
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.job_script import SHELL, api_environment
 from lading.hooks.cluster.jobs.layout import ClusterFolder
@@ -22,12 +25,13 @@ from lading.hooks.site import Check
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
 from lading.hooks.ssh.transport import Transport
+from lading.scheduling.text.units import format_memory
 
 # A large Airflow on a slow file server is imported within this, seconds.
 IMPORT_SECONDS = 120
 # A Git bundle may have to be cloned, seconds.
 BUNDLE_SECONDS = 120.0
-# Said of a tunnel that nobody on this side can look into.
+# Said of a tunnel into which this side cannot look.
 _EXPOSED = (
     "the users of the login node reach the whole API server through it, logins included: run one of its own for tasks, "
     'airflow api-server --apps execution --port 8081, and set api_url = "https://HOST:8081/execution/"'
@@ -35,7 +39,9 @@ _EXPOSED = (
 VERSIONS = "from importlib.metadata import version as v; print(v('airflow-lading'), v('apache-airflow-task-sdk'))"
 
 
-def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api: str, owner: Owner) -> Iterator[Check]:
+def cluster_checks(
+    config: ClusterConfig, system: BatchSystem, transport: Transport, api: str, owner: Owner
+) -> Iterator[Check]:
     """Connection, commands, folder, Python and Airflow's API, as far as each can be reached by way of those before it.
 
     :param api: URL of Airflow's execution API
@@ -64,9 +70,9 @@ def checks(config: ClusterConfig, system: BatchSystem, transport: Transport, api
     answers = dict(zip(steps, transport.exchange([RunCommand(each) for each in steps.values()]), strict=True))
     yield _tools(query, answers["status"])
     if survey is not None:
-        yield from nodes.checks(config, system, answers["nodes"])
+        yield from node_checks(config, system, answers["nodes"])
     if memory is not None:
-        yield from memory_unit.checks(config, system, memory, answers["memory"])
+        yield from memory_checks(config, system, memory, answers["memory"])
     if owned.status != 0:
         yield Check("work_dir", False, f"{config.work_dir} cannot be used: {owned.words}")
     elif folder.status == 0:
@@ -167,3 +173,131 @@ def _bundles(config: ClusterConfig) -> Iterator[Check]:
             yield Check("dags", False, str(error))
         else:
             yield Check("dags", True, f"bundle {name!r} can be read: {found.files} files, {format_bytes(found.size)}")
+
+
+# Whether what the table says of nodes and queues is what the batch system has.
+
+
+def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResult) -> Iterator[Check]:
+    """The queue and the size of the nodes.
+
+    :param answer: to the command of the batch system's survey
+    """
+    assert system.survey is not None
+    try:
+        inventory = system.survey.inventory(answer)
+    except CouldNotAsk as error:
+        words = (
+            f"{system.name} does not tell which nodes and queues it has, so node_cpus, node_memory and queue were not"
+        )
+        yield Check("nodes", True, f"{words} compared with them: {error.words}", warns=True)
+        return
+    names = named_queues(config, system)
+    if unknown := inventory.unknown(names):
+        there = ", ".join(inventory.queues)
+        words = f"{system.name} has no queue {unknown[0]!r}; its queues are: {there}"
+        yield Check("queue", False, f'{words}; set queue = "{inventory.default or inventory.queues[0]}"')
+        return
+    if names:
+        yield Check("queue", True, f"{system.name} has {', '.join(names)}")
+    yield _sizes(config, inventory, names)
+
+
+def named_queues(config: ClusterConfig, system: BatchSystem) -> list[str]:
+    """The queues that a site's table names, in its own key or among the native directives."""
+    (own,) = system.resource_directives(BatchJobRequest(queue="x"), Profile())
+    setting = _setting(own, system)
+    native = [
+        str(value)
+        for key, value in config.resources.items()
+        if not isinstance(value, bool) and _setting(system.native_directive(key, str(value)), system) == setting
+    ]
+    # Several, where a batch system takes them, have commas or blanks between; behind an @ are hosts or a server.
+    named = re.split(r"[,\s]+", config.queue or next(iter(native), ""))
+    plain = [name.partition("@")[0] for name in named if name]
+    return [] if any(re.search(r"[*?\[\]!|&]", name) for name in plain) else plain
+
+
+def _setting(directive: str, system: BatchSystem) -> str:
+    name = settings(directive)[0]
+    return system.synonyms.get(name, name)
+
+
+def _sizes(config: ClusterConfig, inventory: Inventory, names: Sequence[str]) -> Check:
+    kinds = inventory.of(names)
+    where = f"of queue {', '.join(names)}" if names else "there"
+    if not kinds:
+        return Check("nodes", False, f"no node is {where}; name another queue: {', '.join(inventory.queues)}")
+    fitting = sum(nodes.count for nodes in kinds if _holds(nodes, config))
+    largest = max(kinds, key=lambda nodes: (nodes.cpus, nodes.memory or 0))
+    asked = f"node_cpus = {config.node_cpus:g} and node_memory = {format_memory(config.node_memory)}"
+    if fitting:
+        return Check("nodes", True, f"{fitting} of the {sum(each.count for each in kinds)} nodes {where} have {asked}")
+    memory = "" if largest.memory is None else f" and {format_memory(largest.memory)}"
+    line = f"set node_cpus = {min(largest.cpus, config.node_cpus):g}"
+    if largest.memory is not None and largest.memory < config.node_memory:
+        line += f', node_memory = "{format_memory(largest.memory)}"'
+    return Check(
+        "nodes",
+        False,
+        f"no node {where} has {asked}, so a job that asks for as much would wait for ever; the largest have "
+        f"{largest.cpus} cpus{memory}; {line}",
+    )
+
+
+def _holds(nodes: Nodes, config: ClusterConfig) -> bool:
+    return config.node_cpus <= nodes.cpus and (nodes.memory is None or config.node_memory <= nodes.memory)
+
+
+# Whether the cluster counts memory in the unit in which the table has it.
+
+_WORDS = {"B": "bytes", "K": "KiB", "M": "MiB", "G": "GiB", "T": "TiB"}
+
+
+def memory_checks(
+    config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, answer: CommandResult
+) -> Iterator[Check]:
+    """What the batch system says of it; nothing where it does not: then the trial job shows it.
+
+    :param answer: to the command of the unit
+    """
+    ours = _ours(config, unit)
+    if ours is None or answer.status != 0 or (theirs := unit.read(answer.stdout)) is None:
+        return
+    words = f"{system.name} counts memory in {_WORDS[theirs]} ({unit.setting})"
+    if theirs == ours:
+        yield Check("memory unit", True, f"{words}, and so does the table")
+    else:
+        yield Check("memory unit", False, f"{words}, and the table in {_WORDS[ours]}; {_remedy(theirs)}")
+
+
+def misunderstanding(
+    name: str, config: ClusterConfig, system: BatchSystem, unit: MemoryUnit, script: str, answer: CommandResult
+) -> str | None:
+    """What the batch system has taken the memory of a trial job for, if that is something else than was meant.
+
+    :param name: of the site
+    :param script: of the job
+    :param answer: to the command that shows its limits
+    """
+    ours = _ours(config, unit)
+    if ours is None or answer.status != 0 or (found := unit.understood(script, answer.stdout, ours)) is None:
+        return None
+    number, mib, theirs = found
+    return (
+        f"a trial job asked for {number} {_WORDS[ours]} of memory, and {system.name} has taken that for "
+        f"{format_memory(round(mib)) if mib >= 1 else f'{mib * 1024:.0f} KiB'}: it counts in {_WORDS[theirs]} "
+        f"({unit.setting}); {_remedy(theirs, name)}"
+    )
+
+
+def _ours(config: ClusterConfig, unit: MemoryUnit) -> str | None:
+    """The unit of the table; None: no memory is asked for that is counted so, or it is asked for in bytes."""
+    found = dialect(config.profile, MemoryDialect(per="node", resource=unit.resource))
+    if found.per == "none" or found.unit == "B" or unit.resource not in names(found):
+        return None
+    return found.unit or unit.default
+
+
+def _remedy(theirs: str, name: str = "NAME") -> str:
+    return f'set unit = "{theirs}" in [sites.{name}.memory]'

@@ -32,11 +32,11 @@ def explain(config: ClusterConfig, seen: Sequence[TrialSighting], words: str | N
     :param words: how one has failed; None: the time is over
     :param timeout: seconds that they had
     """
-    for each in seen:
-        if (no_answer := (each.output or "").partition(MARK)[2]) != "":
-            return f"{_name(each)}: {no_answer.strip()[-MOST_WORDS:]}"
-        if _has_ended(each) and _ran_silently(each):
-            return f"{_state(each)}, and nothing that it writes has come to the login node: {_shared(config)}"
+    for sighting in seen:
+        if (no_answer := (sighting.output or "").partition(MARK)[2]) != "":
+            return f"{_name(sighting)}: {no_answer.strip()[-MOST_WORDS:]}"
+        if _has_ended(sighting) and _ran_silently(sighting):
+            return f"{_state(sighting)}, and nothing that it writes has come to the login node: {_shared(config)}"
     described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not taken it"
     if words is not None:
         return f"{words} ({described})"

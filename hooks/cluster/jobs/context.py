@@ -10,7 +10,7 @@ from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker
 from lading.hooks.polling.event_buffer import EventBuffer
-from lading.hooks.polling.poll_interval import PollInterval
+from lading.hooks.polling.rounds import PollInterval
 
 
 @dataclass

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.files.regular_file import read_regular
-from lading.hooks.files.written import parsed
+from lading.hooks.files.json_model import parsed
+from lading.hooks.files.safe_files import read_regular, write_atomically
 
 log = logging.getLogger(__name__)
 

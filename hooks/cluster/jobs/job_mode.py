@@ -15,12 +15,11 @@ from lading.hooks.batch import outcome
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
-from lading.hooks.cluster.jobs.look import ClusterLook
-from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, ClusterPoller
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
-from lading.hooks.spool import events, remote
+from lading.hooks.spool import events
 from lading.hooks.ssh.steps import GetAll, Put
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class _Look(ClusterLook):
     """One look at the cluster.
 
     :param reading: what reads the events
-    :param doubtful: the jobs that may have ended without a word
+    :param doubtful: the jobs that may have ended without reporting it
     """
 
     reading: GetAll
@@ -77,10 +76,10 @@ class JobMode(ClusterPoller):
         (answer,) = self.transport.exchange([remote_steps.load(self.folder, self.owner)])
         self.user, found, begun = remote_steps.loaded(answer)
         now = time.monotonic()
-        for each in found:
-            id = self._submitted_id(each.name, each.answer)
-            submission = Submission(each.name, [task.token for task in each.tasks], id, now)
-            tasks = [task for task in each.tasks if task.token not in each.withdrawn]
+        for listed in found:
+            id = self._submitted_id(listed.name, listed.answer)
+            submission = Submission(listed.name, [task.token for task in listed.tasks], id, now)
+            tasks = [task for task in listed.tasks if task.token not in listed.withdrawn]
             self.tracker.submit_found(submission, tasks, begun)
         self.logs.keep({*self.tracker.jobs, *begun})
 
@@ -132,7 +131,7 @@ class JobMode(ClusterPoller):
             self._tell(event, job, file)
         elif event["event"] != "finished":
             self._tell(event, job, file)
-        elif job.submission is None:  # there is nobody to ask for more
+        elif job.submission is None:  # there is nothing to ask for more
             self._conclude(job, end_event.of_own(job.token, event), file)
         else:
             job.own, job.own_file = event, file
@@ -175,7 +174,7 @@ class JobMode(ClusterPoller):
             self.interval.changed(asked_at)
         if native is None:
             return
-        if job.node != node and job.started and job.own is None:  # what is told of it next is its end
+        if job.node != node and job.started and job.own is None:  # what is reported of it next is its end
             self._tell({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)
@@ -206,9 +205,12 @@ class JobMode(ClusterPoller):
             return
         files = {token: reason.to_json().encode() for token, reason in reasons.items()}
         try:
-            steps = [Put(f"{self.folder.spool}/cancel", files), remote.take_back(self.folder.root, reasons)]
+            steps = [
+                Put(f"{self.folder.spool}/cancel", files),
+                remote_steps.take_envelopes_back(self.folder.root, reasons),
+            ]
             put, answer = self.transport.exchange(steps)
-            found = remote.taken_back(answer)
+            found = remote_steps.envelopes_taken_back(answer)
         except BaseException:  # whatever it was: a job that is to be ended must not be forgotten
             with self.tracker.lock:
                 self._cancels = {**reasons, **self._cancels}

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from lading.hooks.api_tunnel import address
+from lading.hooks.api_tunnel.address import OPTION
 from lading.hooks.batch import environment
 from lading.hooks.batch.native import SHELL, over, own, refuse
 from lading.hooks.batch.site_config import SiteRules
 from lading.hooks.batch.system import ArrayRange, BatchJobRequest, BatchSystem
-from lading.hooks.cluster.jobs import trial
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.spool.spool import Envelope
@@ -152,14 +152,40 @@ class ScriptWriter:
         lines = [
             *system.header(request, config.profile, SHELL),
             "umask 077",
-            *(trial.marker(folder) if self.is_trial else ()),
+            *(trial_marker(folder) if self.is_trial else ()),
             f"exec >>{output} 2>&1 </dev/null",
             "cd /",
             *environment.note(system, several=shape.layout.processes > 1),
             *api_environment(config, self.folder, self.api),
-            *(trial.request(config) if self.is_trial else ()),
+            *(trial_request(config) if self.is_trial else ()),
             *last,
         ]
         text = "\n".join([*lines, ""])
         system.refuse_script(text)
         return text
+
+
+# The trial job of `airflow lading check`: what its script does first. Both sides look for what the other has written in
+# `work_dir`, and the node asks Airflow's API before it imports Airflow: what can be wrong there is told at once, by its
+# own name, and not as a job that does not end in time.
+
+# A file server may show to one machine a moment later what another one has written, seconds.
+SECONDS_UNTIL_SEEN = 5
+
+
+def trial_marker(folder: str) -> list[str]:
+    """The lines of a script that end it where the node does not see what the login node has written.
+
+    :param folder: in which the script itself is
+    """
+    seen = f"[ -f {shlex.quote(folder)}/script ]"
+    return [
+        f"for each in {' '.join(map(str, range(SECONDS_UNTIL_SEEN)))}; do {seen} && break; sleep 1; done",
+        f"{seen} || exit 1",
+    ]
+
+
+def trial_request(config: ClusterConfig) -> list[str]:
+    """The lines that end it where the node gets no answer of Airflow's API, after those that say where it is."""
+    command = shlex.join([config.python, "-m", "lading.hooks.cluster.checks.early_request"])
+    return [f"export {OPTION}=api_url", f"{command} || exit 1"]

@@ -2,7 +2,7 @@
 
 The cluster's folder holds the truth: envelopes, what was submitted, what the batch system answered, what jobs have
 said. A controller that begins reads it all again. Intent first: what is submitted is in the folder before it is, and a
-submission of which nobody knows whether it was accepted is looked up by its name.
+submission of which it is not known whether it was accepted is looked up by its name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from lading.hooks.batch import canceller
@@ -23,25 +24,23 @@ from lading.hooks.cluster.jobs import remote_steps
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
-from lading.hooks.cluster.jobs.look import ClusterLook
 from lading.hooks.cluster.jobs.submitter import Submitter
-from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
+from lading.hooks.cluster.jobs.tracker import Errands, TrackedBatchJob
+from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
-from lading.hooks.files.trouble import Trouble
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
-from lading.hooks.polling.task_logs import TaskLogs
+from lading.hooks.polling.task_logs import LogCopies, TaskLogs
 from lading.hooks.spool import hold
-from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
-from lading.hooks.ssh.steps import Remove, RunCommand
+from lading.hooks.ssh.steps import Parts, RemoteStep, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
 from lading.scheduling.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-# A submission of which nobody knows is given up when the batch system has not known its name for so long, seconds.
+# A submission without an answer counts as lost when the batch system has not known its name for so long, seconds.
 SECONDS_UNTIL_REPEATED = 15.0
 # Airflow's event log is not told of short waits.
 SECONDS_UNTIL_TOLD = 10.0
@@ -49,6 +48,34 @@ SECONDS_UNTIL_TOLD = 10.0
 SECONDS_BETWEEN_SURVEYS = 60.0
 # The steps of a look in which the batch system is asked.
 QUESTIONS = frozenset({"cancel", "status", "nodes", "accounting"})
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterLook:
+    """What both modes of a site ask and do.
+
+    :param errands: what is done there
+    :param done: tokens of jobs whose files are removed
+    :param files: the files of events that are removed
+    :param copied: the jobs whose logs are looked at
+    :param logs: the question for them
+    :param status: the question for the states of batch jobs
+    :param cancelled: batch jobs of job scripts that were asked to end, which are asked for as well
+    :param steps: all that is sent, by names of the look's own
+    :param answers: to them, by the same names
+    :param asked_at: when it was sent, on the monotonic clock
+    """
+
+    errands: Errands
+    done: list[str]
+    files: list[str]
+    copied: list[TrackedBatchJob]
+    logs: Parts | None = None
+    status: StatusQuery | None = None
+    cancelled: Mapping[str, Cancellation] = field(default_factory=dict)
+    steps: dict[str, RemoteStep] = field(default_factory=dict)
+    answers: dict[str, CommandResult] = field(default_factory=dict)
+    asked_at: float = 0.0
 
 
 class ClusterPoller(ClusterPart, ABC):
@@ -75,7 +102,7 @@ class ClusterPoller(ClusterPart, ABC):
         self.transport = transport
         self.user: str | None = None
         self.owner: Owner | None = None
-        """Whose the cluster's folder is to be; None: anybody's."""
+        """Whose the cluster's folder is to be; None: any deployment's."""
         self.note: str | None = None
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
@@ -139,10 +166,7 @@ class ClusterPoller(ClusterPart, ABC):
     def acknowledge(self, count: int) -> None:
         """The first so many of the unread events have been stored."""
         ended = [event["token"] for event in self.event_buffer.acknowledge(count) if event["event"] == "finished"]
-        with self.tracker.lock:
-            for token in ended:
-                if token in self.tracker.jobs:
-                    self.tracker.jobs[token].acknowledged = True
+        self.tracker.acknowledge(ended)
 
     # -- the rounds
 
@@ -227,7 +251,7 @@ class ClusterPoller(ClusterPart, ABC):
         """What every look is about."""
         return {
             "errands": self.tracker.errands.take(),
-            "done": self.tracker.over(),
+            "done": [job.token for job in self.tracker.over()],
             "files": self.event_buffer.done(),
             "copied": self._logs_to_copy(),
         }
@@ -241,7 +265,7 @@ class ClusterPoller(ClusterPart, ABC):
     ) -> None:
         """Add what is asked and done in every look, before what jobs have said is read: who ends has said so before.
 
-        :param removals: the files that nobody needs any more, relative to the cluster's folder
+        :param removals: the files that are not needed any more, relative to the cluster's folder
         :param batches: the batch jobs that may live
         :param gone: those of them that may have ended
         """
@@ -322,11 +346,11 @@ class ClusterPoller(ClusterPart, ABC):
 
     def _press_scripts(self, cancelled: Mapping[str, Cancellation], known: Statuses) -> None:
         """Let the batch system end the jobs of job scripts that it shows still; whoever asked may live no longer."""
-        for name, each in cancelled.items():
-            if each.id in known.silent:
+        for name, cancellation in cancelled.items():
+            if cancellation.id in known.silent:
                 continue
-            id = each.native_id(self.system)
-            if not each.is_shown(known.jobs):
+            id = cancellation.native_id(self.system)
+            if not cancellation.is_shown(known.jobs):
                 self.tracker.canceller.forget(id)
                 self.tracker.errands.leftovers.add(f"{canceller.NOTES}/{name}")
                 self._cancelled_scripts.pop(name, None)

@@ -1,4 +1,4 @@
-"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what becomes of it."""
+"""The jobs of a cluster that have gone: what is read to find out how each has ended, and what follows from that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import CommandResult
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Parts
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import because
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from lading.hooks.cluster.jobs.layout import SPOOL_FOLDERS, ClusterFolder, Task, read_tokens
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool.server import FOREIGN, OWNER
-from lading.hooks.spool.tokens import checked
+from lading.hooks.spool.tokens import TOKEN, checked
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
 
@@ -27,7 +27,7 @@ _FILES = {_TASKS: "tasks", _ANSWER: "answer", _WITHDRAWN: "withdrawn"}
 class ListedSubmission:
     """A submission as it lies on the cluster.
 
-    :param answer: what the batch system said; None: it was not accepted, or nobody knows
+    :param answer: what the batch system said; None: it was not accepted, or that is not known
     """
 
     name: str
@@ -74,7 +74,7 @@ def _compared(owner: Owner) -> str:
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     """Make the folders where they are missing, and tell the user's name and the submissions that are there.
 
-    :param owner: whose the folder is to be; None: anybody's
+    :param owner: whose the folder is to be; None: any deployment's
     """
     names = " ".join(["submissions", "logs", "incoming", *(f"spool/{name}" for name in SPOOL_FOLDERS)])
     root = shlex.quote(folder.root)
@@ -140,8 +140,7 @@ def submit_in(path: str, command: Sequence[str], needed: Iterable[str] = (), unp
     """Submit the script in a folder, and keep the answer beside it.
 
     :param needed: folders without which nothing is submitted; they are used from now on
-    :param unplaced: what :func:`lading.hooks.spool.remote.place` leaves there when it has failed: then nothing is
-        submitted
+    :param unplaced: what :func:`place_envelopes` leaves there when it has failed: then nothing is submitted
     """
     present = "".join(f" && touch -- {shlex.quote(each)}/." for each in needed)
     if unplaced is not None:
@@ -160,3 +159,58 @@ def withdraw(folder: ClusterFolder, tokens: Sequence[tuple[str, str]]) -> RunCom
     """
     lines = [f"echo {checked(token)} >> {shlex.quote(folder.submission(name))}/withdrawn" for name, token in tokens]
     return RunCommand("\n".join(["umask 077", *lines]))
+
+
+# The inbox of the spool in the folder. Beside the spool envelopes lie in `incoming` on their way into it.
+
+# What can be said of a job that is to be taken back: it is out, it has begun, it is not there.
+FATES = "removed", "begun", "absent"
+
+
+def place_envelopes(root: str, names: Sequence[str]) -> RunCommand:
+    """Move envelopes into the inbox, but not those of jobs that have begun: they must not run twice.
+
+    What holds them is removed when all of them are there.
+
+    :param root: the folder that has the spool, absolute
+    :param names: what holds them in ``incoming``; ``renewed`` holds those of jobs whose envelope is replaced
+    """
+    texts = []
+    for name in names:
+        renewed = name.startswith("renewed")
+        # What may be taken away at any moment is looked at one by one, what is new is moved many at a time.
+        keep, most = ('[ -f "../../spool/inbox/$each" ]', 1) if renewed else ("true", 200)
+        texts.append(
+            f"(cd incoming/{name} || exit; set --; for each in *.json; do "
+            f'if {keep} && [ ! -e "../../spool/jobs/${{each%.json}}" ]; then set -- "$@" "$each"; '
+            f'else rm -f -- "$each" || exit; fi; '
+            f'if [ $# -ge {most} ]; then mv -f -- "$@" ../../spool/inbox/ || exit; set --; fi; done; '
+            f'if [ $# -gt 0 ]; then mv -f -- "$@" ../../spool/inbox/ || exit; fi; cd .. && rmdir {name}) || exit'
+        )
+    return RunCommand(f"cd -- {shlex.quote(root)} || exit\n" + "\n".join(texts))
+
+
+def take_envelopes_back(root: str, tokens: Iterable[str]) -> RunCommand:
+    """Take jobs back that have not begun; print of each whether it was removed, has begun, or is not there."""
+    words = " ".join(map(checked, tokens))
+    return RunCommand(
+        f"cd -- {shlex.quote(root)}/spool || exit\nfor each in {words}; do\n"
+        'if rm -- "inbox/$each.json" 2>/dev/null; then echo "removed $each"\n'
+        'elif [ -e "jobs/$each" ]; then echo "begun $each"; else echo "absent $each"; fi; done'
+    )
+
+
+def envelopes_taken_back(answer: CommandResult) -> dict[str, str]:
+    """By token, ``removed``, ``begun`` or ``absent``.
+
+    :raises TransportError: it is not known
+    """
+    if answer.status != 0:
+        raise TransportError(f"jobs could not be taken back: {answer.words}")
+    return fates(answer.lines)
+
+
+def fates(lines: Iterable[str]) -> dict[str, str]:
+    """What such lines say of jobs, by token; other lines, of an ``rm`` that talks for instance, say nothing."""
+    pairs = (line.split() for line in lines)
+    return {pair[1]: pair[0] for pair in pairs if len(pair) == 2 and pair[0] in FATES and TOKEN.fullmatch(pair[1])}

@@ -1,4 +1,4 @@
-"""Giving a cluster its jobs: which are submitted now and together, and what becomes of a submission by its answer."""
+"""Giving a cluster its jobs: which are submitted now and together, and what follows from the answer to a submission."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.request import new_name
-from lading.hooks.batch.submit_limits import BackPressure, Barred
+from lading.hooks.batch.submit_limits import BackPressure, Barred, chunks, largest_array
 from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster.jobs import end_event, job_script, remote_steps
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
@@ -22,7 +21,6 @@ from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import DagBundles
 from lading.hooks.dags.upload import BundleSync
-from lading.hooks.spool import remote
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Put, RemoteStep
@@ -102,10 +100,10 @@ class Submitter(ClusterPart):
         renewed = {}
         with self.tracker.lock:
             given, self._given = self._given, {}
-            for token, each in given.items():
+            for token, given_envelope in given.items():
                 job = self.tracker.jobs.get(token)
                 # A job reads the Dags to which it was bound, whatever they are by now.
-                envelope = upload.bind(each, self.folder.bundles, job.task.bundle if job is not None else "")
+                envelope = upload.bind(given_envelope, self.folder.bundles, job.task.bundle if job is not None else "")
                 shape = job_script.shape(envelope, self.config)
                 if job is None:
                     self.tracker.jobs[token] = TrackedBatchJob(Task(token, envelope.log_path), envelope, shape)
@@ -131,7 +129,7 @@ class Submitter(ClusterPart):
             files |= {f"incoming/{name}/{job.token}.json": _bytes(job.envelope) for job in jobs}
             files[f"submissions/{name}/tasks"] = write_tokens(job.task for job in jobs).encode()
             files[f"submissions/{name}/script"] = scripts[name].encode()
-        return [Put(self.folder.root, files), remote.place(self.folder.root, folders)]
+        return [Put(self.folder.root, files), remote_steps.place_envelopes(self.folder.root, folders)]
 
     # -- what is submitted
 
@@ -179,20 +177,16 @@ class Submitter(ClusterPart):
         """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
         if self.bundles is None:
             return list(waiting)
-        envelopes = {job.token: job.envelope for job in waiting if job.envelope is not None}
-        bound = self.bundles.prepare(transport, envelopes.values())
         ready = []
-        for job in waiting:
-            envelope = envelopes[job.token]
-            if (words := bound.refusal_of(envelope)) is not None:
-                self._reject([job.token], because("bundle_refused", text=words))
-            elif (words := bound.wait_of(envelope)) is not None:
-                self.event_buffer.tell_reason(job, because("bundle", text=words))
-            else:
-                hash = bound.hash_of(envelope)
-                job.task = replace(job.task, bundle=hash)
-                job.envelope = upload.bind(envelope, self.folder.bundles, hash)
-                ready.append(job)
+        for bound in self.bundles.bind_jobs(
+            transport,
+            [(job, job.envelope, "") for job in waiting if job.envelope is not None],
+            refuse=lambda job, words: self._reject([job.token], because("bundle_refused", text=words)),
+            hold=self.event_buffer.tell_reason,
+        ):
+            bound.job.task = replace(bound.job.task, bundle=bound.hash)
+            bound.job.envelope = bound.envelope
+            ready.append(bound.job)
         return ready
 
     def _by_shape(self, waiting: Sequence[TrackedBatchJob]) -> dict[Any, list[str]]:

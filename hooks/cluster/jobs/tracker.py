@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from lading.hooks.batch.status_query import Key, Statuses, plain_name
 from lading.hooks.batch.system import BatchSystem, CancelError, NativeJob
 from lading.hooks.cluster.jobs.job_script import ArrayShape
 from lading.hooks.cluster.jobs.layout import Task
+from lading.hooks.polling.job_tracker import JobProgress, JobTracker
 from lading.hooks.polling.outside_clock import between
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult
@@ -71,24 +71,20 @@ class Submission:
 
 
 @dataclass(slots=True)
-class TrackedBatchJob:
+class TrackedBatchJob(JobProgress):
     """One job.
 
     :param envelope: as long as it may have to be submitted (again)
     :param submission: None: it has not been submitted
     :param index: of its element, from 1
     :param native: what the batch system said last
-    :param node: where it runs or ran, as the batch system calls it; None: it has not run, or nobody has said
-    :param started: whether the job itself has said that it runs
+    :param node: where it runs or ran, as the batch system calls it; None: it has not run, or that is not known
     :param began_at: when it has begun, epoch seconds by our clock; None: that is not known
     :param own: what it has said of its end, while the batch system may still know better
     :param own_file: the file in which it has
     :param gone_since: since when the batch system says that it has ended or does not know it, on the monotonic clock
     :param never_since: since when the batch system says that it can never start, on the monotonic clock
-    :param told: the reason for its waiting that was told last
     :param cancelled_at: when it was asked to end, on the monotonic clock
-    :param ended: whether its end was told
-    :param log_done: whether its log has been copied to the end
     """
 
     task: Task
@@ -100,16 +96,11 @@ class TrackedBatchJob:
     node: str | None = None
     running_since: float | None = None
     began_at: float | None = None
-    started: bool = False
     own: Mapping[str, Any] | None = None
     own_file: str | None = None
     gone_since: float | None = None
     never_since: float | None = None
-    told: Reason | None = None
     cancelled_at: float | None = None
-    ended: bool = False
-    acknowledged: bool = False
-    log_done: bool = False
 
     @property
     def token(self) -> str:
@@ -124,7 +115,7 @@ class TrackedBatchJob:
         return between(end, -math.inf if self.began_at is None else self.began_at, time.time())
 
     def end(self) -> None:
-        """Its end is told."""
+        """Note that its end is reported."""
         self.ended, self.envelope, self.own = True, None, None
 
     def found_in(self, known: Statuses) -> NativeJob | None:
@@ -245,12 +236,11 @@ class Errands:
                 self.failing.pop(id, None)
 
 
-class BatchJobTracker:
-    """The jobs and the submissions. One thread changes them; others may read while they hold ``lock``."""
+class BatchJobTracker(JobTracker[TrackedBatchJob]):
+    """The jobs and the submissions of a cluster. One thread changes them; others may read while they hold ``lock``."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.jobs: dict[str, TrackedBatchJob] = {}
+        super().__init__(lambda token: TrackedBatchJob(Task(token)))
         self.submissions: dict[str, Submission] = {}
         self.errands = Errands()
         self.canceller = Canceller()
@@ -268,17 +258,6 @@ class BatchJobTracker:
         with self.lock:
             jobs = self.jobs.items()
             return [token for token, job in jobs if (job.submission is not None or job.started) and not job.ended]
-
-    def job(self, token: str) -> TrackedBatchJob:
-        """The job of this token; one that nobody knew here is known from now on."""
-        with self.lock:
-            return self.jobs.setdefault(token, TrackedBatchJob(Task(token)))
-
-    def move_to_end(self, jobs: Iterable[TrackedBatchJob]) -> None:
-        """Let these jobs be the last ones, for what is done in turn."""
-        with self.lock:
-            for job in jobs:
-                self.jobs[job.token] = self.jobs.pop(job.token)
 
     def submit(self, submission: Submission) -> None:
         """Note a submission, before it is made."""
@@ -337,11 +316,6 @@ class BatchJobTracker:
             return
         if not self.canceller.was_asked(id) or self.canceller.due([id]):
             self.cancel_natively(job, system)
-
-    def over(self) -> list[str]:
-        """The tokens of the jobs of which nothing is needed any more."""
-        with self.lock:
-            return [token for token, job in self.jobs.items() if job.acknowledged and job.log_done]
 
     def forget(self, tokens: Iterable[str]) -> None:
         """Forget jobs that have ended, and the submissions of which none is left."""

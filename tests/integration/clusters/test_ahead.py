@@ -26,11 +26,11 @@ from lading.executors.agent.tasks import probe
 from lading.executors.gangs import ahead
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
+from lading.hooks.conformance.site_suite import close
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
-from lading.hooks.site_conformance import close
 from tests.clusters.dag_runs import add_run, job, task
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House

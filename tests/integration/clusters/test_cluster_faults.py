@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.cluster.site import ClusterSite
-from lading.hooks.ssh.reverse_tunnel import ReverseTunnel
+from lading.hooks.ssh.paramiko_transport import ReverseTunnel
 from lading.plugin.manager import site_kinds
 from lading.scheduling.resources import Layout
 from tests.clusters.asked import cancel, look

@@ -22,13 +22,13 @@ from lading.executors import controller_process as process
 from lading.executors.agent.tasks import probe
 from lading.executors.controller import controller, housekeeping
 from lading.executors.store import ENDED, JobRow, State
+from lading.hooks.conformance.site_suite import close
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
-from lading.hooks.site_conformance import close
 from lading.scheduling.hints.attempts import AttemptSchedule
 from tests.clusters.driven import HEALTH
 from tests.clusters.gangs import House

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from lading.executors.agent.tasks import probe
+from lading.hooks.conformance.site_suite import Make, SiteConformance, close
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
 from lading.hooks.site import Site
-from lading.hooks.site_conformance import Make, SiteConformance, close
 from tests.clusters.driven import HEALTH
 from tests.clusters.small_slurm import small_slurm
 from tests.services import node_python

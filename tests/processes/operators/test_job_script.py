@@ -23,7 +23,7 @@ from lading.hooks.job_scripts.result import JobFailed
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite
 from lading.hooks.ssh.answer import TransportError
-from lading.hooks.ssh.tails import Parts
+from lading.hooks.ssh.steps import Parts
 from lading.operators import JobScriptOperator, job_script
 from lading.operators.job_script_trigger import JobScriptTrigger
 from tests.clusters.toy_batch import Toy, ToyCluster

@@ -22,13 +22,13 @@ from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.ec2 import boot, market
 from lading.hooks.ec2.boot import PRICE
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.files import tar_files
 from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.run_store import RunStore
-from lading.hooks.machines import facts
-from lading.hooks.machines.facts import MachineFacts
-from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.machines import introduction
+from lading.hooks.machines.introduction import MachineFacts
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool.spool import Spool
+from lading.hooks.ssh import steps
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.scheduling.resources import Resources
 
@@ -65,14 +65,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(nearly("host", "boot_id", "arch", "os", "capacity", "cpus", "memory"))
 def test_what_was_known_of_a_machine(folder: Path, text: str) -> None:
     (folder / "facts").write_text(text, errors="replace")
-    found = facts.load(folder / "facts")
+    found = introduction.load_facts(folder / "facts")
     assert found is None or found.capacity.memory >= 0
 
 
 def test_what_was_known_of_a_machine_is_read_as_it_was_kept(tmp_path: Path) -> None:
     known = MachineFacts("h", "b", "x86_64", "linux", Resources(2.5, 10, 3, 1))
-    facts.save(tmp_path / "facts", known)
-    assert facts.load(tmp_path / "facts") == known
+    introduction.save_facts(tmp_path / "facts", known)
+    assert introduction.load_facts(tmp_path / "facts") == known
 
 
 @patient
@@ -185,11 +185,11 @@ def packed(*members: tarfile.TarInfo) -> bytes:
 def test_tars_that_are_damaged(at: int, noise: bytes) -> None:
     whole = packed(tarfile.TarInfo("a"), tarfile.TarInfo("b"))
     with contextlib.suppress(ValueError):
-        tar_files.read(whole[:at] + noise + whole[at + len(noise) :])
+        steps.read_tar(whole[:at] + noise + whole[at + len(noise) :])
 
 
 def test_a_second_name_of_nothing_is_a_value_error() -> None:
     link = tarfile.TarInfo("a")
     link.type, link.linkname = tarfile.LNKTYPE, "nowhere"
     with pytest.raises(ValueError, match="damaged"):
-        tar_files.read(packed(link))
+        steps.read_tar(packed(link))

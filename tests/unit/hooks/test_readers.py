@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lading.executors.settings import DEFAULTS, Settings
 from lading.hooks.job_scripts.profile import parse_profile
 from lading.hooks.job_scripts.properties import JobProperties, parse_ini
+from lading.hooks.job_scripts.run_site import batch_system, read_site
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.job_scripts.site_table import batch_system, read_site
 from lading.plugin.manager import site_kinds
 from lading.plugin.offline.command import main
 from lading.plugin.offline.options import COMMANDS

@@ -8,7 +8,7 @@ import pytest
 
 from lading.executors.controller.sites_file import rules_of
 from lading.hooks.files.sites_file import SitesError
-from lading.hooks.site.rules import parse
+from lading.hooks.site.rules import parse_rules
 from lading.scheduling.matching.rules import RULES, Rule
 
 
@@ -36,14 +36,14 @@ def test_rules_are_tried_in_the_order_of_the_file(tmp_path: Path) -> None:
     file.write_text('[sites.local]\nrules = 5\n[[rules]]\nname = "x"')
     with pytest.raises(SitesError, match="relaxes nothing"):
         rules_of(file, {})
-    assert parse([], {}) == []
+    assert parse_rules([], {}) == []
 
 
 def test_a_rule_of_a_plugin_is_named() -> None:
     def half(job: object) -> list[dict[str, object]]:
         return []
 
-    assert parse([{"name": "half", "plugin": "halve"}], {"halve": half}) == [Rule("half", relax=half)]
+    assert parse_rules([{"name": "half", "plugin": "halve"}], {"halve": half}) == [Rule("half", relax=half)]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_rule_of_a_plugin_is_named() -> None:
 )
 def test_what_is_no_rule_is_refused_with_its_number(table: object, words: str) -> None:
     with pytest.raises(ValueError, match=rf"^\[\[rules\]\] 1: .*{words}"):
-        parse([table], {"halve": lambda job: []})
+        parse_rules([table], {"halve": lambda job: []})
     both = [{"name": "x", "on_demand": True}] * 2
     with pytest.raises(ValueError, match=r"^\[\[rules\]\] 2: name = 'x': another rule has it already$"):
-        parse(both, {})
+        parse_rules(both, {})

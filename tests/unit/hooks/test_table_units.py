@@ -11,7 +11,7 @@ from lading.hooks.batch.system import WholeNode
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.files.table_model import FORMER_KEYS
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions
-from lading.hooks.job_scripts.site_table import read_site
+from lading.hooks.job_scripts.run_site import read_site
 from lading.plugin.manager import site_kinds
 
 DURATIONS = {"max_poll_interval", "lost_after", "cancel_unrunnable_after"}

@@ -22,9 +22,8 @@ from lading.executors.agent import process_tree
 from lading.executors.agent.agent import Agent
 from lading.executors.agent.job_folder import EndCause, Supervisor
 from lading.hooks.files import host
-from lading.hooks.files.atomic import write_atomically
-from lading.hooks.spool.agent_config import AgentConfig
-from lading.hooks.spool.spool import MOST_LOG_BYTES, Envelope, JobFolder, Spool
+from lading.hooks.files.safe_files import write_atomically
+from lading.hooks.spool.spool import MOST_LOG_BYTES, AgentConfig, Envelope, JobFolder, Spool
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters import agent_runner

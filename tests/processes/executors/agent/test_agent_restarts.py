@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.files.atomic import visible
+from lading.hooks.files.safe_files import visible
 from lading.scheduling.resources import Resources
 from tests.services import processes
 from tests.services.agent import NodeAgent

@@ -19,7 +19,7 @@ import pytest
 from lading.executors.agent.allocation_agent import AllocationAgent
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms, Claim
 from lading.hooks.cluster.jobs.layout import ClusterFolder
-from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.files.safe_files import visible, write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.reasons import told_in

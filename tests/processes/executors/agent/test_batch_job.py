@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.cluster.jobs.layout import ClusterFolder, Task, write_tokens
-from lading.hooks.files.atomic import visible
+from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.reasons import free_text

@@ -33,9 +33,9 @@ from lading.executors.decisions import Decision
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms
-from lading.hooks.files.atomic import visible
+from lading.hooks.conformance.site_suite import close
+from lading.hooks.files.safe_files import visible
 from lading.hooks.machines.local import LocalConfig, LocalSite
-from lading.hooks.site_conformance import close
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope, Spool
 from tests.clusters.driven import HEALTH, asked

@@ -20,7 +20,7 @@ from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.job_scripts.hook import BatchHook
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.machines.local import LocalConfig, LocalSite
-from lading.hooks.spool.log_mirror import LogCopies
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.ssh.answer import TransportError
 from tests.clusters.paper import Paper

@@ -20,9 +20,9 @@ from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs import end_event, job_mode, poller, submitter
 from lading.hooks.cluster.jobs.job_mode import JobMode
 from lading.hooks.polling import task_logs
+from lading.hooks.polling.task_logs import LogCopies
 from lading.hooks.spool import events
 from lading.hooks.spool.events import asked_reason
-from lading.hooks.spool.log_mirror import LogCopies
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
 from lading.scheduling.reasons import free_text
 from tests.clusters.paper import Paper, envelope, only
@@ -461,7 +461,7 @@ def test_a_job_is_asked_to_end_again_after_any_error(paper: Paper, monkeypatch: 
     paper.begin("a")
     paper.poller.ask_to_cancel({"a": free_text("marked failed")})
     with monkeypatch.context() as patch:
-        patch.setattr(job_mode.remote, "taken_back", dict.__getitem__)  # a fault of our own, say
+        patch.setattr(job_mode.remote_steps, "envelopes_taken_back", dict.__getitem__)  # a fault of our own, say
         with pytest.raises(TypeError):
             paper.go()
     (paper.root / "spool/cancel/a").unlink()

@@ -11,14 +11,12 @@ import pytest
 
 from lading.hooks.cluster.allocations import remote_steps as allocation_steps
 from lading.hooks.cluster.jobs.layout import SPOOL_FOLDERS, ClusterFolder
-from lading.hooks.cluster.jobs.remote_steps import NOT_TRIED, load, loaded, look_at_owner, submit
+from lading.hooks.cluster.jobs.remote_steps import NOT_TRIED, load, loaded, look_at_owner, place_envelopes, submit
 from lading.hooks.files.owner import Owner
 from lading.hooks.spool import server
-from lading.hooks.spool.remote import place
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.exchange import Exchange
-from lading.hooks.ssh.steps import RemoteStep
-from lading.hooks.ssh.tails import FilePart, Parts
+from lading.hooks.ssh.steps import FilePart, Parts, RemoteStep
 
 SHELLS = [shell for shell in ("dash", "bash", "ksh", "mksh", "busybox") if shutil.which(shell)]
 
@@ -68,7 +66,7 @@ def test_envelopes_come_into_the_inbox(shell: str, tmp_path: Path) -> None:
     (tmp_path / "spool/inbox/900.json").write_text("old")
     for number in (900, 901):
         (tmp_path / "incoming/renewed-1" / f"{number}.json").write_text("renewed")
-    [answer] = ask([place(folder.root, ["L1", "renewed-1"])], shell)
+    [answer] = ask([place_envelopes(folder.root, ["L1", "renewed-1"])], shell)
     assert answer == CommandResult(0)
     inbox = {path.stem: path.read_text() for path in (tmp_path / "spool/inbox").iterdir()}
     assert inbox == {**{str(number): "new" for number in range(450) if number != 7}, "900": "renewed"}
@@ -84,11 +82,11 @@ def test_nothing_is_submitted_whose_envelopes_did_not_come(shell: str, tmp_path:
         (tmp_path / "submissions" / name).mkdir(parents=True)
         (tmp_path / "submissions" / name / "script").touch()
     submissions = [submit(folder, name, ["echo", "17"]) for name in ("L1", "L2")]
-    placed, *answers = ask([place(folder.root, ["L1", "L2"]), *submissions], shell)  # there is no inbox
+    placed, *answers = ask([place_envelopes(folder.root, ["L1", "L2"]), *submissions], shell)  # there is no inbox
     assert placed.status not in (0, None)
     assert [(answer.status, answer.stdout) for answer in answers] == [(NOT_TRIED, "")] * 2
     (tmp_path / "spool/inbox").mkdir(parents=True)
-    placed, *answers = ask([place(folder.root, ["L1", "L2"]), *submissions], shell)
+    placed, *answers = ask([place_envelopes(folder.root, ["L1", "L2"]), *submissions], shell)
     assert [answer.status for answer in (placed, *answers)] == [0, 0, 0]
 
 

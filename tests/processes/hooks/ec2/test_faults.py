@@ -84,9 +84,9 @@ def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_not_given_
         return [] if answers[0] == 1 else real(filters)
 
     monkeypatch.setattr(life, "SECONDS_UNTIL_MISSED", 5.0)
-    drive.until(lambda _: time.monotonic() - fleet._described_at > 6.0)  # as long as it was away
+    drive.until(lambda _: time.monotonic() - fleet.registration.described_at > 6.0)  # as long as it was away
     monkeypatch.setattr(fleet.ec2, "describe", describe)
-    fleet._described_at = 0.0
+    fleet.registration.described_at = 0.0
     drive.site.rounds.wake()
     drive.until(lambda _: answers[0] >= 2)
     assert drive.look() == {name: LocationState.UP}

@@ -34,11 +34,11 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.ec2 import market, prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import LifePhase
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.site import EC2Site
+from lading.hooks.ec2.termination import Termination
 from lading.scheduling import billing
 from tests.clusters.driven import HEALTH, asked
 from tests.clusters.sites import make_settings
@@ -104,10 +104,10 @@ POINTS = {
         EC2Machine, "enter", applies=lambda _, phase: phase is LifePhase.DRAINING
     ),
     "release: an inbox is closed and empty": Point(
-        EC2Fleet, "_doom", applies=lambda _, member, __: member.phase is LifePhase.DRAINING
+        Termination, "give_up", applies=lambda _, member, __: member.phase is LifePhase.DRAINING
     ),
     "release: EC2 has terminated, nothing is noted": Point(EC2, "terminate", is_after=True),
-    "release: the end is seen, and not told": Point(EC2Fleet, "_leave"),
+    "release: the end is seen, and not told": Point(Termination, "leave"),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lading.executors.agent import spot_notice
 from lading.executors.agent.tasks import probe
-from lading.hooks.ec2 import fleet, prices
+from lading.hooks.ec2 import prices, registration
 from lading.hooks.site import LocationState
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.subcommands.check import site_findings
@@ -95,7 +95,7 @@ def test_a_machine_that_dies_is_noticed_and_its_jobs_told(
 def test_a_machine_that_somebody_stops_is_terminated(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "WHILE_QUIET", 2.0)
+    monkeypatch.setattr(registration, "WHILE_QUIET", 2.0)
     drive = make()
     [name] = drive.up()
     [id] = service.living()

@@ -174,9 +174,9 @@ def test_asyncio_takes_runs(hook: BatchHook) -> None:
 def test_what_is_wrong_with_one_look_ends_no_wait(
     make_hook: Callable[..., BatchHook], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from lading.hooks.job_scripts import watcher
+    from lading.hooks.job_scripts import hook
 
-    monkeypatch.setattr(watcher, "SECONDS_AFTER_ERROR", 0.05)
+    monkeypatch.setattr(hook, "SECONDS_AFTER_ERROR", 0.05)
     hook = make_hook()
     run = hook.submit(waits_for("end"))
     whole, faults = hook.refresh, [RuntimeError("the disk is full")]

@@ -22,9 +22,8 @@ from lading.hooks.job_scripts.local_script import NearScriptError
 from lading.hooks.job_scripts.profile import SiteProfile
 from lading.hooks.job_scripts.result import JobFailed, SubmitRejected
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.job_scripts.run_site import RunSite
+from lading.hooks.job_scripts.run_site import RunSite, read_site
 from lading.hooks.job_scripts.script import JobScript, JobScriptError
-from lading.hooks.job_scripts.site_table import read_site
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.paramiko_transport import SSHTransport
 from lading.hooks.ssh.transport import Unusable

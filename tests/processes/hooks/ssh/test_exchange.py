@@ -252,7 +252,7 @@ def test_what_would_grow_without_end_is_refused(name: str, tmp_path: Path) -> No
         "from lading.hooks.ssh.steps import GetAll\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
         "try:\n"
-        "    print(len(GetAll('/x').files(Answer(0, sys.stdin.read()))))\n"
+        "    print(len(GetAll('/x').files(CommandResult(0, sys.stdin.read()))))\n"
         "except TransportError as error:\n"
         "    print('refused', error)\n"
     )

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.batch.inventory import Inventory, Nodes
+from lading.hooks.batch.inventory import Inventory, Nodes, mib
 from lading.hooks.batch.lsf.system import LSF
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
 from lading.hooks.batch.sge.system import SGE
 from lading.hooks.batch.slurm.system import SLURM
-from lading.hooks.batch.surveys import mib
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk
-from lading.hooks.cluster.checks import nodes as node_checks
+from lading.hooks.cluster.checks import checks as node_checks
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.ssh.answer import CommandResult
 from tests.recordings import recorded
@@ -259,7 +258,7 @@ def config(**options: Any) -> ClusterConfig:
 
 
 def words(name: str, answer: CommandResult | None = None, **options: Any) -> dict[str, tuple[str, str]]:
-    found = node_checks.checks(config(**options), SYSTEMS[name], answer or recorded(f"{name}/nodes"))
+    found = node_checks.node_checks(config(**options), SYSTEMS[name], answer or recorded(f"{name}/nodes"))
     return {each.what: ("warning" if each.warns else "ok" if each.good else "BAD", each.words) for each in found}
 
 

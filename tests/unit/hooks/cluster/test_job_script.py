@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lading.hooks.batch.arrays import chunks, largest_array
 from lading.hooks.batch.slurm.system import SLURM
+from lading.hooks.batch.submit_limits import chunks, largest_array
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.job_script import ArrayShape, ScriptWriter, shape
 from lading.hooks.spool.spool import Envelope

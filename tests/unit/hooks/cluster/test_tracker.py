@@ -14,7 +14,7 @@ from lading.hooks.batch.status_query import Statuses, accounts
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.tracker import BatchJobTracker, Errands, Submission, TrackedBatchJob
-from lading.hooks.files.trouble import Trouble
+from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
 
 SUBMITTED_AT = 100.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.ec2 import bills, boot
+from lading.hooks.ec2 import boot, market
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.life import End
@@ -70,16 +70,16 @@ def make(aws: Aws, folder: Path) -> EC2Fleet:
 def test_what_aws_dates_is_dated_by_our_clock_and_lasts_as_long(
     aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    fleet, lives = make(aws, tmp_path), list[bills.Life]()
+    fleet, lives = make(aws, tmp_path), list[market.Life]()
     monkeypatch.setattr(fleet.offers.bills, "add", lives.append)
-    fleet._describe()
+    fleet.registration.register()
     [member] = fleet.members.values()
     member.priced_at = aws.launched_at + 60
     seen = member.seen("cloud")
     assert seen.billed_since == pytest.approx(time.time() - LIVED, abs=10)
     assert seen.location.priced_at == pytest.approx(time.time() - LIVED + 60, abs=10)
     aws.state = "terminated"
-    fleet._describe()
+    fleet.registration.register()
     [event] = [each for each in fleet.event_buffer.unread() if each["event"] == "released"]
     assert event["at"] == pytest.approx(time.time(), abs=10)
     assert event["launched_at"] == pytest.approx(seen.billed_since, abs=0.001)
@@ -91,9 +91,9 @@ def test_what_aws_dates_is_dated_by_our_clock_and_lasts_as_long(
 @off
 def test_an_end_that_aws_does_not_date_is_billed_up_to_now(aws: Aws, tmp_path: Path, ahead: float) -> None:
     fleet = make(aws, tmp_path)
-    fleet._describe()
+    fleet.registration.register()
     [member] = fleet.members.values()
-    fleet._end(member, End("lost", because("machine_missed")))
+    fleet.termination.end(member, End("lost", because("machine_missed")))
     [event] = [each for each in fleet.event_buffer.unread() if each["event"] == "released"]
     assert event["at"] == pytest.approx(time.time(), abs=10)
     assert event["at"] - event["launched_at"] == pytest.approx(LIVED, abs=60)

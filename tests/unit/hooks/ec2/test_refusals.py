@@ -329,21 +329,21 @@ def test_a_protected_machine_is_asked_about_ever_more_rarely_and_named(
     fleet = EC2Fleet("cloud", "cloud", config(), ec2, [US], "http://api", tmp_path, tmp_path)
     for number in range(3):
         member = machine(number)
-        member.doom = End(None, "nothing needs it")
+        member.termination_reason = End(None, "nothing needs it")
         fleet.members[member.name] = member
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     for _ in range(100):
-        fleet._terminate()
+        fleet.termination.terminate()
         now[0] += 0.25
     assert fake.ended == {"i-00000000", "i-00000002"}
     assert fake.asked == 2, "once for all, and once without the protected one"
-    assert "i-00000001 cannot be ended" in str(fleet.refused)
-    assert "disableApiTermination" in str(fleet.refused)
+    assert "i-00000001 cannot be ended" in str(fleet.termination.refused)
+    assert "disableApiTermination" in str(fleet.termination.refused)
     fake.protected.clear()
     now[0] += 60.0
-    fleet._terminate()
+    fleet.termination.terminate()
     assert "i-00000001" in fake.ended
-    assert fleet.refused is None
+    assert fleet.termination.refused is None
 
 
 SKEWS = [sign * skew for skew in (5, 300, 3600) for sign in (1, -1)]

@@ -50,19 +50,19 @@ def test_what_is_asked() -> None:
 
 
 def test_what_is_answered() -> None:
-    found = introduction.read(answer(), 999.9, 1000.1)
+    found = introduction.read_introduction(answer(), 999.9, 1000.1)
     assert found.facts == introduction.MachineFacts("lab1", "b", "x86_64", "linux", Resources(4, 8000, 10))
     assert (found.clock_ahead, found.lives, found.drains, found.note) == (0.0, True, False, None)
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
 def test_clocks_that_differ(ahead: float) -> None:
-    found = introduction.read(answer(now=10_000 + ahead), 9_999.9, 10_000.1)
+    found = introduction.read_introduction(answer(now=10_000 + ahead), 9_999.9, 10_000.1)
     assert found.clock_ahead == pytest.approx(ahead)
 
 
 def test_a_slow_answer_is_no_wrong_clock() -> None:
-    assert introduction.read(answer(), 990, 1000.5).clock_ahead == 0.0
+    assert introduction.read_introduction(answer(), 990, 1000.5).clock_ahead == 0.0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_slow_answer_is_no_wrong_clock() -> None:
 )
 def test_no_answer(said: str, words: str) -> None:
     with pytest.raises(TransportError, match=words):
-        introduction.read(said, 0, 0)
+        introduction.read_introduction(said, 0, 0)
 
 
 def test_a_machine_without_lading_is_refused_with_its_last_words() -> None:

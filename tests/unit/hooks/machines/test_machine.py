@@ -16,9 +16,8 @@ import pytest
 
 from lading.hooks.files.owner import Owner
 from lading.hooks.machines import introduction, tracker
-from lading.hooks.machines.facts import MachineFacts, Residents
 from lading.hooks.machines.fixed_config import SSHConfig
-from lading.hooks.machines.introduction import Introduction
+from lading.hooks.machines.introduction import Introduction, MachineFacts, Residents
 from lading.hooks.machines.machine import Machine
 from lading.hooks.spool import server
 from lading.hooks.spool.connection import Reply, _reply

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lading.hooks.api_tunnel.tunnel import RelayWords
 from lading.hooks.cluster.allocations.layout import AllocationTerms
 from lading.hooks.cluster.jobs.remote_steps import loaded
-from lading.hooks.files.regular_file import NotReadable, read_regular
+from lading.hooks.files.safe_files import NotReadable, read_regular
 from lading.hooks.spool import events
 from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lading.hooks.files import host
-from lading.hooks.files.atomic import write_atomically
+from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool import connection, server
 from lading.hooks.spool.spool import Spool
 from tests.services.outside_clocks import off

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lading.hooks.files.atomic import visible, write_atomically
+from lading.hooks.files.safe_files import visible, write_atomically
 from lading.hooks.spool.events import asked_reason
-from lading.hooks.spool.lock import lock
 from lading.hooks.spool.rejected import MOST_REJECTED, RejectedFiles
-from lading.hooks.spool.spool import Envelope, Spool
+from lading.hooks.spool.spool import Envelope, Spool, lock_spool
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
 
@@ -141,7 +140,7 @@ def test_what_lies_where_the_lock_is_to_be_keeps_no_agent_from_beginning(
 ) -> None:
     other = tmp_path / "other"
     {"fifo": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(other, path)}[make](spool.lock)
-    held = lock(spool)
+    held = lock_spool(spool)
     assert held is not None
     assert os.path.samestat(os.fstat(held), spool.lock.lstat())
     os.close(held)

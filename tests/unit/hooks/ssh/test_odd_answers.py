@@ -94,10 +94,10 @@ VALUES = st.recursive(
 def test_introductions(odd: dict[str, object], missing: set[str]) -> None:
     fields = {name: value for name, value in {**WELL, **odd}.items() if name not in missing}
     with contextlib.suppress(TransportError):
-        introduction.read(json.dumps(fields), 1.0, 2.0)
+        introduction.read_introduction(json.dumps(fields), 1.0, 2.0)
 
 
 @given(st.text())
 def test_introductions_that_are_no_json(line: str) -> None:
     with pytest.raises(TransportError):
-        introduction.read("x" + line, 1.0, 2.0)
+        introduction.read_introduction("x" + line, 1.0, 2.0)

@@ -11,7 +11,7 @@ import pytest
 
 from lading.executors.sizing.matched_targets import matched
 from lading.executors.sizing.xcom_json import Unknown
-from lading.hooks.site.bindings import parse, published
+from lading.hooks.site.rules import parse_bindings, published_bindings
 from lading.operators import resources
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import HintError, Hints
@@ -116,8 +116,8 @@ def test_of_several_tables_one_is_enough() -> None:
     with pytest.raises(HintError, match=r"hint matching: 'hpc' = .* has no inputs"):
         Hints.parse({"targets": ["hpc"], "matching": {"hpc": []}})
     tables = [{"sample": "^big_"}, {"size": "^[5-9]"}]
-    [binding] = parse([{"targets": ["hpc"], "matching": {"hpc": tables}}], ["hpc"])
-    [again] = map(Binding.of, json.loads(json.dumps(published([binding]))))
+    [binding] = parse_bindings([{"targets": ["hpc"], "matching": {"hpc": tables}}], ["hpc"])
+    [again] = map(Binding.of, json.loads(json.dumps(published_bindings([binding]))))
     assert again == binding
     assert again.hints()["matching"] == {"hpc": tables}
 
@@ -130,10 +130,12 @@ def test_patterns_are_for_targets_of_the_task() -> None:
     for wrong in ({}, {"hpc": {}}, {"hpc": "x"}, 5):
         with pytest.raises(HintError, match="hint matching: "):
             Hints.parse({"targets": ["hpc"], "matching": wrong})
-    [binding] = parse([{"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}], ["hpc", "local"])
+    [binding] = parse_bindings(
+        [{"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}], ["hpc", "local"]
+    )
     assert binding.hints() == {"targets": ["hpc", "local"], "matching": {"hpc": {"sample": "^big_"}}}
     with pytest.raises(ValueError, match=re.escape("[[bindings]] 1: matching: 'cloud' is no target of it")):
-        parse([{"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}}], ["hpc"])
+        parse_bindings([{"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}}], ["hpc"])
 
 
 def test_of_a_large_input_no_more_is_written_as_json_than_is_looked_at() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from lading.hooks.site.bindings import parse
+from lading.hooks.site.rules import parse_bindings
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.hints.place_words import Target, parse_targets
 from lading.scheduling.job import NATIVE, PlannedJob
@@ -176,11 +176,11 @@ def test_the_first_binding_whose_patterns_all_match_counts() -> None:
 
 def test_bindings_of_a_sites_file_are_checked_one_by_one() -> None:
     table = {"dag": "train_*", "targets": ["hpc/long", "cloud/c7i.*"], "filters": ["shuffle"]}
-    [found] = parse([table], ["hpc", "cloud"])
+    [found] = parse_bindings([table], ["hpc", "cloud"])
     assert found == Binding(("hpc/long", "cloud/c7i.*"), dag="train_*", filters=("shuffle",))
     assert Binding.of(json.loads(json.dumps({"targets": ["hpc"], "group": None}))) == Binding(("hpc",))
     with pytest.raises(ValueError, match="bindings") as error:
-        parse([table, {"dags": "x", "targets": "hpc/"}, {"targets": ["moon/a"]}, 3], ["hpc", "cloud"])
+        parse_bindings([table, {"dags": "x", "targets": "hpc/"}, {"targets": ["moon/a"]}, 3], ["hpc", "cloud"])
     for words in (
         "[[bindings]] 2: targets = 'hpc/': 'hpc/' is not a target",
         "dags is unknown; the keys are: dag, task, group, targets, filters",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.files.log_lines import PlainFormatter
+from lading.hooks.files.logs import PlainFormatter
 from lading.plugin.offline.command import main
 from lading.scheduling.catalogue import COLUMNS
 from lading.scheduling.text.printable import cut, json_beginning, printable, printable_lines, shortened

@@ -51,7 +51,7 @@ def deadly(question, *rest, **options):
 def all_are_dispatched():
     # By the store: a controller that is killed later may have given its site some of them, and its site ends with it.
     with create_session(scoped=False) as session:
-        return not list(session.scalars(select(Job.token).where(Job.state.in_((State.QUEUED, State.ATTEMPTED)))))
+        return not list(session.scalars(select(JobRow.token).where(JobRow.state.in_((State.QUEUED, State.ATTEMPTED)))))
 
 
 class Policy:

@@ -418,7 +418,7 @@ from lading.hooks.spool.rejected import RejectedFiles
 from lading.hooks.spool.spool import Spool
 spool = Spool(folder / "spool")
 def stop(number, frame):
-    AgentHost(spool, Rejected(spool.rejected)).close("cancel", 30.0)
+    AgentHost(spool, RejectedFiles(spool.rejected)).close("cancel", 30.0)
     (folder / "let_go").touch()
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
@@ -430,7 +430,7 @@ time.sleep(600)
 @pytest.fixture
 def slow_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", BEGINS_SLOWLY, str(tmp_path), "controller"]
-    monkeypatch.setattr(controller_process.python_command, "command", lambda *_: command)
+    monkeypatch.setattr(controller_process.child_processes, "python_command", lambda *_: command)
     monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: False)
     monkeypatch.setattr(controller_process, "SECONDS_UNTIL_BEGUN", 120.0)
 

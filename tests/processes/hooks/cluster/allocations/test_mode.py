@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from lading.hooks.batch import canceller
-from lading.hooks.cluster.allocations import recall, states
+from lading.hooks.cluster.allocations import mode
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.site import LocationState
@@ -256,7 +256,7 @@ def test_an_account_that_is_not_admitted_is_not_asked_for_again_and_again(fleet:
 
 
 def test_a_submission_without_an_answer_is_found_by_its_name(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(mode, "SECONDS_UNTIL_REPEATED", 0.0)
     fleet.write("mode", "mute")
     fleet.give("a")
     for _ in range(3):
@@ -297,7 +297,7 @@ def _cut(exchange: Any, word: str = "incoming", *, whole: bool = True) -> Any:
 def test_jobs_that_were_taken_back_without_an_answer_are_given_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    monkeypatch.setattr(recall, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(mode, "SECONDS_UNTIL_REPEATED", 0.0)
     name = fleet.running("runs")
     fleet.give("a")
     fleet.go()

@@ -49,7 +49,7 @@ class Healthy(ExecutionApi):
 
 def before_a_trial(paper: Paper, owner: Owner) -> dict[str, Check]:
     transport = ShellTransport(setup=paper.config.login_setup)
-    return {each.what: each for each in checks.checks(paper.config, SLURM(), transport, "http://api/", owner)}
+    return {each.what: each for each in checks.cluster_checks(paper.config, SLURM(), transport, "http://api/", owner)}
 
 
 def test_jobs_that_have_ended_do_not_count(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.batch.lsf.limits import MEMORY_UNIT
-from lading.hooks.batch.lsf.system import LSF
-from lading.hooks.cluster.checks import memory_unit
+from lading.hooks.batch.lsf.system import LSF, MEMORY_UNIT
+from lading.hooks.cluster.checks import checks
 from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.ssh.answer import CommandResult
@@ -71,7 +70,7 @@ def test_the_limit_of_a_job(limit: str, mib: float | None) -> None:
 
 
 def words(text: str, **options: Any) -> list[tuple[bool, str]]:
-    found = memory_unit.checks(config(**options), LSF(), MEMORY_UNIT, CommandResult(0, text))
+    found = checks.memory_checks(config(**options), LSF(), MEMORY_UNIT, CommandResult(0, text))
     return [(each.good, each.words) for each in found]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.batch.pbs import qstat_dsv
+from lading.hooks.batch.pbs import output
 from lading.hooks.batch.pbs.output import split
 from lading.hooks.batch.pbs.pbspro import PBSPro
 from lading.hooks.batch.pbs.torque import TORQUE
@@ -148,7 +148,7 @@ def test_ids() -> None:
 
 
 def _read(name: str) -> dict[str, object]:
-    ((_, attributes),) = qstat_dsv.jobs(recorded(f"pbspro/{name}").stdout)
+    ((_, attributes),) = output.parse_dsv(recorded(f"pbspro/{name}").stdout)
     return attributes
 
 
@@ -162,7 +162,7 @@ def test_values_with_separators() -> None:
 def test_lines_that_an_older_version_has_not_escaped() -> None:
     text = "Job Id: 1.pbs1|job_state=F|Variable_List=F=() {\n echo b\n}|Exit_status=3|x=y\n\nWelcome!\n"
     text += "Job Id: 2.pbs1|job_state=R|x=y\n"
-    (_, first), (_, second) = qstat_dsv.jobs(text)
+    (_, first), (_, second) = output.parse_dsv(text)
     assert first == {"job_state": "F", "Variable_List": "F=() {\n echo b\n}", "Exit_status": "3", "x": "y"}
     assert second == {"job_state": "R", "x": "y"}
 
@@ -186,7 +186,7 @@ def test_a_cut_answer_is_never_wrong_about_an_end(length: int) -> None:
 def test_a_name_of_any_characters_is_no_attribute(name: str) -> None:
     written = name.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "\\n").replace("\r", "^M")
     line = f"Job Id: 1.pbs1|Job_Name={written}|job_state=R|comment={written}|x=y\n"
-    ((_, attributes),) = qstat_dsv.jobs(line)
+    ((_, attributes),) = output.parse_dsv(line)
     expected = name.replace("\r", "^M")
     assert attributes == {"Job_Name": expected, "job_state": "R", "comment": expected, "x": "y"}
 

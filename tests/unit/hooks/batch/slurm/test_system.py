@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from lading.hooks.batch.slurm.messages import explain_reason
+from lading.hooks.batch.slurm.output import explain_reason
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.system import BatchJobRequest, CouldNotAsk, MemoryDialect, NativeJob, Profile, SubmitError
 from lading.hooks.ssh.answer import CommandResult

@@ -1,0 +1,53 @@
+"""What the phases of a machine's life share: the machines of a site, and what is known of EC2."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lading.hooks.ec2.client import EC2
+from lading.hooks.ec2.config import EC2Config
+from lading.hooks.ec2.identity import Identity
+from lading.hooks.ec2.machine import EC2Machine
+from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.pace import Shortages
+from lading.hooks.files.logs import Trouble
+from lading.hooks.machines.connection import Connection
+from lading.hooks.polling.event_buffer import EventBuffer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class FleetState:
+    """The machines of a site.
+
+    :param site: its name
+    :param scope: what its machines are tagged with; that of a trial is another
+    :param identities: who we are, then who we were
+    :ivar members: the machines, by name; ``lock`` is held to add or remove one
+    :ivar left: the connections of machines that are gone, until all is stored that they have reported
+    """
+
+    site: str
+    scope: str
+    config: EC2Config
+    ec2: EC2
+    identities: Sequence[Identity]
+    offers: EC2Offers
+    event_buffer: EventBuffer
+    members: dict[str, EC2Machine] = field(default_factory=dict)
+    left: list[Connection] = field(default_factory=list)
+    shortages: Shortages = field(default_factory=Shortages)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    complaints: Trouble = field(default_factory=lambda: Trouble(log))
+
+
+class FleetPart:
+    """A phase of the life of machines."""
+
+    def __init__(self, state: FleetState) -> None:
+        self.state = state
+        self.ec2, self.members = state.ec2, state.members

@@ -1,0 +1,131 @@
+"""What EC2 describes becomes machines of a site: launched by us or adopted, still there, missed, or at their end.
+
+All that this deployment has launched is ours, whichever controller did: what is not known here is adopted. What has
+our tags alone is reported, and as all else never touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from lading.hooks.ec2 import boot, life
+from lading.hooks.ec2.client import EC2Instance
+from lading.hooks.ec2.fleet_state import FleetPart, FleetState
+from lading.hooks.ec2.life import LifePhase
+from lading.hooks.ec2.machine import EC2Machine
+from lading.hooks.ec2.termination import Termination
+
+log = logging.getLogger(__name__)
+
+# EC2 is asked what there is so often: while machines come and go, while they boot, and else, seconds.
+WHILE_CHANGING, WHILE_BOOTING, WHILE_QUIET = 1.0, 5.0, 30.0
+CHANGING = {LifePhase.UNKNOWN, LifePhase.PENDING, LifePhase.TERMINATING}
+# So many instances that have our tags and are not ours are named.
+MOST_NAMED = 5
+
+
+class Registration(FleetPart):
+    """Knows which machines there are, as EC2 describes them."""
+
+    def __init__(self, state: FleetState, termination: Termination) -> None:
+        super().__init__(state)
+        self.termination = termination
+        self.is_loaded = False
+        """Whether it is known what there is."""
+        self.described_at = 0.0
+        """When EC2 has described it last, on the monotonic clock; ``asked_at``: when it was asked for that."""
+        self.asked_at: float | None = None
+        self.strangers: str | None = None
+        """Which instances have our tags and were not launched by us, in words; None: none."""
+
+    def is_due(self) -> bool:
+        """Whether EC2 is to be asked now."""
+        machines = list(self.members.values())
+        is_odd = any(
+            machine.phase is LifePhase.BOOTING or (machine.trouble or machine.missed_at) is not None
+            for machine in machines
+        )
+        is_changing = any(machine.phase in CHANGING for machine in machines)
+        pause = WHILE_CHANGING if is_changing else WHILE_BOOTING if is_odd else WHILE_QUIET
+        return self.termination.is_news or time.monotonic() - self.described_at >= pause
+
+    def register(self) -> None:
+        """Ask EC2 what there is, and know it.
+
+        :raises EC2Error: EC2 does not answer
+        """
+        ours, asked_at = [identity.deployment for identity in self.state.identities], time.monotonic()
+        described = self.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours, f"tag:{boot.SITE}": [self.state.scope]})
+        instances = self._launched_by_us(described)
+        self.described_at = now = time.monotonic()
+        self.termination.is_news = False
+        there = set()
+        self.termination.reported &= {instance.id for instance in instances}
+        for instance in instances:
+            machine = self._machine(instance)
+            if machine is None:
+                self._report_unattended_end(instance)
+                continue
+            there.add(machine.name)
+            machine.describe(instance, self.ec2.clock_ahead)
+            machine.is_described, machine.missed_at = True, None
+            if (end := life.ended(instance)) is not None:
+                if instance.state in boot.ENDED:
+                    self.termination.end(machine, end)
+                else:  # one that is stopped goes on costing its volumes
+                    self.termination.give_up(machine, end)
+            elif machine.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
+                machine.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)
+        for machine in list(self.members.values()):
+            if machine.name not in there and machine.instance is not None:
+                self._miss(machine, now)
+        self.is_loaded, self.asked_at = True, asked_at
+
+    def _launched_by_us(self, instances: Sequence[EC2Instance]) -> list[EC2Instance]:
+        """Those that have our tags by right; that there are others is said."""
+        ours = [instance for instance in instances if boot.is_ours(instance, self.state.identities)]
+        known = {instance.id for instance in ours}
+        others = sorted(
+            instance.id for instance in instances if instance.id not in known and instance.state not in boot.ENDED
+        )
+        more = f" and {len(others) - MOST_NAMED} more" if others[MOST_NAMED:] else ""
+        before, self.strangers = self.strangers, None
+        if others:
+            words = ", ".join(others[:MOST_NAMED]) + more
+            self.strangers = f"not launched by Lading, though tagged as if, so left alone: {words}"
+            if self.strangers != before:
+                log.warning("Instances of site %r are %s", self.state.site, self.strangers)
+        return ours
+
+    def _machine(self, instance: EC2Instance) -> EC2Machine | None:
+        """The machine that an instance is; one that lives and is not known is adopted; None: it has ended."""
+        name = _name(instance)
+        with self.state.lock:
+            machine = self.members.get(name)
+            if machine is not None and machine.instance is not None and machine.instance.id != instance.id:
+                name, machine = instance.id, self.members.get(instance.id)  # there cannot be two; if there are, it goes
+            if machine is None and instance.state not in boot.ENDED:
+                known = self.state.offers.specified(instance.kind)
+                machine = EC2Machine.found(name, instance, self.state.config.reserve_memory, known)
+                self.members[name] = machine
+                log.info("Site %r takes in %s, which is %s (%s)", self.state.site, name, instance.id, instance.state)
+            return machine
+
+    def _miss(self, machine: EC2Machine, now: float) -> None:
+        """EC2 does not describe what it has launched: that may pass. While it says nothing at all nothing is missed."""
+        machine.missed_at = machine.missed_at or now
+        patience = life.SECONDS_UNTIL_MISSED if machine.is_described else life.SECONDS_UNTIL_DESCRIBED
+        if now - machine.missed_at > patience:
+            self.termination.end(machine, life.MISSED)
+
+    def _report_unattended_end(self, instance: EC2Instance) -> None:
+        """Report, once, a machine that has ended while no controller ran: its row may wait for that."""
+        name = _name(instance)
+        if instance.id not in self.termination.reported and name not in self.members:
+            self.termination.report(name, instance, life.unattended(instance))
+
+
+def _name(instance: EC2Instance) -> str:
+    return boot.named(instance.tags, instance.index) or instance.id

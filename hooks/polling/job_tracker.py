@@ -1,0 +1,86 @@
+"""What a controller knows of the jobs that it has given to a site, whatever the site is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from lading.scheduling.reasons import Reason
+
+
+@dataclass(slots=True, kw_only=True)
+class JobProgress:
+    """How far a job at a site has come, and what of that was reported and stored.
+
+    :param told: the reason for its waiting that was reported last
+    :param started: whether it is known to have begun
+    :param ended: whether its end was reported
+    :param acknowledged: whether that was stored
+    :param log_done: whether its log has been copied to the end
+    """
+
+    told: Reason | None = None
+    started: bool = False
+    ended: bool = False
+    acknowledged: bool = False
+    log_done: bool = False
+
+
+class JobAtSite(Protocol):
+    """A job with its progress.
+
+    :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
+    """
+
+    told: Reason | None
+    started: bool
+    ended: bool
+    acknowledged: bool
+    log_done: bool
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def log_path(self) -> str: ...
+
+
+Job = TypeVar("Job", bound=JobAtSite)
+
+
+class JobTracker(Generic[Job]):
+    """The jobs of a site, by token. The thread of the site changes them; other threads hold ``lock`` to read or change.
+
+    :param new: makes a job of which no more than its token is known
+    """
+
+    def __init__(self, new: Callable[[str], Job]) -> None:
+        self.lock = threading.RLock()
+        self.jobs: dict[str, Job] = {}
+        self._new = new
+
+    def job(self, token: str) -> Job:
+        """The job of this token; one that was not known is known from now on."""
+        with self.lock:
+            return self.jobs.setdefault(token, self._new(token))
+
+    def acknowledge(self, tokens: Iterable[str]) -> None:
+        """The ends of these jobs have been stored."""
+        with self.lock:
+            for token in tokens:
+                if token in self.jobs:
+                    self.jobs[token].acknowledged = True
+
+    def move_to_end(self, jobs: Iterable[Job]) -> None:
+        """Let these jobs be the last ones, for what is done in turn, such as copying logs."""
+        with self.lock:
+            for job in jobs:
+                if job.token in self.jobs:
+                    self.jobs[job.token] = self.jobs.pop(job.token)
+
+    def over(self) -> list[Job]:
+        """The jobs of which nothing is needed any more."""
+        with self.lock:
+            return [job for job in self.jobs.values() if job.ended and job.acknowledged and job.log_done]
