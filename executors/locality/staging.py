@@ -1,11 +1,11 @@
 """Staging: the files that jobs read are brought to where they run, before they get there.
 
 A job with the hint ``stage`` is given to its location when all its files lie there. Each is brought once for all jobs
-of a depot, in a thread of its own: from where a task has left it, or out of an object store. What is there as it is,
-as in a folder that machines share, is not brought. Copies go when no Dag run that lives has jobs that read them.
+of a staging area, in a thread of its own: from where a task has left it, or out of an object store. What is there as it
+is, as in a folder that machines share, is not brought. Copies go when no Dag run that lives has jobs that read them.
 
-Stores may be slow or hang. Each Dag, each depot and each host that is read from has so many of the threads and no
-more. A thread that has waited for too long is left alone: its file fails, another one takes its place, and where
+Stores may be slow or hang. Each Dag, each staging area and each host that is read from has so many of the threads and
+no more. A thread that has waited for too long is left alone: its file fails, another one takes its place, and where
 several hang, nothing more is begun that would hang as well. The threads are daemons: none keeps a stopped controller.
 """
 
@@ -40,8 +40,8 @@ from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
-# So many files are brought into one depot at once: its site has other news as well.
-MOST_PER_DEPOT = 2
+# So many files are brought into one staging area at once: its site has other news as well.
+MOST_PER_AREA = 2
 # So many are read from one host at once, as the first of the places that have it.
 MOST_PER_HOST = 2
 # Threads that hang do no more work. Where so many do, at a host, for a Dag or in all, a file fails at once that would
@@ -56,7 +56,7 @@ MOST_FAILURES = 5
 # Copies that nobody needs are looked for so often, seconds.
 SWEEP_INTERVAL = 60.0
 
-# A depot, by its site and its name.
+# A staging area, by its site and its name.
 Key = tuple[str, str]
 
 
@@ -66,7 +66,7 @@ class Abandoned(Exception):
 
 @dataclass
 class Fetch:
-    """A file on its way into a depot.
+    """A file on its way into a staging area.
 
     :param places: by which it can be read, in words, the nearest first
     :param path: where it lies there; None: it does not yet
@@ -75,7 +75,7 @@ class Fetch:
     :param reads: what is read now that may hang, in words, for how long, and by when it has to be there; None: nothing
     """
 
-    depot: StagingArea
+    area: StagingArea
     address: str
     places: Sequence[tuple[str, Source]] = ()
     path: str | None = None
@@ -186,18 +186,18 @@ class Fetch:
             except TransportError as error:  # another place may have it
                 trouble = error
             else:
-                return copying.found(self.depot, self.address, version) or self._brought(where, source, version)
+                return copying.found(self.area, self.address, version) or self._brought(where, source, version)
         if trouble is not None:
             raise trouble
         # What nobody can tell the version of will do as it is.
-        if (path := copying.found(self.depot, self.address, None)) is not None:
+        if (path := copying.found(self.area, self.address, None)) is not None:
             return path
         words = "; ".join(why) or "no task has left it anywhere"
         raise FileNotFoundError(words)
 
     def _brought(self, where: str, source: Source, version: Version) -> str:
         began = time.monotonic()
-        path = copying.brought(self.depot, self.address, _Watched(source, self._reading), version)
+        path = copying.brought(self.area, self.address, _Watched(source, self._reading), version)
         seconds = time.monotonic() - began
         log.info("%s (%d bytes) was brought from %s to %s in %.1f s", self.address, version.size, where, path, seconds)
         return path
@@ -310,18 +310,18 @@ class Staging:
         :param dag: the job's
         """
         try:
-            depot = self.sites[site].depot(location)
+            area = self.sites[site].staging_area(location)
         except LookupError:
             return because("location_gone", location=location, site=site), True
-        if depot is None or (addresses := in_store(text)) is None:
+        if area is None or (addresses := in_store(text)) is None:
             return None  # what is wrong with it is said when it is placed
         if (why := self._refusal(site, addresses, text)) is not None:
             return why, True
         found: list[Reason] = []
         for address in sorted(addresses):
-            wanted = (site, depot.name), address
+            wanted = (site, area.name), address
             self.for_gangs.setdefault(wanted, set()).add(dag)
-            fetch = self.fetches.setdefault(wanted, Fetch(depot, address))
+            fetch = self.fetches.setdefault(wanted, Fetch(area, address))
             if fetch.failure is not None:
                 del self.fetches[wanted]  # the next try looks anew
                 return fetch.failure, True
@@ -335,21 +335,21 @@ class Staging:
         :param paths: of those that have come; more are added
         """
         try:
-            depot = self.sites[job.site].depot(job.location)
+            area = self.sites[job.site].staging_area(job.location)
         except LookupError:  # whoever is given the job says that its location is gone
             return Change(job.token, {"stage": job.stage})
-        if depot is None:
+        if area is None:
             kind = self.sites[job.site].kind
             return refused(job.token, because("stage_unsupported", site=job.site, kind=kind), time.time())
-        where = job.site, depot.name
+        where = job.site, area.name
         reason: Reason | None = None
         addresses = in_store(job.stage)
         if (never := self._refusal(job.site, addresses, job.stage)) is not None:  # before any of them is asked for
             return refused(job.token, never, time.time())
         for address in addresses.difference(paths) if addresses is not None else ():
             self.wanted[job.site].setdefault((where, address), set()).add(job.dag_id or "")
-            fetch = self.fetches.setdefault((where, address), Fetch(depot, address))
-            fetch.depot = depot
+            fetch = self.fetches.setdefault((where, address), Fetch(area, address))
+            fetch.area = area
             if fetch.failure is not None:
                 del self.fetches[where, address]  # the next try looks anew
                 return refused(job.token, fetch.failure, time.time())
@@ -377,7 +377,7 @@ class Staging:
         found: list[tuple[str, Source]] = []
         for holder, location in sorted(rows, key=lambda row: (row.site != site, row.site, row.location)):
             try:
-                there = self.sites[holder].depot(location)
+                there = self.sites[holder].staging_area(location)
             except LookupError:  # the site, or the machine, is gone
                 continue
             if there is not None:
@@ -390,7 +390,7 @@ class Staging:
         self._abandon()
         sweeping = {where for where, thread in self._sweeps.items() if thread.is_alive()}
         at_work = [(where, each.dag, each.host) for (where, _), each in self.fetches.items() if each.thread is not None]
-        depots, dags = Counter(where for where, _, _ in at_work), Counter(dag for _, dag, _ in at_work)
+        areas, dags = Counter(where for where, _, _ in at_work), Counter(dag for _, dag, _ in at_work)
         hosts = Counter(host for _, _, host in at_work)
         due: dict[str, list[tuple[Key, str]]] = {}
         for wanted in (self.for_gangs, *self.wanted.values()):
@@ -399,18 +399,18 @@ class Staging:
                     for dag in readers:
                         due.setdefault(dag, []).append(name)
         self.turns.forget(due)
-        while due and depots.total() < THREADS:
+        while due and areas.total() < THREADS:
             # A Dag of which some hang comes after those of which none does.
             dag = self.turns.next(due, dags + Counter(dag for _, _, dag in self._hanging))
             fetch = None
             while due[dag] and fetch is None and dags[dag] < THREADS_PER_DAG:
                 where, address = name = due[dag].pop(0)
-                if self.fetches[name].is_due and depots[where] < MOST_PER_DEPOT:
+                if self.fetches[name].is_due and areas[where] < MOST_PER_AREA:
                     fetch = self._next(session, where[0], self.fetches[name], dag, hosts)
             if fetch is None:
                 del due[dag]
                 continue
-            depots[where] += 1
+            areas[where] += 1
             dags[dag] += 1
             hosts[fetch.host] += 1
             self.turns.serve(dag)
@@ -469,14 +469,14 @@ class Staging:
         )
         for site, location in session.execute(places):
             try:
-                depot = self.sites[str(site)].depot(str(location))
+                area = self.sites[str(site)].staging_area(str(location))
             except LookupError:
                 continue
-            if depot is not None and self._swept.get((str(site), depot.name)) != needed:
-                self._remove((str(site), depot.name), depot, needed)
+            if area is not None and self._swept.get((str(site), area.name)) != needed:
+                self._remove((str(site), area.name), area, needed)
 
-    def _remove(self, where: Key, depot: StagingArea, needed: frozenset[str]) -> None:
-        """Remove the copies in a depot that are not needed, in a thread; nothing is brought there meanwhile."""
+    def _remove(self, where: Key, area: StagingArea, needed: frozenset[str]) -> None:
+        """Remove the copies in a staging area that are not needed, in a thread; nothing is brought there meanwhile."""
         mine = {each for each in self.fetches if each[0] == where}
         if any(self.fetches[each].thread is not None for each in mine):
             self._is_swept = False
@@ -488,7 +488,7 @@ class Staging:
 
         def run() -> None:
             try:
-                if number := copying.swept(depot, needed):
+                if number := copying.swept(area, needed):
                     log.info("%d copies of inputs were removed at %s", number, "/".join(where))
             except OSError as error:
                 log.info("Copies of inputs at %s could not be removed now: %s", "/".join(where), error)

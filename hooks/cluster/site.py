@@ -106,7 +106,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             self._rounds = Rounds(self.name, poller, self.tunnel)
         return self._rounds
 
-    def depot(self, location: str) -> StagingArea:
+    def staging_area(self, location: str) -> StagingArea:
         return StagingArea("", self.poller.transport, self.config.work_dir)
 
     def connect(self) -> Transport:

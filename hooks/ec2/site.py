@@ -169,10 +169,10 @@ class EC2Site(ElasticSite[EC2Config], Holding):
                 connection.machine.tracker.ask_back(asked)
                 connection.rounds.wake()
 
-    def depot(self, location: str) -> StagingArea:
+    def staging_area(self, location: str) -> StagingArea:
         if (connection := self._connection(location)) is None:
             raise LookupError(location)
-        return connection.depot()
+        return connection.staging_area()
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
         for name, here in holds.items():

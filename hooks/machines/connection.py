@@ -86,7 +86,7 @@ class Connection:
             ends_at=self.machine.ends_at,
         )
 
-    def depot(self) -> StagingArea:
+    def staging_area(self) -> StagingArea:
         """Where files are kept there for its jobs."""
         machine = self.machine
         return StagingArea(machine.host.ssh_conn_id, machine.transport, machine.root)

@@ -126,8 +126,8 @@ class FixedSite(Site[SSHConfig], Holding):
                 end = min(end, time.monotonic() + SECONDS_FOR_OTHERS)
             time.sleep(0.02)
 
-    def depot(self, location: str) -> StagingArea:
-        return self.connections[location].depot()
+    def staging_area(self, location: str) -> StagingArea:
+        return self.connections[location].staging_area()
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, here in envelopes.items():

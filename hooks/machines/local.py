@@ -157,7 +157,7 @@ class LocalSite(Site[LocalConfig], Holding):
                 return batches, False
         return batches, True
 
-    def depot(self, location: str) -> StagingArea:
+    def staging_area(self, location: str) -> StagingArea:
         return StagingArea(self.host, ShellTransport(), str(self.spool.root.absolute()))
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:

@@ -165,7 +165,7 @@ class Site(ABC, Generic[Config]):
         """
         return None
 
-    def depot(self, location: str) -> StagingArea | None:
+    def staging_area(self, location: str) -> StagingArea | None:
         """Where input files are kept for the jobs of a location; None: nothing can be brought there.
 
         :raises LookupError: the location is not there, or was not reached yet
@@ -372,7 +372,7 @@ class Cleaned:
 class StagingArea:
     """Where files are kept for jobs.
 
-    :param name: unlike that of any other depot of the site; locations that share the folder have one depot
+    :param name: unlike that of any other staging area of the site; locations that share the folder share it
     :param transport: the way there, by which other files of the same machines are read as well
     :param root: Lading's own folder there
     """

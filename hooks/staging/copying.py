@@ -28,14 +28,14 @@ def key(address: str) -> str:
 
 
 def place(address: str, version: Version) -> tuple[str, str]:
-    """The folder of a copy in its depot, and its name there, which is that of the file."""
+    """The folder of a copy in its area, and its name there, which is that of the file."""
     digest = hashlib.sha1(f"{version.size} {version.mark}".encode(), usedforsecurity=False).hexdigest()[:12]
     name = address.rstrip("/").rpartition("/")[2]
     return f"{key(address)}.{digest}", "file" if name in ("", ".", "..") else fitting(name)
 
 
-def found(depot: StagingArea, address: str, version: Version | None) -> str | None:
-    """Where a file lies for the jobs of a depot, itself or as a copy; None: nowhere.
+def found(area: StagingArea, address: str, version: Version | None) -> str | None:
+    """Where a file lies for the jobs of a staging area, itself or as a copy; None: nowhere.
 
     :param version: that it has; None: that is not known, so whatever has its address will do
     :raises OSError: that could not be found out
@@ -47,26 +47,26 @@ def found(depot: StagingArea, address: str, version: Version | None) -> str | No
     if version is not None:
         folder, name = (shlex.quote(each) for each in place(address, version))
         lines += [
-            f"cd -P -- {quoted(depot.folder)} 2>/dev/null || exit 0",
+            f"cd -P -- {quoted(area.folder)} 2>/dev/null || exit 0",
             f'[ ! -f {folder}/{name} ] || printf "%s/%s/%s\\n" "$PWD" {folder} {name}',
         ]
-    return _done(depot, "\n".join(lines)).stdout.removesuffix("\n") or None
+    return _done(area, "\n".join(lines)).stdout.removesuffix("\n") or None
 
 
-def brought(depot: StagingArea, address: str, source: Source, version: Version) -> str:
-    """Bring a file into a depot; returns where it lies.
+def brought(area: StagingArea, address: str, source: Source, version: Version) -> str:
+    """Bring a file into a staging area; returns where it lies.
 
     :param version: that the source has
     :raises OSError: it could not be brought
     """
     part, digest = f".{uuid.uuid4().hex}", hashlib.sha256()
-    enter = f"umask 077; mkdir -p -- {quoted(depot.folder)} && cd -P -- {quoted(depot.folder)} || exit"
+    enter = f"umask 077; mkdir -p -- {quoted(area.folder)} && cd -P -- {quoted(area.folder)} || exit"
     try:
         for number, data in enumerate(source.parts(version.size)):
             digest.update(data)
             blocks = number * (PART // 2**20)
             write = f"dd of={part} bs=1048576 seek={blocks} conv=notrunc iflag=fullblock status=none"
-            _done(depot, f"{enter}\n{write}", data)
+            _done(area, f"{enter}\n{write}", data)
         if source.version() != version:
             raise OSError(f"{address} has changed while it was read")
         folder, name = (shlex.quote(each) for each in place(address, version))
@@ -78,13 +78,13 @@ def brought(depot: StagingArea, address: str, source: Source, version: Version) 
             f"mkdir -p {folder} && chmod 400 {part} && mv -f {part} {folder}/{name} || exit",
             f'printf "%s/%s/%s\\n" "$PWD" {folder} {name}',
         ]
-        return _done(depot, "\n".join(lines), timeout=60 + version.size / CHECKED_IN_A_SECOND).stdout.removesuffix("\n")
+        return _done(area, "\n".join(lines), timeout=60 + version.size / CHECKED_IN_A_SECOND).stdout.removesuffix("\n")
     except BaseException:
-        depot.transport.exchange([RunCommand(f"cd -- {quoted(depot.folder)} && rm -f {part}")])
+        area.transport.exchange([RunCommand(f"cd -- {quoted(area.folder)} && rm -f {part}")])
         raise
 
 
-def swept(depot: StagingArea, addresses: Iterable[str]) -> int:
+def swept(area: StagingArea, addresses: Iterable[str]) -> int:
     """Remove the copies that are not needed any more, and what was left on its way; returns how many were removed.
 
     :param addresses: of the files of which copies are needed
@@ -92,8 +92,8 @@ def swept(depot: StagingArea, addresses: Iterable[str]) -> int:
     """
     needed = "".join(f"{each}\n" for each in sorted(map(key, addresses)))
     answer = _done(
-        depot,
-        f"cd -- {quoted(depot.folder)} 2>/dev/null || exit 0\n"
+        area,
+        f"cd -- {quoted(area.folder)} 2>/dev/null || exit 0\n"
         "needed=$(cat)\n"
         "for each in *; do\n"
         '[ -d "$each" ] || continue\n'
@@ -106,14 +106,14 @@ def swept(depot: StagingArea, addresses: Iterable[str]) -> int:
     return len(answer.stdout.split())
 
 
-def _done(depot: StagingArea, text: str, stdin: bytes | None = None, timeout: float = PART_TIMEOUT) -> CommandResult:
-    """The answer to what was done in a depot.
+def _done(area: StagingArea, text: str, stdin: bytes | None = None, timeout: float = PART_TIMEOUT) -> CommandResult:
+    """The answer to what was done in a staging area.
 
     :raises OSError: it could not be done
     """
-    (answer,) = depot.transport.exchange([RunCommand(text, stdin=stdin)], timeout)
+    (answer,) = area.transport.exchange([RunCommand(text, stdin=stdin)], timeout)
     if answer.status is None:
         raise TransportError(answer.words)
     if answer.status != 0:
-        raise OSError(depot.transport.fault(answer))
+        raise OSError(area.transport.fault(answer))
     return answer

@@ -44,15 +44,15 @@ class Machine(ShellTransport):
 
 
 class Lab(FakeSite):
-    """Machines with depots, all of them beside each other on this one."""
+    """Machines with areas, all of them beside each other on this one."""
 
     def __init__(self, name: str, folder: Path, *machines: str) -> None:
         super().__init__(name, folder)
         self.config = SiteConfig(kind="fake", stage_schemes=("s3", "memory"))
-        self.depots = {each: StagingArea(each, Machine(), str(folder / name / each)) for each in machines}
+        self.areas = {each: StagingArea(each, Machine(), str(folder / name / each)) for each in machines}
 
-    def depot(self, location: str) -> StagingArea:
-        return self.depots[location]
+    def staging_area(self, location: str) -> StagingArea:
+        return self.areas[location]
 
 
 class House:
@@ -120,7 +120,7 @@ class House:
         return found
 
     def copies(self, location: str) -> list[str]:
-        return [path.name for path in Path(self.lab.depots[location].folder).glob("*/*")]
+        return [path.name for path in Path(self.lab.areas[location].folder).glob("*/*")]
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def house(tmp_path: Path) -> House:
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machines share no folder, so nothing is there as it is."""
     found = copying.found
-    monkeypatch.setattr(copying, "found", lambda depot, address, version: found(depot, f"X{address}", version))
+    monkeypatch.setattr(copying, "found", lambda area, address, version: found(area, f"X{address}", version))
     place = copying.place
     monkeypatch.setattr(copying, "place", lambda address, version: place(address.removeprefix("X"), version))
 
@@ -167,11 +167,11 @@ def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(hou
     assert stat.S_IMODE(os.stat(paths[str(file)]).st_mode) == 0o400, "nobody changes what others read"
     assert told(house.row("t7").reason) is None
     assert sorted(house.copies("Y")) == sorted([file.name, "empty"])
-    assert not [each for each in os.listdir(house.lab.depots["Y"].folder) if each.startswith(".")]
+    assert not [each for each in os.listdir(house.lab.areas["Y"].folder) if each.startswith(".")]
     house.job("later", str(file))
-    asked = house.lab.depots["Y"].transport.asked  # type: ignore[attr-defined]
+    asked = house.lab.areas["Y"].transport.asked  # type: ignore[attr-defined]
     assert house.ready(Y=["later"]) == {"Y": ["later"]}
-    assert house.lab.depots["Y"].transport.asked == asked  # type: ignore[attr-defined]
+    assert house.lab.areas["Y"].transport.asked == asked  # type: ignore[attr-defined]
     again = Staging(house.sites, lambda: None)  # another controller finds it there
     house.job("after", str(file))
     house.staging = again
@@ -301,11 +301,11 @@ def test_a_machine_that_is_away_is_waited_for_and_another_that_has_the_file_is_a
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lading.hooks.ssh.backoff.pause", lambda *_: 0.0)
-    house.lab.depots["Z"] = StagingArea("Z", Machine(), str(tmp_path / "Z"))
+    house.lab.areas["Z"] = StagingArea("Z", Machine(), str(tmp_path / "Z"))
     file = tmp_path / "file"
     file.write_text("content")
     house.left(file)
-    house.lab.depots["X"].transport.is_away = True  # type: ignore[attr-defined]
+    house.lab.areas["X"].transport.is_away = True  # type: ignore[attr-defined]
     house.job("a", str(file))
     house.ready(Y=["a"])
     house.wait(
@@ -349,7 +349,7 @@ def test_copies_go_when_no_run_needs_them(house: House, tmp_path: Path, monkeypa
 
 
 def test_what_has_ended_or_gone_elsewhere_is_not_given(house: House, tmp_path: Path) -> None:
-    house.lab.depots["X"].transport.is_away = True  # type: ignore[attr-defined]
+    house.lab.areas["X"].transport.is_away = True  # type: ignore[attr-defined]
     house.left(tmp_path / "file")
     house.job("a", str(tmp_path / "file"))
     house.job("sent", str(tmp_path / "file"), expires_at=5.0)
@@ -373,12 +373,12 @@ def test_what_nobody_waits_for_any_more_is_not_brought(house: House, tmp_path: P
     house.wait(lambda: house.ready(Y=["b"]))
     house.wait(lambda: not any(each.thread for each in house.staging.fetches.values()))
     assert "8" in house.copies("Y")
-    assert len(house.copies("Y")) <= 1 + staging.MOST_PER_DEPOT, "but for what was on its way"
+    assert len(house.copies("Y")) <= 1 + staging.MOST_PER_AREA, "but for what was on its way"
 
 
 @pytest.mark.parametrize("text", ["{", "7", "[]"])
 def test_a_damaged_row_costs_its_own_job_alone(house: House, tmp_path: Path, text: str) -> None:
-    house.lab.depots["X"].transport.is_away = True  # type: ignore[attr-defined]
+    house.lab.areas["X"].transport.is_away = True  # type: ignore[attr-defined]
     house.left(tmp_path / "file")
     house.job("well", str(tmp_path / "file"))
     house.job("damaged", str(tmp_path / "file"))
@@ -517,13 +517,13 @@ def test_slow_sources_of_one_dag_leave_threads_to_others(house: House, monkeypat
         raise FileNotFoundError(source.address)
 
     monkeypatch.setattr(sources.StoredObject, "version", version)
-    depots = {each: StagingArea(each, Machine(), house.lab.depots["Y"].root) for each in ("A", "B", "C", "D")}
-    house.lab.depots.update(depots)
+    areas = {each: StagingArea(each, Machine(), house.lab.areas["Y"].root) for each in ("A", "B", "C", "D")}
+    house.lab.areas.update(areas)
     try:
-        for number, place in enumerate(depots):
+        for number, place in enumerate(areas):
             house.job(f"slow{number}", f"s3://slow/{number}", location=place)
         house.job("other", "s3://other/0", location="A", dag="e")
-        house.ready(**{place: [f"slow{number}"] for number, place in enumerate(depots)})
+        house.ready(**{place: [f"slow{number}"] for number, place in enumerate(areas)})
         house.ready(A=["other"])
         house.wait(lambda: len(begun) == THREADS_PER_DAG + 1)
         assert "s3://other/0" in begun
@@ -567,7 +567,7 @@ def let_time_pass(house: House, number: int, what: str = "the look at it from s3
 
 
 def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House, hung: threading.Event) -> None:
-    house.lab.depots.update({each: StagingArea(each, Machine(), house.lab.depots["Y"].root) for each in ("A", "B")})
+    house.lab.areas.update({each: StagingArea(each, Machine(), house.lab.areas["Y"].root) for each in ("A", "B")})
     tokens = {f"{dag}{number}": (dag, number) for dag in ("a", "b") for number in (0, 1)}
     for token, (dag, number) in tokens.items():
         house.job(token, f"s3://hangs-{dag}/{number}", location="AB"[number], dag=dag)
@@ -592,7 +592,7 @@ def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House,
 
 
 def test_one_store_takes_no_more_than_its_threads_whichever_dags_ask(house: House, hung: threading.Event) -> None:
-    house.lab.depots.update({each: StagingArea(each, Machine(), house.lab.depots["Y"].root) for each in "ABCD"})
+    house.lab.areas.update({each: StagingArea(each, Machine(), house.lab.areas["Y"].root) for each in "ABCD"})
     for place in "ABCD":
         house.job(f"slow{place}", f"s3://hangs/{place}", location=place, dag=place)
         house.ready(**{place: [f"slow{place}"]})
@@ -653,7 +653,7 @@ def test_a_part_that_comes_too_late_leaves_nothing(
     hung.set()
     (thread, _, _) = house.staging._hanging[0]
     thread.join(60)
-    assert os.listdir(house.lab.depots["Y"].folder) == []
+    assert os.listdir(house.lab.areas["Y"].folder) == []
 
 
 def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:
@@ -669,10 +669,10 @@ def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"1234")
     source = Lies(Machine(), str(file))
-    depot = StagingArea("Y", Torn(), str(tmp_path / "Y"))
+    area = StagingArea("Y", Torn(), str(tmp_path / "Y"))
     with pytest.raises(OSError, match="what arrived is not what was sent"):
-        copying.brought(depot, str(file), source, source.version())
-    assert os.listdir(depot.folder) == []
+        copying.brought(area, str(file), source, source.version())
+    assert os.listdir(area.folder) == []
     file.write_bytes(b"changed")
     with pytest.raises(OSError, match="has changed while it was read"):
         copying.brought(StagingArea("Y", Machine(), str(tmp_path / "Y")), str(file), source, sources.Version(4, "0"))
