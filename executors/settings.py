@@ -197,7 +197,7 @@ def _expanded(path: Path) -> Path:
         return path.expanduser()
     except RuntimeError as error:  # ~name, and there is no such user
         raise ValueError(
-            f"{shortened(str(path))} is in the home of nobody here; valid: a path that starts with / or ~/"
+            f"{shortened(str(path))} names the home folder of an unknown user; valid: a path that starts with / or ~/"
         ) from error
 
 

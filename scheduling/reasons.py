@@ -1301,7 +1301,7 @@ _TABLE = (
         "Airflow's execution API was out of reach",
         f"Nothing: it is tried again. If it lasts, look at api_url of the site. {_CHECK}",
     ),
-    _end("told_to_end", "lost", "the batch system has told the job to end"),
+    _end("told_to_end", "lost", "the batch system has asked the job to end"),
     _end("supervisor_gone", "lost", "the process that supervised the task is gone"),
     _end("supervisor_killed", "lost", "the process that supervised the task ended unexpectedly with signal {signal}"),
     _end(

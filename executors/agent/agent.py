@@ -107,7 +107,7 @@ class Agent:
             self._wait(pause)
             try:
                 if not self._is_the_one():
-                    log.error("another agent serves %s, which looks after the jobs from now on", self.spool.root)
+                    log.error("another agent serves %s and takes over its jobs", self.spool.root)
                     return
                 self._read_config()
                 self._read_shutdown()
@@ -130,7 +130,7 @@ class Agent:
                 pause = TICK
         self.inbox.rejected.remove(self.spool.shutdown)
         if self.shutdown is None and self.config is not None and self.config.switch_off:
-            log.info("nobody needs this machine: %s", self.config.switch_off)
+            log.info("this machine is no longer needed: %s", self.config.switch_off)
             os.execv("/bin/sh", ["sh", "-c", self.config.switch_off])
 
     def _is_the_one(self) -> bool:
@@ -160,7 +160,7 @@ class Agent:
             return False
         if self.scratch.kept and self.config is not None and not self.config.switch_off:
             return False  # nobody else removes them
-        log.info("nothing has run here, and nobody has asked for anything, for %g s", idle_seconds)
+        log.info("nothing has run here and no request has come for %g s", idle_seconds)
         return True
 
     def _receive_signals(self) -> None:

@@ -39,4 +39,4 @@ class Ending:
         try:
             write_atomically(spool.ends_at, f"{time.time() + self.left:.0f}\n")
         except OSError as error:
-            log.error("jobs are not told when the machine goes: %s", error)
+            log.error("jobs will not be notified before the machine is taken away: %s", error)

@@ -316,7 +316,7 @@ def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str]
         if living is None and not is_known(site, place, token, state):
             reason = because("location_gone", location=place, site=site)
             values = {"state": State.FAILED, "cause": "lost", "reason": reason, "ended_at": now}
-            log.warning("Job %s is given up: %s", token, reason)
+            log.warning("Job %s is failed as lost: %s", token, reason)
             changes.append(store.Change(token, values, report=True))
     store.apply(session, changes)
 

@@ -255,7 +255,7 @@ class SiteThread:
         self.trouble.begin(what, error, traceback=not isinstance(error, OSError))
 
     def _complain(self, faults: Sequence[str]) -> None:
-        what = f"Site {self.site.name!r} tells what is no event"
+        what = f"Site {self.site.name!r} reported something that is not an event"
         if faults:
             self.trouble.begin(what, ValueError(faults[0]))
         else:

@@ -231,7 +231,9 @@ class Estimator:
                 work.give_up()
                 self.hanging.append(work)
                 work.changes = [*work.changes, end]
-                log.warning("A look at the inputs of job %s hangs and is given up: %s", end.token, end.values["reason"])
+                log.warning(
+                    "A look at the inputs of job %s hangs and is abandoned: %s", end.token, end.values["reason"]
+                )
             else:
                 continue
             self.under_way.remove(work)

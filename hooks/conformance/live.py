@@ -93,11 +93,11 @@ class Trial:
         yield "a job is submitted, and its id is read", lambda: self._submit("ends", "exit 0")
         yield "more jobs are submitted", self._submit_others
         yield "a queue that does not exist is refused for ever", self._refuse
-        yield "one question tells of all jobs, and says of one that is not there that it is unknown", self._ask_all
+        yield "one question covers all jobs, and reports one that is not there as unknown", self._ask_all
         yield "a job is found among all jobs of the user, by its name", self._find
         yield "a job is seen to run", self._see_run
         if "array" in self.ids:
-            yield "the elements of an array are told one by one", self._see_elements
+            yield "the elements of an array are reported one by one", self._see_elements
         yield "a running job is cancelled, once more at once, and once more when it is gone", self._cancel
         yield "a job that has succeeded, and one that has failed, are known as that", self._see_ends
         if self.never is not None:
@@ -138,7 +138,7 @@ class Trial:
                 f"ask for all of them in one command, and `statuses` to read them. {self._shown(answer)}"
             )
         if any(job.id == missing for job in found.jobs):
-            raise Failure(f"job {missing} does not exist, but was told. {self._shown(answer)}")
+            raise Failure(f"job {missing} does not exist, but was reported. {self._shown(answer)}")
         if unheard or missing in found.silent:
             raise Failure(
                 f"that jobs such as {missing} are unknown was not understood, so no job would ever be gone: "
@@ -170,7 +170,7 @@ class Trial:
                 f"{self._described(job)}; give it more with --timeout, or another --queue"
             )
         if not job.nodes:
-            raise Failure(f"job {job.id} runs, but `nodes` of it is empty, so failing nodes could not be told")
+            raise Failure(f"job {job.id} runs, but `nodes` of it is empty, so failing nodes could not be named")
 
     def _see_elements(self) -> None:
         id, first = self.ids["array"], self.system.first_index
@@ -178,7 +178,9 @@ class Trial:
         keys: list[Key] = [(id, index) for index in (first, first + 1)]
         told = [found.get(key, self._jobname("array")) for key in keys]
         if None in told:
-            raise Failure(f"elements {keys} are not told one by one under their array's name. {self._shown(answer)}")
+            raise Failure(
+                f"elements {keys} are not reported one by one under their array's name. {self._shown(answer)}"
+            )
         self.system.cancelled(self._said(self.system.cancel([self.system.element(id, first)])))
         job = self._wait(lambda: self._known("array", first), lambda job: job is None or job.state == "ended")
         if job is not None and job.state != "ended":
@@ -260,7 +262,7 @@ class Trial:
         ids = [self.ids[name] for name in names]
         command = self.system.accounting([*ids, self._missing()], self.user, self.begun)
         if command is None:
-            self.say("        there is no accounting: the batch system and sentinels are all that tells how jobs end")
+            self.say("        there is no accounting: the batch system and sentinels alone say how jobs end")
             return
         try:
             jobs = self._wait(

@@ -133,7 +133,7 @@ class SSHConfig(MachinesConfig):
     )
     idle_seconds: Duration = Field(
         1800,
-        description="A node agent that has no job, and of which nobody has asked anything for so long, ends by itself.",
+        description="A node agent that has no job and has received no request for so long ends by itself.",
     )
 
     @property

@@ -248,7 +248,7 @@ class ControlMasterTransport(Transport):
         except OSError as error:
             raise TransportError(f"{self._folder} cannot be the folder of the control socket: {error}") from error
         if self._folder.stat().st_uid != os.geteuid():
-            raise TransportError(f"{self._folder} belongs to somebody else: give a control_path of your own")
+            raise TransportError(f"{self._folder} belongs to another user: give a control_path of your own")
         return self._folder / "%C"  # ssh puts a hash of host, port and user there
 
     def _ask(self, command: str, *more: str) -> subprocess.CompletedProcess[str]:

@@ -244,7 +244,7 @@ def packed(name: str, site: Site[Any], envelope: Envelope) -> str:
 def notes(task: Task, site: Site[Any]) -> Iterator[str]:
     """What the script of a task does not show."""
     if auto := Hints.of(task.executor_config or {}).auto:
-        yield f"{' and '.join(sorted(auto))}: what earlier tries needed (auto), of which this command knows nothing"
+        yield f"{' and '.join(sorted(auto))}: what earlier tries needed (auto), which this command does not have"
     mode = getattr(site.config, "mode", None)
     if mode == "allocation":
         yield "tasks are packed into allocations: this is the one that would be asked for if it waited alone"

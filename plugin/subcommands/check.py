@@ -282,7 +282,7 @@ def controller_finding(settings: Settings) -> Check:
     try:
         lease = current_lease()
     except SQLAlchemyError:
-        return Check("controller", False, "cannot be told, the store cannot be read")
+        return Check("controller", False, "cannot be determined: the store cannot be read")
     if lease is None or not lives(lease):
         return Check("controller", True, "none acts now; Airflow's scheduler starts one")
     words = f"pid {lease.pid} on {lease.host} acts"

@@ -81,7 +81,7 @@ def _state(letters: str) -> tuple[State, str | None, Cause | None]:
     if "d" in letters:
         return "running", "it is being deleted", None
     if "q" in letters or "w" in letters:
-        held = "it is held, by somebody or for jobs that it depends on" if "h" in letters else None
+        held = "it is held, by a user or for jobs that it depends on" if "h" in letters else None
         return "pending", held or ("it is started anew" if "R" in letters else None), None
     return "running", "it is suspended" if set(letters) & set("sST") else None, None
 
