@@ -130,8 +130,8 @@ What becomes of jobs:
   (`airflow lading jobs --state running`), or give the new place a new name and leave the old table as it is until they
   have ended.
 * **It is taken out**: jobs that name it fail with these words, and those that it was given and that have not begun are
-  `lost` after a minute. What runs there runs on and reports to Airflow itself how it ended, but Lading no longer follows
-  it: its logs are not fetched, and marking its task does not end it. Let its jobs end first.
+  `lost` after a minute. What runs there runs on and reports to Airflow itself how it ended, but Lading does not follow
+  it any more: its logs are not fetched, and marking its task does not end it. Let its jobs end first.
 """
 
 
