@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import string
+from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -263,12 +264,15 @@ class Reason:
 
     def to_json(self) -> str:
         """The same reason has always the same text, which a column takes: of very many parts the last are left out."""
-        kept = self
-        while len((text := json.dumps(kept.to_data(), sort_keys=True, ensure_ascii=False)).encode()) > MOST_JSON:
-            if not kept.also:
-                break
-            kept = replace(kept, also=kept.also[:-1])
+        text = self._to_json(len(self.also))
+        if len(text.encode()) > MOST_JSON:
+            kept = bisect(range(1, len(self.also) + 1), MOST_JSON, key=lambda most: len(self._to_json(most).encode()))
+            text = self._to_json(kept)
         return text
+
+    def _to_json(self, most: int) -> str:
+        kept = self if most == len(self.also) else replace(self, also=self.also[:most])
+        return json.dumps(kept.to_data(), sort_keys=True, ensure_ascii=False)
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], *, is_whole: bool = True) -> Reason:
