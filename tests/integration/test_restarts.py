@@ -665,7 +665,7 @@ def test_two_schedulers(on_postgres: Rig) -> None:
         second.wait()
         kill(*(process.pid for process in processes.living().values() if process.session == second.pid))
     rig.stop_scheduler()
-    assert rig.left_behind() == []
+    rig.wait(lambda: not rig.left_behind(), "what is on its way out when the scheduler has ended ends as well")
 
 
 def test_airflow_never_comes_back(abandoned: Rig) -> None:
