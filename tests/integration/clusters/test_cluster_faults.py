@@ -14,6 +14,7 @@ import pytest
 from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.ssh.paramiko_transport import ReverseTunnel
 from lading.plugin.manager import site_kinds
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Layout
 from tests.clusters.asked import cancel, look
 from tests.clusters.driven import HEALTH, Driven, asked
@@ -152,7 +153,7 @@ def test_a_node_fails(make: Callable[..., Site], fragile: tuple[Slurm, Sshd], ap
     submission = jobs[tokens[2]].submission
     assert submission is not None
     assert f"ExcNodeList={node}" in slurm.scontrol("show", "job", str(submission.id))
-    cancel(site.site, dict.fromkeys(tokens[1:], "enough"))
+    cancel(site.site, dict.fromkeys(tokens[1:], free_text("enough")))
     site.wait_for("finished", tokens[1:])
 
 
