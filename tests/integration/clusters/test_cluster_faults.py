@@ -240,20 +240,20 @@ def test_grid_engine(
     nodes.failed("x3", "test")
     assert {event["cause"] for event in site.wait_for("finished", site.put(1))} == {None}, "!(x2|x3) is for any other"
     assert kept_away not in site.of("started"), "though it came first"
-    cancel(site.site, {kept_away: "enough"})
+    cancel(site.site, {kept_away: free_text("enough")})
     site.wait_for("finished", [kept_away])
     gridengine.close_queue()
     [waiting] = site.put(1)
     site.look()
     native = site.site.poller.tracker
     assert wait_until(lambda: waiting in native.jobs and native.jobs[waiting].native is not None, 30, 0.2)
-    cancel(site.site, {waiting: "enough"})
+    cancel(site.site, {waiting: free_text("enough")})
     [event] = site.wait_for("finished", [waiting])
     assert (event["cause"], str(event["reason"])) == ("cancelled", "enough")
     gridengine.open_queue()
     api.delays[HEALTH] = 600
     [running] = site.put(1)
     site.wait_for("started", [running])
-    cancel(site.site, {running: "marked failed"})
+    cancel(site.site, {running: free_text("marked failed")})
     [event] = site.wait_for("finished", [running])
     assert event["cause"] == "cancelled"
