@@ -1133,6 +1133,7 @@ _TABLE = (
         "{closest!r} of site {place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
         form=Form.NEVER,
     ),
+    _never("site_barred", "site {site!r} takes no jobs now: {text}", remedy=_CHECK),
     Code("nowhere", "never", "No site can ever run it", "{text}", _NEVER[1], _BOTH, form=Form.NEVER),
     # Why machines are released, and how they end.
     _release("released_by", "{by} asked for it ({kind})"),

@@ -274,7 +274,7 @@ def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]
 
 def unsuited(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why no location of these sites can ever run a job, named by the location that comes closest."""
-    barred = [because("site_trouble", site=each.name, text=words) for each in sites if (words := each.bars(job))]
+    barred = [because("site_barred", site=each.name, text=words) for each in sites if (words := each.bars(job))]
     if others := [each for each in sites if each.bars(job) is None]:
         return _unsuited(job, others).with_also(*barred)
     return combined(barred)

@@ -16,6 +16,7 @@ from lading.hooks.cluster.jobs.job_script import SHOWN_NAME
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
 from lading.hooks.polling import rounds
 from lading.hooks.site import LocationState
+from lading.scheduling.reasons import because
 from tests.clusters.asked import look, put
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, envelope
@@ -121,7 +122,7 @@ def test_running_jobs_are_ended(site: ClusterSite, paper: Paper) -> None:
     before = time.monotonic()
     site.close("cancel", 2.0)
     assert time.monotonic() - before < 100, "the job never ends"
-    assert (paper.root / "spool/cancel/a").read_text() == "Airflow was stopped"
+    assert (paper.root / "spool/cancel/a").read_text() == because("airflow_stopped").to_json()
 
 
 def ends(site: ClusterSite) -> list[dict[str, Any]]:
