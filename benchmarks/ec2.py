@@ -331,7 +331,7 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
             jobs_done = [*session.execute(select(JobRow.location, JobRow.placed_at, JobRow.started_at))]
     up = {each.token: each.ready_at for each in rows if each.ready_at is not None}
     booted = statistics.mean(each.ready_at - each.ordered_at for each in rows if each.ready_at is not None)
-    # Not of what lay in store on a machine, which is a wait for room.
+    # Not of what was prefetched to a machine, which is a wait for room.
     lag = statistics.median(begun - placed for name, placed, begun in jobs_done if placed >= up.get(name, placed))
     told = simulated(trace, market, booted, lag, options["idle_seconds"])
     usd = sum(each["usd"] for each in bill)

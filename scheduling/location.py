@@ -85,7 +85,7 @@ class Location:
     :param draining: whether it takes no more jobs; ``booting``: whether it comes up, and takes none yet
     :param jobs: how many jobs are on it
     :param stored: those of them that have not begun
-    :param ahead: so many jobs it may have in store beyond its capacity, for its jobs are known to be short
+    :param ahead: so many jobs may be prefetched to it beyond its capacity, for its jobs are known to be short
     :param running_jobs: those that are on it, as far as it is known how long they will run
     :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
     :param nodes: of a queue: how many nodes it has; None: a machine, or it is not known

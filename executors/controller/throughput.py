@@ -1,4 +1,4 @@
-"""Throughput: how many short jobs end at each location, from which follows how many it is given in store."""
+"""Throughput: how many short jobs end at each location, from which follows how many are prefetched to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = 5.0
 class Throughput:
     """The last ends of short jobs at the locations of one site.
 
-    :param seconds: a location is given as many jobs in store as have ended there in so many seconds
+    :param seconds: as many jobs are prefetched to a location as have ended there in so many seconds
     """
 
     seconds: float
@@ -29,7 +29,7 @@ class Throughput:
         self.ends.extend((now, location) for location in locations)
 
     def ahead(self) -> Counter[str]:
-        """How many jobs each location may have in store, by its name."""
+        """How many jobs may be prefetched to each location, by its name."""
         horizon = time.monotonic() - self.seconds
         while self.ends and self.ends[0][0] < horizon:
             self.ends.popleft()

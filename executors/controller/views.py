@@ -76,7 +76,7 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
 def with_locations(found: SiteView, answer: SiteAnswer, ahead: Mapping[str, int], now: float) -> SiteView:
     """The view with what there is at the site, and what is on it.
 
-    :param ahead: how many jobs a location may have in store, by its name, where its jobs are short
+    :param ahead: how many jobs may be prefetched to a location, by its name, where its jobs are short
     :param now: epoch seconds
     """
     here, seen, market = queue.by_location(answer.jobs), answer.observation.locations, market_of(answer)

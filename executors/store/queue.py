@@ -212,7 +212,7 @@ def loaded(
     """A location with what is on it, whatever its site thinks of that.
 
     :param here: the jobs that it has been given
-    :param ahead: how many jobs it may have in store, since its jobs are short
+    :param ahead: how many jobs may be prefetched to it, since its jobs are short
     :param need: what a job takes there
     """
     is_queue = location.max_jobs is not None

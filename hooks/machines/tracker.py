@@ -19,7 +19,7 @@ SECONDS_UNTIL_ASKED_AGAIN = 15.0
 SECONDS_UNTIL_VANISHED = 300.0
 # Jobs that wait for an agent that takes none, is not there, or can write nothing, wait elsewhere after this, seconds.
 SECONDS_UNTIL_RETURNED = 60.0
-# What comes while a machine has enough in store comes together, within so many seconds at most.
+# What comes while enough is prefetched to a machine comes together, within so many seconds at most.
 MAX_COALESCE_SECONDS = 0.25
 
 

@@ -51,7 +51,7 @@ class Site(ABC, Generic[Config]):
     holds = False
     """Whether its locations hold room for jobs that are to come, which a :class:`Holding` site can do."""
     seconds_ahead: float = 0.5
-    """For how long a location of short jobs is to be busy with what it has in store: until it can be given more."""
+    """For how long a location of short jobs is to be busy with what is prefetched to it: until it can be given more."""
     jwt_seconds: float = 600.0
     """How long the JWT of a job that is sent there is valid; the controller renews it while the job waits."""
 

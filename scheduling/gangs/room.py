@@ -112,8 +112,8 @@ def _steps(stops: Sequence[Stop]) -> dict[tuple[str, str], Stop]:
 class GangRoom:
     """What is free at the locations of all sites, while gangs take of it.
 
-    What is in store at a location has not begun and counts for nothing: it waits a little longer. Locations that share
-    their room with others there are left out.
+    What is prefetched to a location has not begun and counts for nothing: it waits a little longer. Locations that
+    share their room with others there are left out.
 
     :param held: what is held at locations
     """

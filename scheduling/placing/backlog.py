@@ -1,9 +1,9 @@
 """The backlog: how much a location is given beyond what it can run at once.
 
-A node agent starts its next job the moment room appears, without asking anybody, so it needs some jobs in store. It
-must not have many: whoever arrives later with a higher priority should find a place near the front, and every job in
-store carries a secret that runs out. The last jobs shall go where there is room first, so a location has no more in
-store than its share of what waits: guided self-scheduling (Polychronopoulos and Kuck 1987).
+A node agent starts its next job the moment room appears, without asking the controller, so some jobs are prefetched to
+it. They must not be many: a job that arrives later with a higher priority should find a place near the front, and every
+prefetched job carries a secret that runs out. The last jobs should go where there is room first, so no more are
+prefetched to a location than its share of what waits: guided self-scheduling (Polychronopoulos and Kuck 1987).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def fill(
 
     The jobs come in the order in which they should start, and none is passed over: one that no location takes now
     closes those that could ever take it to the jobs behind it, so that a large job comes to its turn. Other locations
-    stay open: a full store of one type holds up no job of another. Which of the stored jobs starts first is the rule
-    of ``lading.scheduling.queueing``.
+    stay open: a full backlog of one type holds up no job of another. Which of the prefetched jobs starts first is the
+    rule of ``lading.scheduling.queueing``.
 
     :param jobs: all that wait for these locations
     :param limits: on how many of these locations jobs of a task or a run may be
