@@ -12,6 +12,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.scheduling.job import NOTHING
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 
@@ -133,8 +134,8 @@ class BoughtSite(ElasticSite[SiteConfig]):
             self.machines[name].stored += jobs
             self._begin(name)
 
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        raise AssertionError(f"nothing is cancelled: {messages}")
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
+        raise AssertionError(f"nothing is cancelled: {reasons}")
 
     def launch(self, orders: Sequence[Order]) -> None:
         for order in orders:

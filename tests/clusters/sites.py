@@ -30,6 +30,7 @@ from lading.scheduling.job import NATIVE
 from lading.scheduling.location import Location
 from lading.scheduling.matching import market
 from lading.scheduling.matching.market import Market
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from tests.services.processes import wait_until
 from tests.services.sqlite import open_sqlite
@@ -118,7 +119,7 @@ class FakeSite(Site[SiteConfig]):
         self.full = False
         """Whether nothing can be put there."""
         self.jobs: dict[str, Envelope] = {}
-        self.cancelled: dict[str, str] = {}
+        self.cancelled: dict[str, Reason] = {}
         self.calls: list[str] = []
         self.looks = 0
         self.acknowledged: list[int] = []
@@ -166,10 +167,10 @@ class FakeSite(Site[SiteConfig]):
             self.jobs[each.token] = each
             self.events.append({"event": "started", "token": each.token, "at": time.time()})
 
-    def cancel(self, messages: Mapping[str, Mapping[str, str]]) -> None:
-        self.calls.append(f"cancel {messages}")
+    def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
+        self.calls.append(f"cancel {reasons}")
         self._perhaps_hang("cancel")
-        for tokens in messages.values():
+        for tokens in reasons.values():
             self.cancelled |= tokens
 
     def close(self, how: str, timeout: float) -> None:

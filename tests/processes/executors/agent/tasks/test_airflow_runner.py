@@ -21,6 +21,7 @@ from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.executors.agent.tasks import airflow_runner
 from lading.hooks.spool.spool import Envelope, Spool
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.services.agent import NodeAgent
 from tests.services.execution_api import ExecutionApi, task_workload
@@ -270,7 +271,7 @@ def test_a_task_that_obeys_at_its_time_limit_reports_its_own_failure(node: NodeA
 
 
 @pytest.mark.parametrize(
-    ("why", "is_late"), [(TERMINATED, False), (TERMINATED, True), (EndCause("preempted", "it goes"), False)]
+    ("why", "is_late"), [(TERMINATED, False), (TERMINATED, True), (EndCause("preempted", free_text("it goes")), False)]
 )
 def test_a_task_that_is_ended_with_its_place_leaves_its_failure_to_the_scheduler(
     node: NodeAgent, api: ExecutionApi, why: EndCause, is_late: bool
