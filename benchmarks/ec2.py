@@ -50,7 +50,7 @@ from benchmarks.executor import machine
 from benchmarks.machines import API, MANY, agent
 from benchmarks.traces import poisson
 from lading.executors import store
-from lading.executors.controller import throughput
+from lading.executors.controller import site_memory
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow
@@ -311,7 +311,7 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
     ]
     options = {"instance_types": FAMILIES, "max_instances": 1000, "idle_seconds": round(idle_seconds / speed)}
     # Jobs of this day are short when they would be without its speed.
-    provisioning.SHORT, throughput.SHORT = provisioning.SHORT / speed, throughput.SHORT / speed
+    provisioning.SHORT, site_memory.SHORT = provisioning.SHORT / speed, site_memory.SHORT / speed
     with house(boot / speed, **options) as made:
         market = made.site.fleet.offers.market(made.site.fleet.launcher.shortages, time.time())
         assert market is not None

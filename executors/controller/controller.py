@@ -18,19 +18,14 @@ from airflow.utils.session import create_session
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from lading.executors import rule_log, store
-from lading.executors.controller import dispatch, events, housekeeping, throughput
-from lading.executors.controller.absence import Absence
-from lading.executors.controller.comparison import Comparison
-from lading.executors.controller.idle_detector import IdleDetector
+from lading.executors.controller import answers, dispatch, housekeeping, site_memory
+from lading.executors.controller.answers import Comparison, SiteAnswer, paused, recalled, view, with_locations
 from lading.executors.controller.launched import Launched
-from lading.executors.controller.life.leadership import Leadership
-from lading.executors.controller.life.mark import Mark
+from lading.executors.controller.leadership import Leadership, Mark
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
-from lading.executors.controller.site_thread import SiteThread
-from lading.executors.controller.site_threads import SiteThreads
-from lading.executors.controller.throughput import Throughput
-from lading.executors.controller.views import SiteAnswer, paused, recalled, view, with_locations
+from lading.executors.controller.site_memory import Absence, Throughput
+from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.gangs.ahead import Ahead
@@ -59,6 +54,12 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 # A database that is away is asked again after this; nothing is lost meanwhile.
 PAUSE_AFTER_TROUBLE = 2.0
+
+# It begins when nothing has happened for so long, seconds.
+SECONDS_UNTIL_LULL = 5.0
+# Sites are looked at so often then. What comes with time alone, as the end of a machine that has long been idle, is
+# decided so late at most, seconds.
+SECONDS_BETWEEN_DECISIONS = 5.0
 
 
 class Controller:
@@ -247,11 +248,11 @@ class Controller:
             return False
         observation = thread.last
         with create_session(scoped=False) as session:
-            changes = store.apply(session, events.changes(found), site.name)
-            gangs.hear(session, site.name, events.of_holds(found))
+            changes = store.apply(session, answers.changes_by_events(found), site.name)
+            gangs.hear(session, site.name, answers.holds_in_events(found))
             changes += store.apply(session, self.launched[site.name].ended(session, found))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
-            short = store.locations(session, throughput.short(changes, time.time()))
+            short = store.locations(session, site_memory.short(changes, time.time()))
             self.placing.heard(session, site.name, found, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
@@ -427,3 +428,38 @@ class Controller:
         self.threads.close(how, self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.end()
+
+
+class IdleDetector:
+    """Whether there is a lull now.
+
+    While jobs are at a site, or a site cannot be asked, there is none: their deadlines are looked after in each tick.
+    """
+
+    def __init__(self) -> None:
+        self._stirred_at = self._decided_at = time.monotonic()
+        self._is_quiet = False
+
+    def lasts(self, threads: SiteThreads) -> bool:
+        """Whether nothing is to be decided now, as far as the sites are concerned.
+
+        :param threads: of all sites, with what they have found
+        """
+        now = time.monotonic()
+        if threads.have_news():
+            self._stirred_at = now
+            self._is_quiet = False
+        is_late = now - self._decided_at >= SECONDS_BETWEEN_DECISIONS
+        return self._is_quiet and not is_late and now - self._stirred_at >= SECONDS_UNTIL_LULL
+
+    def decided(self, seen: Sequence[SiteAnswer], decision: Decision, *, is_work: bool) -> None:
+        """A decision was made.
+
+        :param seen: what the sites have answered
+        :param is_work: whether jobs wait, or a site has not answered
+        """
+        self._decided_at = time.monotonic()
+        provides = any(decision.orders.values()) or any(each.releases for each in decision.provisions.values())
+        self._is_quiet = not (is_work or provides or decision.changes or any(each.jobs for each in seen))
+        if not self._is_quiet:
+            self._stirred_at = self._decided_at

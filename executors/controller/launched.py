@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lading.executors.controller.absence import Absence
-from lading.executors.controller.sizes import Sizes
+from lading.executors.controller.site_memory import Absence, Sizes
 from lading.executors.store import Change, State, capacity, instances, queue
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.tables import as_name

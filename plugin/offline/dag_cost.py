@@ -21,7 +21,7 @@ from rich.table import Table
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller.location_rows import cpu_hour
+from lading.executors.controller.housekeeping import cpu_hour
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, capacity, queue
 from lading.executors.store.durations import Durations

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, site_thread
+from lading.executors.controller import controller, housekeeping, site_threads
 from lading.executors.store import JobRow, State, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.requests import RequestKind
@@ -33,8 +33,8 @@ def lab(tmp_path: Path) -> HoldingSite:
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: HoldingSite) -> House:
-    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
-    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
     Log.__table__.create(engine)  # in which it is said by which rule a job has less
     return House(engine, make_settings(tmp_path / "state"), [lab])

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller import events, site_threads
+from lading.executors.controller import answers, site_threads
 from lading.executors.gangs import gang_controller
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
@@ -215,4 +215,4 @@ def test_words_of_a_plugin_that_no_database_takes_cost_nobody_the_tick(house: Ho
 
 def test_a_reason_is_stored_as_every_database_takes_it() -> None:
     [said], _ = sift([{"event": "refused", "token": "t", "at": 1.0, "reason": "full\0 \ud800"}])
-    assert list(events.of_holds([said, {"event": "started"}])) == [("t", "refused", free_text("full\ufffd ?"))]
+    assert list(answers.holds_in_events([said, {"event": "started"}])) == [("t", "refused", free_text("full\ufffd ?"))]

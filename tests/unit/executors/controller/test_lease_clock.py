@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from lading.executors.controller.life import lease_clock
-from lading.executors.controller.life.lease_clock import LeaseClock
+from lading.executors.controller import leadership
+from lading.executors.controller.leadership import LeaseClock
 
 
 def test_a_renewal_that_fails_again_and_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -27,14 +27,14 @@ def test_a_renewal_that_fails_again_and_again_is_said_once(caplog: pytest.LogCap
     clock.start()
     assert over.wait(120)
     clock.stop()
-    said = [record.getMessage() for record in caplog.records if record.name.endswith(".lease_clock")]
+    said = [record.getMessage() for record in caplog.records if record.name.endswith(".leadership")]
     assert len(said) == 2
     assert "attempt 1 (said once" in said[0]
     assert said[1].endswith("no more")
 
 
 def test_a_loop_that_hangs_is_noted_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_clock, "SECONDS_UNTIL_HUNG", -1.0)
+    monkeypatch.setattr(leadership, "SECONDS_UNTIL_HUNG", -1.0)
     noted, twice, over, renewed = list[bool](), threading.Event(), threading.Event(), threading.Event()
     clock = LeaseClock(0.01, renewed.set)
 
@@ -50,7 +50,7 @@ def test_a_loop_that_hangs_is_noted_until_it_goes_on(monkeypatch: pytest.MonkeyP
     clock.start()
     assert twice.wait(120)
     assert not renewed.is_set()
-    monkeypatch.setattr(lease_clock, "SECONDS_UNTIL_HUNG", 3600.0)
+    monkeypatch.setattr(leadership, "SECONDS_UNTIL_HUNG", 3600.0)
     assert over.wait(120)
     assert renewed.wait(120)
     clock.stop()

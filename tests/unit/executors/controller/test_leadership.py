@@ -10,8 +10,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller.life.leadership import Leadership
-from lading.executors.controller.life.mark import Mark
+from lading.executors.controller.leadership import Leadership, Mark
 from lading.executors.store import JobRow, State, strikes
 from tests.reasons import told
 
