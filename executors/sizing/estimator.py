@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.decisions import refused
 from lading.executors.settings import Settings
-from lading.executors.sizing import preemptions, sizing
+from lading.executors.sizing import sizing
 from lading.executors.sizing.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.sizing.sizing import Question, SizingNote, UnsizedJob
 from lading.executors.store import Change, strikes
@@ -123,7 +123,7 @@ class Work:
                 change, lessons = sizing.answer(
                     question, sizes, self.settings, self.largest, keeps_inputs=self.keeps_inputs
                 )
-                change, more = preemptions.heeded(question, change, self.most_preemptions)
+                change, more = sizing.after_preemptions(question, change, self.most_preemptions)
             except Exception as error:
                 change, lessons, more = self._failed(question.job, error), [], []
             self._at = None

@@ -1,4 +1,4 @@
-"""Appraisal: what a job asks for, where that depends on its inputs, on its earlier tries or on those of other runs.
+"""Sizing: what a job asks for, where that depends on its inputs, on its earlier tries or on those of other runs.
 
 The controller does it before it places such a job, in threads of its own (see the module estimator).
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow.models.log import Log
@@ -21,19 +22,21 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.decisions import refused
 from lading.executors.settings import Settings
-from lading.executors.sizing.file_sizes import FileSizes, addresses
+from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses, named_files
 from lading.executors.sizing.inputs import Inputs, kept
-from lading.executors.sizing.matched_targets import matched
-from lading.executors.sizing.staged_inputs import staged
 from lading.executors.sizing.xcom_json import Unknown
 from lading.executors.store import Change, JobRow, State, data, strikes, usage
+from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import AUTO, HintError, Hints
 from lading.scheduling.hints.levels import largest_of
+from lading.scheduling.hints.patterns import MOST_SEARCHES, input_names, matching_targets, searches
 from lading.scheduling.hints.retries import EarlierTry, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
+from lading.scheduling.machine_words import ON_DEMAND
 from lading.scheduling.matching.rules import Soft
+from lading.scheduling.matching.stops import as_text
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
@@ -43,6 +46,8 @@ MOST_AT_ONCE = 500
 UNKNOWN = because("inputs")
 
 TaskKey = tuple[str, str, str]
+
+LEAVES_SPOT = "lading leaves spot machines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +351,7 @@ def size_job(
         # What no expression has asked for was not looked up, and is not for this.
         looked_up = [size for each in facts for size in each.measured]
         measured = {"input_size": max(looked_up)} if looked_up else {}
-    places = {**(matched(hints, inputs) if hints.matching else {}), **staged(hints, inputs)}
+    places = {**(matched_targets(hints, inputs) if hints.matching else {}), **staged_files(hints, inputs)}
     lesson = learn(
         hints.resources(settings.default_resources),
         hints.limits(),
@@ -392,3 +397,65 @@ def as_try(job: JobRow) -> EarlierTry:
 def seconds(job: JobRow) -> float:
     """How long a try ran."""
     return (job.ended_at or 0.0) - job.started_at if job.started_at else 0.0
+
+
+def matched_targets(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns of a job with those of its targets alone that its inputs match.
+
+    :param inputs: by name; of several jobs where it is a chunk of a scatter, which all have to match
+    :raises HintError: they match none, or there are too many
+    :raises ExpressionError: one of them is not known
+    """
+    if (number := len(inputs) * searches(hints.matching)) > MOST_SEARCHES:
+        raise HintError(
+            f"hint matching: {searches(hints.matching)} patterns are to be sought in the inputs of {len(inputs)} jobs, "
+            f"which is {number:,} times; valid: at most {MOST_SEARCHES:,} times for a chunk: give the scatter smaller "
+            "chunks, or the task fewer patterns"
+        )
+    left, names = hints.targets, {name for name, _ in input_names(hints.matching)}
+    for values in inputs:
+        if unknown := [each for name, each in values.items() if name in names and isinstance(each, Unknown)]:
+            raise ExpressionError(f"an input that is to be matched is not known: {unknown[0].why}")
+        left = matching_targets(left, hints.matching, values)
+    if not left:
+        raise HintError(f"hint matching: its inputs match none of its targets {', '.join(hints.targets)}")
+    return {"targets": as_text(left, hints.filters)}
+
+
+def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns of a job whose files are brought to where it runs: their addresses, and where they lie there.
+
+    :param inputs: by name; of several jobs where it is a chunk of a scatter
+    :raises HintError: it has no such input, or too many files
+    :raises ExpressionError: one of them is not known
+    """
+    found: dict[str, None] = {}
+    for values in inputs:
+        for name in hints.stage:
+            if name not in values:
+                raise HintError(f"hint stage: there is no input {name!r}; valid: {', '.join(values) or 'none'}")
+            if isinstance(value := values[name], Unknown):
+                raise ExpressionError(f"input {name!r}, whose files are to be staged, is not known: {value.why}")
+            for address, _ in named_files(value, schemes=None):
+                found[normal_path(address) or address] = None
+    if len(found) > MOST_INPUTS:
+        raise HintError(f"hint stage: the inputs name {len(found)} files; valid: at most {MOST_INPUTS}")
+    return {"stage": json.dumps(found)} if found else {}
+
+
+def after_preemptions(question: Question, change: Change, limits: Mapping[str, int]) -> tuple[Change, list[SizingNote]]:
+    """What was found out about a job, and what follows of its preemptions.
+
+    A job whose author asked for spot stays on spot.
+
+    :param change: what it asks for
+    :param limits: after how many preemptions a job goes on demand, by site
+    """
+    losses = Counter(each.site for each in question.tries if each.cause == "preempted")
+    beyond = [site for site, most in limits.items() if losses[site] >= most]
+    if not beyond or question.job.hints.get("capacity_type") is not None or change.values.get("state") == State.FAILED:
+        return change, []
+    words = f"goes to a machine on demand: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
+    return replace(change, values={**change.values, "capacity_type": ON_DEMAND}), [
+        SizingNote(question.job, LEAVES_SPOT, words)
+    ]
