@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lading.plugin import hint_checks
-from lading.scheduling.hints.gang_words import LIMITS, TASKS
+from lading.scheduling.hints.gang_hints import LIMITS, TASKS
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.place_words import Target
+from lading.scheduling.hints.places import Target
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import Resources

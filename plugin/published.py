@@ -13,7 +13,7 @@ from lading.hooks.files import sites_file
 from lading.scheduling.hints.hints import HintError
 from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import valid_types
+from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
 from lading.scheduling.resources import Resources

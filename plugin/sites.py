@@ -14,7 +14,7 @@ from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
 from lading.hooks.site import Site, SiteConfig, sites_accepting_untargeted
 from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
-from lading.scheduling.hints.place_words import SITE_NAME
+from lading.scheduling.hints.places import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
 from lading.scheduling.text.printable import shortened
 

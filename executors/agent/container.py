@@ -21,7 +21,7 @@ from lading.hooks.files.json_model import checked, parsed
 from lading.hooks.files.safe_files import read_end, read_regular
 from lading.hooks.spool.events import InsideFile
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.hints.container_words import engine_and_image
+from lading.scheduling.hints.places import engine_and_image
 from lading.scheduling.reasons import because
 
 INSIDE = "lading.executors.agent.tasks.inside"

@@ -30,7 +30,7 @@ from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.site import LocationState, Observation, Seen, Site, alike, check_location, join
 from lading.hooks.site.rules import published_bindings
 from lading.scheduling.location import Location
-from lading.scheduling.matching.market import kind_in_words
+from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
@@ -343,7 +343,7 @@ def location_rows(site: Site[Any], observation: Observation, now: float) -> list
     trouble, note = observation.trouble, observation.note
     state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
     itself = Seen(Location(site.name, market.capacity), state)
-    kinds = {each.name: kind_in_words(str(each.location.instance_type)) for each in observation.locations}
+    kinds = {each.name: readable_kind(str(each.location.instance_type)) for each in observation.locations}
     launched = [
         location_row(site, seen, join(kinds[seen.name], seen.note), None, now) for seen in observation.locations
     ]

@@ -17,7 +17,7 @@ from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import ON_DEMAND
+from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning import Launch, Provision

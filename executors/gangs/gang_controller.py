@@ -37,7 +37,7 @@ from lading.scheduling.gangs.gang import (
 )
 from lading.scheduling.gangs.room import GangRoom, Options, Ways, Where, options
 from lading.scheduling.gangs.supply import demand, shortage
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.matching.routes import nowhere
 from lading.scheduling.matching.rules import minimum
 from lading.scheduling.matching.sites import SiteView, asked

@@ -17,7 +17,7 @@ from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms
 from lading.scheduling.gangs.gang import Gang, Partition, RoomAttempt, Stage
 from lading.scheduling.gangs.room import GangRoom, Ways, Where
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources

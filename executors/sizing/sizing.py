@@ -28,13 +28,12 @@ from lading.executors.sizing.xcom_json import Unknown
 from lading.executors.store import Change, JobRow, State, data, strikes, usage
 from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
-from lading.scheduling.hints.hints import AUTO, HintError, Hints
-from lading.scheduling.hints.levels import largest_of
+from lading.scheduling.hints.hints import AUTO, HintError, Hints, largest_of
 from lading.scheduling.hints.patterns import MOST_SEARCHES, input_names, matching_targets, searches
 from lading.scheduling.hints.retries import EarlierTry, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
-from lading.scheduling.machine_words import ON_DEMAND
+from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.matching.stops import as_text
 from lading.scheduling.reasons import Reason, because

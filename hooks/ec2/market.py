@@ -24,7 +24,7 @@ from lading.hooks.site import join
 from lading.scheduling import billing
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import InstanceLimits
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from lading.scheduling.hints.native import is_one_line
-from lading.scheduling.machine_words import (
+from lading.scheduling.machine_traits import (
     parse_arch,
     parse_capacity_type,
     parse_features,

@@ -20,7 +20,7 @@ from lading.hooks.files.table_model import (
     TableModel,
 )
 from lading.hooks.site import PackedConfig, RemoteConfig
-from lading.scheduling.machine_words import DEFAULT_ARCH, ON_DEMAND
+from lading.scheduling.machine_traits import DEFAULT_ARCH, ON_DEMAND
 
 # What names a location and its folder; Airflow takes more for a connection.
 CONNECTION = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")

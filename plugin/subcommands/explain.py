@@ -30,7 +30,7 @@ from lading.plugin.subcommands.console import complain, readable
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.location import Location as Place
-from lading.scheduling.machine_words import DEFAULT_OS
+from lading.scheduling.machine_traits import DEFAULT_OS
 from lading.scheduling.matching.explanation import ExplanationStep, explained, wishes
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView

@@ -32,7 +32,7 @@ from lading.plugin.database import read_connections, reading_store
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.cost import format_parts
-from lading.scheduling.matching.market import kind_in_words
+from lading.scheduling.matching.market import readable_kind
 
 # A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.
 SECONDS_UNTIL_DONE = 30.0
@@ -233,7 +233,7 @@ def line_row(line: InstanceLine, now: float) -> dict[str, Any]:
         "seller_state": found.state if found is not None else None,
         "native_id": (row.native_id if row is not None else None) or (found.id if found is not None else None),
         "node": row.node if row is not None else None,
-        "instance_type": kind_in_words(row.kind) if row is not None else found.instance_type if found else None,
+        "instance_type": readable_kind(row.kind) if row is not None else found.instance_type if found else None,
         "zone": (row.zone if row is not None else None) or (found.zone if found is not None else None),
         "capacity_type": row.capacity_type if row is not None else found.capacity_type if found else None,
         "launched_at": launched_at,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lading.scheduling.hints.place_words import MOST_TARGETS, Target
+from lading.scheduling.hints.places import MOST_TARGETS, Target
 from lading.scheduling.text.printable import json_beginning, shortened
 from lading.scheduling.text.units import UnitError
 

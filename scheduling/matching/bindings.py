@@ -9,7 +9,7 @@ from hashlib import sha512
 from typing import TypeAlias
 
 from lading.scheduling.hints.patterns import Matching, as_written, parse_matching
-from lading.scheduling.hints.place_words import parse_filters, parse_targets
+from lading.scheduling.hints.places import parse_filters, parse_targets
 from lading.scheduling.job import PlannedJob
 
 
@@ -20,7 +20,7 @@ class Binding:
     :param dag: of the Dag's id
     :param task: of the task's id, that of its task group in front as Airflow has it (``group.task``)
     :param group: of the id of a task group that has the task, directly or not; None: any task, in a group or not
-    :param targets: see :class:`lading.scheduling.hints.place_words.Target`; tried in this order
+    :param targets: see :class:`lading.scheduling.hints.places.Target`; tried in this order
     :param filters: which choose among them
     :param matching: of targets, the patterns of inputs that a job needs to go there
     """

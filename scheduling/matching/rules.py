@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lading.scheduling.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.matching.stops import Changes
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.resources import TOLERANCE, Resources

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import IS, valid_types
+from lading.scheduling.machine_traits import IS, valid_types
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -110,12 +110,12 @@ def _wished(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
 
 def _described(machines: Sequence[MatchedMachine]) -> str:
     """What machines are besides amounts, those that are alike once."""
-    alike = dict.fromkeys(f"{_words(each.location)} at site {each.site!r}" for each in machines)
+    alike = dict.fromkeys(f"{_traits(each.location)} at site {each.site!r}" for each in machines)
     some = list(alike)[:MOST_DESCRIBED]
     return "; ".join(some) + ("; ..." if len(alike) > len(some) else "")
 
 
-def _words(location: Location) -> str:
-    words = [location.instance_type, location.arch, location.os, location.capacity_type]
+def _traits(location: Location) -> str:
+    traits = [location.instance_type, location.arch, location.os, location.capacity_type]
     with_features = f" with {', '.join(sorted(location.features))}" if location.features else ""
-    return " ".join(word for word in words if word) + with_features
+    return " ".join(trait for trait in traits if trait) + with_features

@@ -22,7 +22,7 @@ from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import AssignedJob
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS

@@ -10,7 +10,7 @@ from lading.scheduling.catalogue import GIB, Catalogue
 from lading.scheduling.catalogue import arch as arch_of
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import DEFAULT_ARCH, valid_types
+from lading.scheduling.machine_traits import DEFAULT_ARCH, valid_types
 from lading.scheduling.plan import InstanceLimits, Refusal
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.lanes import machine as machine_of
 from lading.hooks.site import LocationState, join
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.matching.market import kind_in_words
+from lading.scheduling.matching.market import readable_kind
 
 MOST_JOBS = 20_000
 # What was changed is seen when its transaction has ended, which may be so much later, seconds.
@@ -248,7 +248,7 @@ def machines_launched(session: Session, since: float, until: float, changed: flo
             name=row.token,
             sort="instance",
             # The kind of what was not bought may have words that the author of some Dag has written.
-            instance_type=None if row.capacity_type is None else kind_in_words(row.kind),
+            instance_type=None if row.capacity_type is None else readable_kind(row.kind),
             usd=row.usd or 0.0,
             reason=None if row.reason is None else str(row.reason),
             usd_since=None if row.usd_per_hour is None else row.launched_at if row.usd_since is None else row.usd_since,

@@ -14,7 +14,7 @@ from lading.executors import controller_process as process
 from lading.executors.controller import answers, controller, housekeeping, site_threads
 from lading.executors.gangs import tick
 from lading.executors.store import ENDED, State
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from tests.clusters.gangs import HoldingSite, House
 from tests.clusters.sites import make_settings, make_store
 from tests.services.examples import EXAMPLES

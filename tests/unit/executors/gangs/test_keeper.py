@@ -16,7 +16,7 @@ from lading.executors.store import JobRow, State, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.requests import RequestKind
 from lading.hooks.site import SiteConfig
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.reasons import because

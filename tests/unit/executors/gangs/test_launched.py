@@ -14,7 +14,7 @@ from lading.executors.controller import controller, housekeeping, site_threads
 from lading.executors.store import State
 from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.reasons import because
 from tests.clusters.gangs import House
 from tests.clusters.sites import FakeElasticSite, make_settings, make_store

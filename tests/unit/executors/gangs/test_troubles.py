@@ -15,7 +15,7 @@ from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.hooks.spool.events import sift
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason, because, free_text

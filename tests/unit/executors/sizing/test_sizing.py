@@ -19,8 +19,7 @@ from lading.executors.sizing.sizing import JobFacts, Question, UnsizedJob, size_
 from lading.executors.store import Change, JobRow, State
 from lading.hooks.ec2.config import EC2Config
 from lading.scheduling.hints.expressions import ExpressionError
-from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.levels import largest_of
+from lading.scheduling.hints.hints import HintError, Hints, largest_of
 from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.resources import Resources
 

@@ -22,7 +22,7 @@ from lading.hooks.site import Order, Seen
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import valid_types
+from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching.routes import refusal, route
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob

@@ -12,8 +12,16 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from lading.operators import resources
-from lading.scheduling.hints.hints import HINT_KEY, HintError, Hints, JobLimits, given
-from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
+from lading.scheduling.hints.hints import (
+    HINT_KEY,
+    HintError,
+    Hints,
+    JobLimits,
+    given,
+    merge,
+    of_the_run,
+    without_replaced,
+)
 from lading.scheduling.hints.values import HINT_NAMES
 from lading.scheduling.resources import Layout, Resources
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.plan import InstanceLimits, Placement
 from lading.scheduling.provisioning.planner import placements, plan
 from lading.scheduling.resources import Resources
