@@ -204,7 +204,7 @@ class Controller:
         any_wait = self.any_wait()
         if any_wait:
             self.drop_unwanted()
-            self.appraise()
+            self.size()
         decision = self.decide(seen, any_wait)
         self.record(decision, any_wait, started)
         self.act(decision)
@@ -276,7 +276,7 @@ class Controller:
             changes = housekeeping.drop_unwanted(session, time.time())
         self._tell(changes)
 
-    def appraise(self) -> None:
+    def size(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
         with create_session(scoped=False) as session:
             found, lessons = self.estimator.step(session)

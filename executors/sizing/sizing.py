@@ -124,10 +124,10 @@ class JobFacts:
 
 
 def waiting_dags(session: Session) -> dict[str, bool]:
-    """The Dags that have jobs which wait for their appraisal, and whether a controller may have died over one."""
+    """The Dags that have jobs which wait for their sizing, and whether a controller may have died over one."""
     rows = session.execute(
         select(JobRow.dag_id, func.max(func.coalesce(JobRow.strikes, 0)))
-        .where(JobRow.state == State.QUEUED, JobRow.appraisal.is_not(None))
+        .where(JobRow.state == State.QUEUED, JobRow.sizing.is_not(None))
         .group_by(JobRow.dag_id)
     )
     return {str(dag_id): most > 0 for dag_id, most in rows}
@@ -136,9 +136,9 @@ def waiting_dags(session: Session) -> dict[str, bool]:
 def unsized_jobs(
     session: Session, busy: Iterable[str], dag_id: str | None = None, *, are_struck: bool = False
 ) -> list[UnsizedJob]:
-    """Queued jobs that wait for their appraisal, in the order in which they should start.
+    """Queued jobs that wait for their sizing, in the order in which they should start.
 
-    :param busy: the jobs that are being appraised, or shall not be now
+    :param busy: the jobs that are being sized, or shall not be now
     :param dag_id: of this Dag; None: of any
     :param are_struck: those over which a controller may have died, or the others
     """
@@ -151,10 +151,10 @@ def unsized_jobs(
         JobRow.map_index,
         JobRow.try_number,
         JobRow.site_hint,
-        JobRow.appraisal,
+        JobRow.sizing,
     ).where(
         JobRow.state == State.QUEUED,
-        JobRow.appraisal.is_not(None),
+        JobRow.sizing.is_not(None),
         strikes.is_struck() if are_struck else ~strikes.is_struck(),
     )
     if dag_id is not None:
@@ -163,9 +163,9 @@ def unsized_jobs(
         query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(MOST_AT_ONCE + len(but))
     )
     jobs = []
-    for token, dag, run_id, task_id, map_index, try_number, site_hint, appraisal in rows:
+    for token, dag, run_id, task_id, map_index, try_number, site_hint, request in rows:
         if token not in but:
-            task, text = (str(dag), str(run_id), str(task_id)), str(appraisal)
+            task, text = (str(dag), str(run_id), str(task_id)), str(request)
             try:
                 asked = json.loads(text)
                 jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, **asked, text=text))
@@ -176,7 +176,7 @@ def unsized_jobs(
 
 
 def explain(session: Session, before: float) -> None:
-    """Tell jobs why they wait whose appraisal takes long.
+    """Tell jobs why they wait whose sizing takes long.
 
     :param before: those that were queued before, seconds since the epoch
     """
@@ -184,7 +184,7 @@ def explain(session: Session, before: float) -> None:
         update(JobRow)
         .where(
             JobRow.state == State.QUEUED,
-            JobRow.appraisal.is_not(None),
+            JobRow.sizing.is_not(None),
             JobRow.queued_at < before,
             JobRow.reason.is_(None),
         )
@@ -286,7 +286,7 @@ def answer(
         why = because("inputs_unknown", text=f"{type(error).__name__}: {error}")
         return refused(job.token, why, time.time()), []
     seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
-    change = Change(job.token, {**values, **seen, "appraisal": None, "reason": None})
+    change = Change(job.token, {**values, **seen, "sizing": None, "reason": None})
     said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
     return change, [SizingNote(job, event, "; ".join(words)) for event, words in said.items() if words]
 

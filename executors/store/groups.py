@@ -26,7 +26,7 @@ OF_MACHINES = or_(JobRow.max_instances.is_not(None), JobRow.run_max_instances.is
 # What these jobs ask for is known, and they start alone.
 CAN_BE_PLACED = (
     JobRow.state == State.QUEUED,
-    JobRow.appraisal.is_(None),
+    JobRow.sizing.is_(None),
     JobRow.cancel.is_(None),
     JobRow.gang.is_(None),
 )

@@ -531,13 +531,13 @@ def test_a_job_that_airflow_does_not_want_is_dropped_before_anything_is_done_for
     looked_at: list[str] = []
     monkeypatch.setattr(Estimator, "_start", lambda self, jobs, **_: looked_at.extend(job.token for job in jobs))
     with Session(airflow_database) as session:
-        for token, columns in {"asks": {"appraisal": ASKS}, "plain": {}, "sleeps": {"state": State.ATTEMPTED}}.items():
+        for token, columns in {"asks": {"sizing": ASKS}, "plain": {}, "sleeps": {"state": State.ATTEMPTED}}.items():
             add_job(session, token, **{"task_id": token, "state": State.QUEUED, **columns})
             its_own = {"state": "queued", "external_executor_id": "another"}
             add_task_instance(
                 session, token, **(its_own if state == "anew" else {"state": state, "external_executor_id": token})
             )
-        for token, columns in {"wanted": {"appraisal": ASKS}, "wanted too": {}}.items():
+        for token, columns in {"wanted": {"sizing": ASKS}, "wanted too": {}}.items():
             add_job(session, token, task_id=token, state=State.QUEUED, **columns)
             add_task_instance(session, token, state="queued", external_executor_id=token)
         # Its task instance is not there, which housekeeping looks at.

@@ -30,7 +30,7 @@ def session(airflow_database: Engine) -> Iterator[Session]:
         store.add_job(
             session, token="t", kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0, map_index=-1,
             try_number=1, unreported=False, news=0, state=State.QUEUED, cpus=1.0, memory=1, disk=0, gpus=0.0,
-            appraisal="{}",
+            sizing="{}",
         )  # fmt: skip
         session.commit()
         yield session
