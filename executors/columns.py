@@ -66,7 +66,11 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
     """
     config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
     hints = Hints.of(config)
-    return {**hint_columns(hints, settings), **workload_sizing_columns(workload, hints), **gang_columns(workload, hints)}
+    return {
+        **hint_columns(hints, settings),
+        **workload_sizing_columns(workload, hints),
+        **gang_columns(workload, hints),
+    }
 
 
 def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:

@@ -126,13 +126,13 @@ def bindings(settings: Settings) -> list[Binding]:
     :raises OSError: the file cannot be read
     """
     try:
-        found = json.loads(settings.published_sites.read_text()).get("bindings")
+        published = json.loads(settings.published_sites.read_text()).get("bindings")
     except FileNotFoundError:
-        found = None
-    if found is None:
+        published = None
+    if published is None:
         tables = sites_file.read_sites_document(settings.sites_file).get("bindings", []) if settings.sites_file else []
         return [Binding.of(each) for each in tables]
-    return [Binding.of(each) for each in found]
+    return [Binding.of(each) for each in published]
 
 
 def edition(settings: Settings) -> str | None:

@@ -103,15 +103,15 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
 def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, type[Site[Any]]]) -> list[str]:
     """What several sites use that one alone may have, in words."""
     owners: dict[tuple[str, str], str] = {}
-    found = []
+    problems = []
     for name, config in configs.items():
         for key, called in kinds[config.kind].exclusive(config).items():
             owner = owners.setdefault((config.kind, key), name)
             if owner != name:
-                found.append(
+                problems.append(
                     f"[sites.{name}] has {called}, which [sites.{owner}] has already; a machine is in one site"
                 )
-    return found
+    return problems
 
 
 def describe_fault(fault: Any, model: Any) -> str:

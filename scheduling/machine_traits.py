@@ -66,16 +66,16 @@ def parse_features(value: object) -> frozenset[str]:
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
         raise UnitError(f'{shortened(value)} is no list of features; valid: words such as ["avx512", "nvme"]')
-    found = frozenset(word.strip() for word in words)
-    for word in sorted(found):
+    features = frozenset(word.strip() for word in words)
+    for word in sorted(features):
         if not FEATURE.fullmatch(word):
             raise UnitError(
                 f"{shortened(word)} is not a feature; valid: 1 to 64 letters, digits, blanks and . _ + : / -, "
                 "beginning with a letter or a digit"
             )
-    if len(found) > MOST_FEATURES:
-        raise UnitError(f"there are {len(found)} features; valid: at most {MOST_FEATURES}")
-    return found
+    if len(features) > MOST_FEATURES:
+        raise UnitError(f"there are {len(features)} features; valid: at most {MOST_FEATURES}")
+    return features
 
 
 def parse_properties(value: object) -> frozenset[str]:
@@ -88,7 +88,7 @@ def parse_properties(value: object) -> frozenset[str]:
         raise UnitError(
             f'{shortened(value)} are no properties; valid: names with values, such as {{"license": "matlab"}}'
         )
-    found = set()
+    properties = set()
     for name, said in value.items():
         if not isinstance(name, str) or not PROPERTY.fullmatch(name):
             raise UnitError(
@@ -101,10 +101,10 @@ def parse_properties(value: object) -> frozenset[str]:
                 f"{name} = {shortened(said)} is not the value of a property; valid: a whole number, or 1 to 64 "
                 "letters, digits, blanks and . _ + : / -, beginning with a letter or a digit"
             )
-        found.add(f"{name}{IS}{text.strip()}")
-    if len(found) > MOST_FEATURES:
-        raise UnitError(f"there are {len(found)} properties; valid: at most {MOST_FEATURES}")
-    return frozenset(found)
+        properties.add(f"{name}{IS}{text.strip()}")
+    if len(properties) > MOST_FEATURES:
+        raise UnitError(f"there are {len(properties)} properties; valid: at most {MOST_FEATURES}")
+    return frozenset(properties)
 
 
 def valid_types(asked: str, valid: Collection[str]) -> str:

@@ -91,14 +91,14 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
     )
 
 
-def with_locations(found: SiteView, answer: SiteAnswer, ahead: Mapping[str, int], now: float) -> SiteView:
+def with_locations(site: SiteView, answer: SiteAnswer, ahead: Mapping[str, int], now: float) -> SiteView:
     """The view with what there is at the site, and what is on it.
 
     :param ahead: how many jobs may be prefetched to a location, by its name, where its jobs are short
     :param now: epoch seconds
     """
     here, seen, market = queue.by_location(answer.jobs), answer.observation.locations, market_of(answer)
-    found = replace(found, market=market)
+    site = replace(site, market=market)
 
     promised: dict[str, set[str]] = {}
     for job, name in answer.promised.items():
@@ -109,18 +109,18 @@ def with_locations(found: SiteView, answer: SiteAnswer, ahead: Mapping[str, int]
         there, data = location, answer.files.get(location.name, 0)
         if (data, kept) != (location.data, location.promised):
             there = replace(location, data=data, promised=kept)
-        return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), found.need)
+        return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), site.need)
 
     if market is None:
         up = [launched.as_seen(each) for each in seen if each.state == LocationState.UP]
-        return replace(found, locations=[loaded(each) for each in up])
+        return replace(site, locations=[loaded(each) for each in up])
     everything = [loaded(each) for each in launched.live(answer.instances, seen, now)]
     booting = {str(each.instance_type): NOT_BEGUN for each in everything if each.booting}
     coming = {
         str(each.location.instance_type): why_not_up(each) for each in seen if each.state == LocationState.BOOTING
     }
     return replace(
-        found,
+        site,
         locations=[each for each in everything if not (each.booting or each.draining)],
         launched=everything,
         booting=booting | {kind: reason for kind, reason in coming.items() if reason is not None},
@@ -132,12 +132,12 @@ def why_not_up(seen: Seen) -> Reason | None:
     return seen.waits or (because("booting", text=seen.note) if seen.note else None)
 
 
-def paused(found: SiteView, by: str | None) -> SiteView:
+def paused(site: SiteView, by: str | None) -> SiteView:
     """The view of a site that somebody has paused: it is given nothing. What is idle there ends by itself.
 
     :param by: who; None: it is not paused
     """
-    return found if by is None else replace(found, trouble=because("paused", site=found.name, by=by))
+    return site if by is None else replace(site, trouble=because("paused", site=site.name, by=by))
 
 
 def market_of(answer: SiteAnswer) -> Market | MachineMarket | None:

@@ -243,17 +243,17 @@ class Controller:
 
         Of many events some are stored in each tick.
         """
-        site, found = thread.site, thread.take()
-        if found is None or thread.last is None:
+        site, news = thread.site, thread.take()
+        if news is None or thread.last is None:
             return False
         observation = thread.last
         with create_session(scoped=False) as session:
-            changes = store.apply(session, answers.changes_by_events(found), site.name)
-            gangs.hear(session, site.name, answers.holds_in_events(found))
-            changes += store.apply(session, self.launched[site.name].ended(session, found))
+            changes = store.apply(session, answers.changes_by_events(news), site.name)
+            gangs.hear(session, site.name, answers.holds_in_events(news))
+            changes += store.apply(session, self.launched[site.name].ended(session, news))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, site_memory.short(changes, time.time()))
-            self.placing.heard(session, site.name, found, changes)
+            self.placing.heard(session, site.name, news, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
         is_all = thread.settle()
@@ -295,15 +295,15 @@ class Controller:
             together = self._together(sites, now) if any_wait else GangOutcome(sites)
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
-                found = self.placing.assign(session, waiting, together.sites, at_work, now, wanted=together.wanted)
+                assignment = self.placing.assign(session, waiting, together.sites, at_work, now, wanted=together.wanted)
             for name, absence in self.turned_away.items():
-                absence.look(found.turned_away.get(name, ()))
+                absence.look(assignment.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
-            for name, provision in found.provisions.items():
-                found.provisions[name] = self.launched[name].without_abandoned(
+            for name, provision in assignment.provisions.items():
+                assignment.provisions[name] = self.launched[name].without_abandoned(
                     provision, by_name[name], together.wanted.get(name, ()), together.active
                 )
-            decision = together.added_to(dispatch.decided(waiting, found, now))
+            decision = together.added_to(dispatch.decided(waiting, assignment, now))
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):
@@ -331,13 +331,13 @@ class Controller:
     def views(self, seen: Sequence[SiteAnswer], now: float, *, is_work: bool = True) -> list[SiteView]:
         """All sites as placement sees them, in their order; where no work is to be done, without what is on them."""
         answers = {each.site.name: each for each in seen}
-        found = []
+        views = []
         for name, site in self.sites.items():
             each = view(site, answers.get(name), self.threads.silence(name), self.housekeeping.possible(site))
             if is_work and name in answers:
                 each = with_locations(each, answers[name], self.throughput[name].ahead(), now)
-            found.append(paused(each, self.requests.paused.get(name)))
-        since = self.troubled.look(each.name for each in found if each.trouble is not None)
+            views.append(paused(each, self.requests.paused.get(name)))
+        since = self.troubled.look(each.name for each in views if each.trouble is not None)
         return [
             replace(
                 each,
@@ -346,7 +346,7 @@ class Controller:
                 turned_away=self.turned_away[each.name].seconds(),
                 accept_untargeted=each.name in self.takers,
             )
-            for each in found
+            for each in views
         ]
 
     def record(self, decision: Decision, any_wait: bool, started: float) -> None:

@@ -88,13 +88,13 @@ class Housekeeping:
     def _potential(self, site: Site[Any]) -> tuple[Location, ...]:
         """What could be at a site, empty where it does not say that as it should."""
         try:
-            found = tuple(site.potential())
-            for each in found:
+            locations = tuple(site.potential())
+            for each in locations:
                 check_location(each)
         except Exception as error:  # a third party's site may say anything
             self.trouble.begin(f"What site {site.name!r} could have is not known", error, traceback=True)
             return ()
-        return found
+        return locations
 
     def due(self, metrics: Metrics, troubles: Mapping[str, str | None]) -> bool:
         """Do what is due; returns whether the controller is needless and should end.
@@ -354,7 +354,7 @@ def machine_capacities(site: Site[Any], observation: Observation, now: float) ->
     """What the machines of a site have that nobody launched; a queue is none, and what was launched has its own row."""
     if site.launches:
         return []
-    found = [each.location for each in observation.locations if each.state != LocationState.BOOTING]
+    machines = [each.location for each in observation.locations if each.state != LocationState.BOOTING]
     return [
         store.Capacity(
             site=site.name,
@@ -365,7 +365,7 @@ def machine_capacities(site: Site[Any], observation: Observation, now: float) ->
             usd_per_hour=None if (rate := cpu_hour(site, each)) is None else rate * each.capacity.cpus,
             since=now,
         )
-        for each in found
+        for each in machines
         if each.max_jobs is None
     ]
 

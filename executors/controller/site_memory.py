@@ -65,9 +65,9 @@ class Sizes:
         up = {each.name: each for each in observation.locations if each.state == LocationState.UP}
         self._names &= up.keys()
         came = {}
-        for name, each in up.items():
-            it, image = each.location, market.images.get(each.location.arch or "", "")
-            if name not in self._names and each.image in (None, image.partition(" ")[0]):
+        for name, seen in up.items():
+            it, image = seen.location, market.images.get(seen.location.arch or "", "")
+            if name not in self._names and seen.image in (None, image.partition(" ")[0]):
                 self._names.add(name)
                 came[str(it.instance_type), image] = it.capacity
         news = {key: size for key, size in came.items() if self.known.get(key) != size}
@@ -103,9 +103,9 @@ def short(changes: Iterable[Change], now: float) -> list[str]:
 
     :param now: epoch seconds
     """
-    found = []
+    tokens = []
     for change in changes:
         started, ended = change.values.get("started_at"), change.values.get("ended_at")
         if started is not None and ended is not None and ended - started < SHORT and now - ended < SHORT:
-            found.append(change.token)
-    return found
+            tokens.append(change.token)
+    return tokens

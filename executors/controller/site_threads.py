@@ -345,21 +345,21 @@ class SiteThread:
             return self._tasks.popleft()
 
     def _look(self) -> None:
-        found, trouble = None, None
+        observation, trouble = None, None
         told: list[dict[str, Any]] = []
         try:
-            found = self.site.observe()
-            told, faults = events.sift(found.events)
+            observation = self.site.observe()
+            told, faults = events.sift(observation.events)
             self._complain(faults)
         except Exception as error:  # a third party's site may say anything
-            found, trouble = None, self._said(error)
+            observation, trouble = None, self._said(error)
         pause = SECONDS_BETWEEN_LOOKS if trouble is None else SECONDS_AFTER_TROUBLE
         with self._change:
-            is_news = trouble != self._trouble or (found is not None and self._has_news(found))
+            is_news = trouble != self._trouble or (observation is not None and self._has_news(observation))
             self._trouble = trouble
             self.has_news = self.has_news or is_news
-            if found is not None:
-                self._found, self._events, self._is_new = found, told, True
+            if observation is not None:
+                self._found, self._events, self._is_new = observation, told, True
             if self._phase == "closing":
                 self._phase = "closed"
             self._next_look = time.monotonic() + pause

@@ -108,13 +108,13 @@ class Ahead:
                 self.looked_at[run] = now
                 here = RunAhead(run, known, sites, self.asked_at.setdefault(run, {}), now)
                 outlook.notes += self._look_at(session, here, coming.get(run, ()), live[run])
-        for run, found in self.found.items():
+        for run, upcoming in self.found.items():
             have_come = {row.task_id for row in live.get(run, ())}
-            for each in found if have_come else ():
-                if each.task_id not in have_come:
+            for coming_job in upcoming if have_come else ():
+                if coming_job.task_id not in have_come:
                     # All of them are known, so none that may still arrive is waited for.
-                    since = self.asked_at[run][each.partition] - LONGEST_ARRIVAL
-                    outlook.wanted.setdefault(each.site, []).append(replace(each.job, queued_at=since))
+                    since = self.asked_at[run][coming_job.partition] - LONGEST_ARRIVAL
+                    outlook.wanted.setdefault(coming_job.site, []).append(replace(coming_job.job, queued_at=since))
         return outlook
 
     def _known(self, session: Session, sites: Sequence[SiteView], by_dag: bool, database_ahead: float) -> AheadHistory:
@@ -265,18 +265,18 @@ class RunAhead:
             for name, its_own in tasks.items()
         }
         room = self._room(live)
-        found: list[UpcomingJob] = []
+        upcoming: list[UpcomingJob] = []
         done: set[str] = set()
         due = self._due(partitions, done)
         while due:
             name, times = due.pop()
             done.add(name)
             missing = self._missing(name, before(name, partitions), tasks[name], room, times)
-            found += missing
+            upcoming += missing
             if not missing:  # it waits for nothing, so what comes after it starts sooner
                 partitions[name] = replace(partitions[name], wait=0.0)
                 due = self._due(partitions, done)
-        return found
+        return upcoming
 
     def _step(self, task_id: str) -> GangTask:
         return self.steps.get(task_id) or GangTask(task_id)
@@ -287,22 +287,22 @@ class RunAhead:
         after = frozenset(self._step(each).partition for each in step.after)
         if step.row is None or any(row.state in FAILED for row in rows):
             return Expected(step.partition, None, after)
-        found = Expected(step.partition, self.known.durations.known(step.row), after)
+        expected = Expected(step.partition, self.known.durations.known(step.row), after)
         if all(row.state in BEGUN and row.start_date is not None for row in rows):
             # Airflow's start is dated by the clock of the task's machine, that of our job by ours.
             said = min(max(row.start_date.timestamp() for row in rows), self.now)
             runs = (row for row in live if row.task_id == task_id and row.state == State.RUNNING)
-            return replace(found, begun_at=max((row.started_at for row in runs if row.started_at), default=said))
+            return replace(expected, begun_at=max((row.started_at for row in runs if row.started_at), default=said))
         place = self._place(task_id)
         if waiting := [row for row in live if row.task_id == task_id and row.state != State.RUNNING]:
             wait = max(self._wait_of(row, place) for row in waiting)
-            return replace(found, wait=wait, asked_at=max(map(self._asked_at, waiting)))
+            return replace(expected, wait=wait, asked_at=max(map(self._asked_at, waiting)))
         if place is None or not all(row.state in TO_COME for row in rows):
-            return found
+            return expected
         if not step.asks or place.site.market is None:
-            return replace(found, wait=place.wait)
+            return replace(expected, wait=place.wait)
         self.to_come.add(task_id)
-        return replace(found, wait=place.wait, may_ask=True, asked_at=self.asked_at.get(step.partition))
+        return replace(expected, wait=place.wait, may_ask=True, asked_at=self.asked_at.get(step.partition))
 
     def _asked_at(self, row: Any) -> float:
         """Since when room is looked for for a job that waits, by our clock."""
@@ -371,7 +371,7 @@ class RunAhead:
         self, name: str, earlier: frozenset[str], tasks: Mapping[str, Sequence[Any]], room: Inheritance, times: Time
     ) -> list[UpcomingJob]:
         """The jobs of a partition for which nothing comes free."""
-        found = []
+        upcoming = []
         for task_id in tasks.keys() & self.to_come:
             place = self._place(task_id)
             assert place is not None  # to come is only what has one
@@ -381,10 +381,10 @@ class RunAhead:
             left = room.missing(name, earlier, place.site.name, needs, times.start)
             room.asked(name, place.site.name, left)
             job, text = self._until_its_end(place, times), self._text(place, times)
-            found += [
+            upcoming += [
                 UpcomingJob(name, place.site.name, replace(job, name=each.name), text, rows[each.name]) for each in left
             ]
-        return found
+        return upcoming
 
     def _until_its_end(self, place: FirstPlace, times: Time) -> WaitingJob:
         """A job with the time until its end, so that an allocation that is there early still lasts for it, as far as

@@ -223,16 +223,16 @@ class Turn:
             return []
         if terms.name is not None:
             tick = self.tick
-            found = tick.roster(self.memory)
-            missing = found.to_come - {each.key for each in self.ready}
-            if found.failed and terms.on_failure == "cancel" and not terms.partial:
-                failed = sorted({task for task, _ in found.failed})
+            roster = tick.roster(self.memory)
+            missing = roster.to_come - {each.key for each in self.ready}
+            if roster.failed and terms.on_failure == "cancel" and not terms.partial:
+                failed = sorted({task for task, _ in roster.failed})
                 tick.outcome.fail(self.ready, because("gang_task_failed", failed=failed, gang=terms.name), tick.now)
                 return []
             if missing and not self.at_work:  # else some go on that have begun, and these come back to them
                 here = len(self.ready)
                 reason = because("gang_members", here=here, members=here + len(missing), gang=terms.name)
-                self._say(self.ready, reason.with_also(*found.hindrances))
+                self._say(self.ready, reason.with_also(*roster.hindrances))
                 return []
         by_task: dict[str, list[str]] = {task: [] for task in terms.tasks}
         for each in self.ready:
@@ -276,14 +276,14 @@ class Turn:
         """What sites have said of what is held, and is to be."""
         events: list[Event] = []
         tries = [*self.gang.held, *([self.gang.trying] if self.gang.trying else [])]
-        for each in tries:
-            here = [row for row in self.holds if row.partition == each.partition]
+        for attempt in tries:
+            here = [row for row in self.holds if row.partition == attempt.partition]
             if (why := self.tick.lost(here)) is not None:
-                events.append(passes.Lost(each.partition, why))
-            elif each == self.gang.trying and not here:
-                events += self._seek(each)
-            elif each == self.gang.trying and all(row.state == "held" for row in here):
-                events += self._with_files(each, here)
+                events.append(passes.Lost(attempt.partition, why))
+            elif attempt == self.gang.trying and not here:
+                events += self._seek(attempt)
+            elif attempt == self.gang.trying and all(row.state == "held" for row in here):
+                events += self._with_files(attempt, here)
         return events
 
     def _with_files(self, held: RoomAttempt, holds: Sequence[HoldRow]) -> list[Event]:
@@ -405,9 +405,9 @@ class Turn:
         """Have room held for a partition where it is tried, or have launched what it needs there."""
         tick, jobs = self.tick, [each.job for each in self.of_partition(wanted.partition)]
         places = self._options(wanted.partition).stops.get((wanted.rule, wanted.match), ())
-        found, left = tick.room.find(jobs, places, tick.now, self._apart(wanted.partition))
-        if not left and found:
-            made = tick.outcome.hold(self.memory.row.token, wanted.partition, found, tick.now)
+        member_places, left = tick.room.find(jobs, places, tick.now, self._apart(wanted.partition))
+        if not left and member_places:
+            made = tick.outcome.hold(self.memory.row.token, wanted.partition, member_places, tick.now)
             self.holds += made
             for row in made:
                 here = row.site, row.location
@@ -423,7 +423,7 @@ class Turn:
                 wanting = [
                     stops[job.name].asked(job)
                     for job in jobs
-                    if job.name in missing or found[job.name].stop.site == site.name
+                    if job.name in missing or member_places[job.name].stop.site == site.name
                 ]
                 if (apart := self._apart(wanted.partition)) is not None:
                     taken = frozenset(name for where, name in apart if where == site.name)

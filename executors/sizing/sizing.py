@@ -428,7 +428,7 @@ def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str,
     :raises HintError: it has no such input, or too many files
     :raises ExpressionError: one of them is not known
     """
-    found: dict[str, None] = {}
+    stage: dict[str, None] = {}
     for values in inputs:
         for name in hints.stage:
             if name not in values:
@@ -436,10 +436,10 @@ def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str,
             if isinstance(value := values[name], Unknown):
                 raise ExpressionError(f"input {name!r}, whose files are to be staged, is not known: {value.why}")
             for address, _ in named_files(value, schemes=None):
-                found[normal_path(address) or address] = None
-    if len(found) > MOST_INPUTS:
-        raise HintError(f"hint stage: the inputs name {len(found)} files; valid: at most {MOST_INPUTS}")
-    return {"stage": json.dumps(found)} if found else {}
+                stage[normal_path(address) or address] = None
+    if len(stage) > MOST_INPUTS:
+        raise HintError(f"hint stage: the inputs name {len(stage)} files; valid: at most {MOST_INPUTS}")
+    return {"stage": json.dumps(stage)} if stage else {}
 
 
 def after_preemptions(question: Question, change: Change, limits: Mapping[str, int]) -> tuple[Change, list[SizingNote]]:

@@ -109,7 +109,7 @@ def repeated(session: Session, task: tuple[str, str, str]) -> dict[str, list[int
     """What those of a task and run have asked for under which controllers have died or hung too often, as it is stored:
     the map index of each."""
     dag_id, run_id, task_id = task
-    found: dict[str, list[int]] = {}
+    map_indexes: dict[str, list[int]] = {}
     for map_index, text in session.execute(
         select(JobRow.map_index, JobRow.sizing).where(
             JobRow.dag_id == dag_id,
@@ -119,8 +119,8 @@ def repeated(session: Session, task: tuple[str, str, str]) -> dict[str, list[int
             JobRow.sizing.is_not(None),
         )
     ):
-        found.setdefault(str(text), []).append(map_index)
-    return found
+        map_indexes.setdefault(str(text), []).append(map_index)
+    return map_indexes
 
 
 def refusal(struck: list[int], map_index: int) -> Reason | None:

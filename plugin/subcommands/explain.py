@@ -158,7 +158,7 @@ def place(row: LocationRow, known: Place | None) -> Place:
 
     :param known: the same as its site says that it could be, which knows more; None: it does not name it
     """
-    found = known or Place(
+    location = known or Place(
         row.name,
         row.capacity,
         instance_type=row.instance_type,
@@ -168,7 +168,7 @@ def place(row: LocationRow, known: Place | None) -> Place:
         features=frozenset(filter(None, (row.features or "").split(", "))),
         site=row.site,
     )
-    return replace(found, nodes=row.nodes, idle_nodes=row.idle_nodes)
+    return replace(location, nodes=row.nodes, idle_nodes=row.idle_nodes)
 
 
 def complain_of_silence(views: list[SiteView]) -> None:

@@ -101,7 +101,7 @@ def all_ways(problem: Problem, hurry: float) -> list[Way]:
 
 def launchable(forecast: Forecast, problem: Problem, builder: Builder, least_cpus: float) -> dict[str, Bin | None]:
     """What each step would be launched on: the cheapest with so many cpus at least, or the cheapest at all."""
-    found: dict[str, Bin | None] = {}
+    bins: dict[str, Bin | None] = {}
     known: dict[object, Bin | None] = {}
     for name, step in forecast.steps.items():
         key = builder.needs[name], step.job.wish
@@ -109,13 +109,13 @@ def launchable(forecast: Forecast, problem: Problem, builder: Builder, least_cpu
             large = [each for each in problem.menu(step.job.wish).bins if fits(key[0], each.capacity)]
             larger = (each for each in large if each.type.capacity.cpus >= least_cpus)
             known[key] = next(larger, large[0] if large else None)
-        found[name] = known[key]
-    return found
+        bins[name] = known[key]
+    return bins
 
 
 def least_usd(forecast: Forecast, problem: Problem, builder: Builder) -> dict[str | None, float]:
     """USD of what each run has to do, by the share of the cheapest machine that each step takes."""
-    found: dict[str | None, float] = {}
+    usd_by_run: dict[str | None, float] = {}
     bins = launchable(forecast, problem, builder, 0.0)
     for name, step in forecast.steps.items():
         usd = 1e-9
@@ -123,8 +123,8 @@ def least_usd(forecast: Forecast, problem: Problem, builder: Builder) -> dict[st
             need = builder.needs[name]
             share = max(need[i] / it.capacity[i] for i in range(4) if it.capacity[i])
             usd = share * it.price / 3600 * step.left(builder.now)
-        found[step.job.run] = found.get(step.job.run, 0.0) + usd
-    return found
+        usd_by_run[step.job.run] = usd_by_run.get(step.job.run, 0.0) + usd
+    return usd_by_run
 
 
 def score(

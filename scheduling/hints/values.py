@@ -107,12 +107,12 @@ def _is_small(value: object) -> bool:
 
 def _usd(value: object) -> float:
     try:
-        found = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+        usd = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
-        found = math.nan
-    if not LEAST_USD <= found <= MOST_USD:
+        usd = math.nan
+    if not LEAST_USD <= usd <= MOST_USD:
         raise UnitError(f"{shortened(value)} is not a sum of USD; valid: a number from {LEAST_USD:g} to {MOST_USD:g}")
-    return found
+    return usd
 
 
 # The hints there are, in the order in which messages list them, and what turns each into its value.

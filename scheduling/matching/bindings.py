@@ -96,15 +96,15 @@ def filtered(
     :param known: the binding filters by name
     :raises ValueError: there is no such filter, it has failed, or it has answered with what was no target before
     """
-    found = tuple(targets)
+    kept = tuple(targets)
     for name in filters:
         if name not in known:
             raise ValueError(f"there is no binding filter {name!r}; valid: {', '.join(sorted(known))}")
         try:
-            left = tuple(known[name](job, found))
+            left = tuple(known[name](job, kept))
         except Exception as error:  # a third party's may raise anything
             raise ValueError(f"the binding filter {name!r} has failed: {type(error).__name__}: {error}") from error
-        if strange := [str(each) for each in left if each not in found]:
-            raise ValueError(f"the binding filter {name!r} answers {', '.join(strange)}; valid: {', '.join(found)}")
-        found = tuple(dict.fromkeys(left))
-    return found
+        if strange := [str(each) for each in left if each not in kept]:
+            raise ValueError(f"the binding filter {name!r} answers {', '.join(strange)}; valid: {', '.join(kept)}")
+        kept = tuple(dict.fromkeys(left))
+    return kept

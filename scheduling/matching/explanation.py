@@ -84,13 +84,15 @@ def _named(job: WaitingJob, sites: Sequence[SiteView]) -> str:
 
 def _matching(job: WaitingJob, sites: Sequence[SiteView], places: Sequence[tuple[Target, SiteView]]) -> Iterator[str]:
     by_name = {site.name: site for site in sites}
-    least, found = minimum(job), {str(target) for target, _ in places}
+    least, matched = minimum(job), {str(target) for target, _ in places}
     if job.targets is not None:
         targets = list(map(Target.parse, of_text(job.targets)[0]))
     else:
         targets = [Target(name) for name in ([job.site] if job.site else [site.name for site in asked(job, sites)])]
     for target in targets:
-        yield f"{target}: it can run there" if str(target) in found else f"{target}: {_cannot(least, target, by_name)}"
+        yield (
+            f"{target}: it can run there" if str(target) in matched else f"{target}: {_cannot(least, target, by_name)}"
+        )
 
 
 def _cannot(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:

@@ -152,12 +152,12 @@ class Problem:
 
     def labels(self, shape: Shape) -> list[tuple[str, str, int]]:
         """The limits on the instances of a shape's task and run: (``task`` or ``run``, name, how many)."""
-        found = []
+        labels = []
         if shape.task is not None and shape.task in self.limits.tasks:
-            found.append(("task", shape.task, self.limits.tasks[shape.task]))
+            labels.append(("task", shape.task, self.limits.tasks[shape.task]))
         if shape.run is not None and shape.run in self.limits.runs:
-            found.append(("run", shape.run, self.limits.runs[shape.run]))
-        return found
+            labels.append(("run", shape.run, self.limits.runs[shape.run]))
+        return labels
 
 
 def pose(

@@ -379,14 +379,14 @@ class Simulation:
         names = {launch.name for launch in decision.launches}
         if not names or now - self.youngest > SECONDS_UNTIL_SETTLED:
             return names
-        late, passed, found = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
-        for each in sorted(decision.placements, key=lambda each: each.location in names):
+        late, passed, due = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
+        for placement in sorted(decision.placements, key=lambda each: each.location in names):
             # Those that came before may have a place, and wait until it has booted.
-            first = self.queues[int(each.job)].waiting[passed[each.job]]
-            passed[each.job] += each.count
-            if each.location in names and self.arrivals[first] < late:
-                found.add(each.location)
-        return found
+            first = self.queues[int(placement.job)].waiting[passed[placement.job]]
+            passed[placement.job] += placement.count
+            if placement.location in names and self.arrivals[first] < late:
+                due.add(placement.location)
+        return due
 
     def launch(self, launch: PlannedLaunch, now: float) -> SimulatedMachine | None:
         """Launch an instance; None if there was no capacity."""

@@ -184,7 +184,7 @@ def job(row: tables.Row, catalogue: Catalogue) -> PlannedJob:
     kind = row.text("instance_type", "") or None
     if kind is not None:
         known(row, kind, catalogue)
-    found = PlannedJob(
+    job = PlannedJob(
         name=row.text("name"),
         resources=Resources(
             cpus=row.number("cpus", least=LEAST_CPUS, most=MOST_CPUS),
@@ -199,12 +199,12 @@ def job(row: tables.Row, catalogue: Catalogue) -> PlannedJob:
         instance_type=kind,
         task=row.text("task", "") or None,
     )
-    if found.resources == Resources():
+    if job.resources == Resources():
         raise row.fault(
             f"cpus {shortened(row.cells['cpus'])} and memory_mib {shortened(row.cells['memory_mib'])} ask for nothing; "
             "valid: more than 0 of one of them"
         )
-    return found
+    return job
 
 
 def limit(row: tables.Row, most: dict[str, int]) -> None:

@@ -33,13 +33,13 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
     :param values: as Airflow keeps them
     """
     paths = dict.fromkeys(path for value in values for path in _paths(value))
-    found: dict[str, int] = {}
+    sizes_by_path: dict[str, int] = {}
 
     def look() -> None:
         sizes = FileSizes()
         for path in paths:
             try:
-                found[path] = sizes.of(path)
+                sizes_by_path[path] = sizes.of(path)
             except ExpressionError as error:
                 log.info("%s is not remembered as an output: %s", path, error)
 
@@ -47,7 +47,7 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
         thread.join(PATIENCE)
-    return dict(sorted(found.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES])
+    return dict(sorted(sizes_by_path.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES])
 
 
 def _paths(value: Any) -> list[str]:

@@ -385,7 +385,7 @@ def test_other_jobs_get_nothing_of_what_is_held(house: House, lab: HoldingSite) 
     assert [row.state for row in house.holds()] == ["asked"]
     with Session(house.engine) as session:
         single = {"token": "single-r", "gang": None, "gang_terms": None, "task_id": "single", "queued_at": 1.0}
-        values = {column.name: getattr(house.jobs()["head"], column.name) for column in JobRow.__table__.columns}
+        values = {column.key: getattr(house.jobs()["head"], column.key) for column in JobRow.__table__.columns}
         store.add_job(session, **{**values, **single, "cpus": 3.0})
         store.add_job(session, **{**values, **single, "cpus": 3.0, "token": "another-r"})
         session.commit()

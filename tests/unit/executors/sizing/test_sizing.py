@@ -56,8 +56,7 @@ def test_only_jobs_that_need_it_wait_for_it() -> None:
     assert "auto" in sizing_columns(Hints.parse({"cpus": "auto"}), {"cpus": "auto"}, {}, 1)["sizing"]
     assert sizing_columns(Hints(), {}, {}, 2) == {"sizing": '{"hints": {}, "sources": {}}'}
     assert (
-        "input_size"
-        in sizing_columns(Hints.parse({"memory": "input_size"}), {"memory": "input_size"}, {}, 1)["sizing"]
+        "input_size" in sizing_columns(Hints.parse({"memory": "input_size"}), {"memory": "input_size"}, {}, 1)["sizing"]
     )
 
 
