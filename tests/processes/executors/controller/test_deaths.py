@@ -18,7 +18,7 @@ from lading.executors import store
 from lading.executors.controller import controller  # noqa: F401 - with it all tables are known
 from lading.executors.store import JobRow, State
 
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[4]
 CONTROLLER = """
 import os, signal, sys, time
 from pathlib import Path
