@@ -127,7 +127,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "filters": places.parse_filters,
     "matching": parse_matching,
     "instance_type": places.parse_instance_type,
-    "arch": machine_traits.parse_arch,
+    "arch": machine_traits.parse_wanted_arch,
     "os": machine_traits.parse_os,
     "features": machine_traits.parse_features,
     "properties": machine_traits.parse_properties,
