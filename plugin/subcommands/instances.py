@@ -203,7 +203,7 @@ def steps(
             time.sleep(0.5)
             session.commit()  # of which the next read is a new one
             session.refresh(request)
-        yield request.words or f"asked ({kind.value}); `airflow lading instances` shows its progress"
+        yield request.outcome or f"asked ({kind.value}); `airflow lading instances` shows its progress"
 
 
 def ended(session: Session, site: ElasticSite[Any], line: InstanceLine, by: str) -> Iterator[str]:

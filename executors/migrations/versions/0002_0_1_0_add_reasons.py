@@ -1,5 +1,7 @@
 """Store reasons as codes with parameters, under which jobs controllers have died, and the values of inputs.
 
+Two columns get the names that the code has for them.
+
 Revision ID: 1ad1ce5a0024
 Revises: 1ad1ce5a0020
 """
@@ -11,6 +13,7 @@ from sqlalchemy.dialects import postgresql
 revision = "1ad1ce5a0024"
 down_revision = "1ad1ce5a0020"
 
+RENAMED = (("lading_job", "appraisal", "sizing"), ("lading_request", "words", "outcome"))
 REASONS = (
     ("lading_job", "reason"),
     ("lading_job", "cancel"),
@@ -26,6 +29,8 @@ def upgrade() -> None:
     op.add_column("lading_job", sa.Column("input_values", sa.Text()))
     op.add_column("lading_job", sa.Column("reason_code", sa.String(40)))
     op.add_column("lading_job", sa.Column("reason_limit", sa.String(250)))
+    for table, former, name in RENAMED:
+        op.execute(f"ALTER TABLE {table} RENAME COLUMN {former} TO {name}")
     # A sentence becomes a reason of free text.
     is_postgresql = op.get_context().dialect.name == "postgresql"
     for table, name in REASONS:
@@ -54,5 +59,7 @@ def downgrade() -> None:
                 text, code = (sa.func.json_unquote(each, type_=sa.Text()) for each in (text, code))
         found = sa.func.coalesce(text, code) if name == "cancel" else text
         op.execute(sa.update(sa.table(table, column)).where(column.is_not(None)).values({name: found}))
+    for table, former, name in RENAMED:
+        op.execute(f"ALTER TABLE {table} RENAME COLUMN {name} TO {former}")
     for name in ("reason_limit", "reason_code", "input_values", "strikes", "examined_by"):
         op.drop_column("lading_job", name)

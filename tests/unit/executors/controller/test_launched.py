@@ -828,7 +828,7 @@ def ask(house: House, kind: RequestKind, target: str) -> None:
 def outcomes(house: House) -> list[str | None]:
     """What came of all that was asked."""
     with Session(house.engine) as session:
-        return [each.words for each in reversed(requests.latest(session, 0.0, 10))]
+        return [each.outcome for each in reversed(requests.latest(session, 0.0, 10))]
 
 
 def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_is_resumed(

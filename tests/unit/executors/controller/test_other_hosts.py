@@ -190,7 +190,7 @@ def test_what_is_asked_is_given_up_by_the_databases_clock(
         set_clock(monkeypatch, ahead)
         controller.next_look = 0.0
         controller.step(session)
-        assert "has not done it within" in str(request.words)
+        assert "has not done it within" in str(request.outcome)
 
 
 @off
