@@ -15,6 +15,7 @@ from typing import Any
 from lading.scheduling.gpus import not_supported
 from lading.scheduling.machine_words import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch, valid_types
 from lading.scheduling.quotas import baseline, is_burstable, names_burstable
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables
 from lading.scheduling.text.printable import shortened
@@ -50,13 +51,15 @@ class Offering:
     :param usd_per_hour: USD per hour, above zero
     :param capacity_type: ``on-demand`` or ``spot``
     :param zone: where; None where the price holds in every zone
-    :param unavailable_until: epoch seconds before which the site has no capacity for it; None: it has
+    :param unavailable_until: epoch seconds before which it is not launched; None: it may be launched now
+    :param unavailable_because: why not, as far as it is known
     """
 
     usd_per_hour: float
     capacity_type: str = ON_DEMAND
     zone: str | None = None
     unavailable_until: float | None = None
+    unavailable_because: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

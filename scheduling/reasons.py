@@ -158,6 +158,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "after_or_lost": lambda text: f": {text}" if text else " holds room for it no more",
     "after": lambda text: f": {text}" if text else "",
     "exit": lambda exit_code: "" if exit_code is None else f" with exit code {exit_code}",
+    "code": lambda code: f"{code}: " if code else "",
     "times": lambda number: "once" if number == 1 else f"{number} times",
 }
 _SENTENCE = _Sentence()
@@ -407,6 +408,10 @@ _REFUSED = (
     "The launch of its machine is refused",
     f"Mend what the reason names. {_CHECK}",
 )
+_MORE_TYPES = (
+    'Nothing: it is asked again. More instance_types, subnets, or "spot-with-fallback" leave more to choose from.'
+)
+_ANSWERS = "Check the image, security groups and SSH access of the site; run: airflow lading check SITE."
 _NEVER = (
     "No machine can ever run it",
     "Ask for less, or for a machine that there is; or add such a machine to a site.",
@@ -532,6 +537,15 @@ def _gang_try(key: str, sentence: str) -> Code:
     """Why an attempt to find room for all that start together was in vain."""
     remedy = "Free some room, or wait: it is tried again. If it lasts, more or larger machines, or smaller requests."
     return Code(key, "gang_room", "There was no room for all that start together", sentence, remedy, _BOTH)
+
+
+def _aws(key: str, advice: str, title: str = _REFUSED[0], kind: str = "refused", remedy: str = "") -> Code:
+    """Why AWS launches nothing, or not that: with the code of its error and its words, and what to do.
+
+    :param advice: what to do, as the end of the sentence; empty: the sentence leaves it to the remedy
+    """
+    sentence = "{error:code}{text}" + (f"; {advice}" if advice else "")
+    return Code(key, kind, title, sentence, remedy or f"{advice[0].upper()}{advice[1:]}.", _OPERATOR)
 
 
 def _release(key: str, sentence: str) -> Code:
@@ -759,13 +773,15 @@ _TABLE = (
         _OPERATOR,
         "quota {quota}",
     ),
-    Code(
-        "account_limit",
-        "quota",
+    _aws(
+        "aws_volume_quota",
+        "raise the quotas of EBS storage and its IOPS in Service Quotas, delete volumes that are "
+        "not used, or lower `disk`",
         "A limit of the account",
-        "{text}",
-        "Raise the limit in AWS that the reason names.",
-        _OPERATOR,
+        "quota",
+    ),
+    _aws(
+        "aws_quota", "", "A limit of the account", "quota", "Raise the quota in AWS, or allow types of another family."
     ),
     Code(
         "no_driver",
@@ -781,10 +797,19 @@ _TABLE = (
         "no_capacity",
         "capacity",
         "AWS has no capacity for such a machine",
-        "no capacity for {type} until {until:moment}",
-        'Nothing: it is asked again. More instance_types, subnets, or "spot-with-fallback" leave more to choose from.',
+        "no capacity for {type} until {until:moment}{also:after}",
+        _MORE_TYPES,
         _OPERATOR,
         "capacity of {type}",
+    ),
+    Code(
+        "launch_withheld",
+        "refused",
+        _REFUSED[0],
+        "{type} is not launched until {until:moment}{also:after}",
+        _REFUSED[1],
+        _OPERATOR,
+        "launches of {type}",
     ),
     Code(
         "max_usd",
@@ -919,6 +944,7 @@ _TABLE = (
         "not_begun", "launching", _LAUNCHING[0], "what was launched for it has not begun yet", _LAUNCHING[1], _OPERATOR
     ),
     Code("booting", "launching", _LAUNCHING[0], "{text}", _LAUNCHING[1], _OPERATOR),
+    Code("no_ssh_yet", "launching", _LAUNCHING[0], "nothing answers at {host}:{port}", _LAUNCHING[1], _OPERATOR),
     Code(
         "learning",
         "launching",
@@ -1010,13 +1036,92 @@ _TABLE = (
         _BOTH,
         form=Form.PHRASE,
     ),
-    Code("refused", "refused", _REFUSED[0], "{text}", _REFUSED[1], _OPERATOR),
+    _aws(
+        "aws_subnet_full",
+        "the subnet has no free address; give a larger one in `subnets`, or end what holds its addresses",
+    ),
+    _aws("aws_profile", "mend `instance_profile`"),
+    _aws("aws_subnet", "mend `subnets`"),
+    _aws(
+        "aws_plan_image", "the account's plan has only images of the free tier: name such in `ami`, or change the plan"
+    ),
+    _aws(
+        "aws_plan_type",
+        "the account's plan has only types of the free tier: name such in `instance_types`, or change the plan",
+    ),
+    _aws(
+        "aws_image_unsuited",
+        "the image does not suit the type: give another one in `ami`, or leave the type out (`exclude_types`)",
+    ),
+    _aws("aws_no_spot_image", 'give another image in `ami`, or take `capacity_type = "on-demand"`'),
+    _aws("aws_type", "exclude the type (`exclude_types`)"),
+    _aws("aws_not_in_zone", "", remedy="Nothing: another zone or type is taken. Or name other `subnets`."),
+    _aws(
+        "aws_marketplace_image",
+        "the image is a product of AWS Marketplace that is not for this type: give another one "
+        "in `ami`, or leave the type out (`exclude_types`)",
+    ),
+    _aws("aws_configuration", "if no type can be launched, see whether the tenancy of the subnets' VPC is `default`"),
+    _aws(
+        "aws_spot_role",
+        "make the role once, by `aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`",
+    ),
+    _aws(
+        "aws_verification",
+        "AWS verifies the account for this region, which takes up to 4 hours; after that write to its support",
+    ),
+    _aws("aws_subscription", "subscribe the account to EC2, or enable the region"),
+    _aws(
+        "aws_organization", "a service control policy of the organization forbids it: its administrator has to allow it"
+    ),
+    _aws("aws_boundary", "widen the permissions boundary of the site's role"),
+    _aws("aws_permission", "allow what `airflow lading check SITE --policy` prints"),
+    _aws(
+        "aws_expired",
+        "the credentials have expired, or the clock of this machine is wrong: renew the one, or mend the other",
+    ),
+    _aws("aws_credentials", "mend the credentials of the connection that `aws_conn_id` names"),
+    _aws("aws_image", "mend `ami` of the table"),
+    _aws("aws_table", "mend the table of the site"),
+    _aws("aws_volume_image", "the volumes cannot be made as the image says: give another one in `ami`"),
+    _aws(
+        "aws_volume_key",
+        "the volumes cannot be made: let the site's credentials use the KMS key of the image, and see "
+        "that its snapshots are there",
+    ),
+    _aws("aws_refused", "", remedy=_REFUSED[1]),
+    _aws("aws_no_capacity", "", "AWS has no capacity for such a machine", "capacity", _MORE_TYPES),
+    Code(
+        "aws_throttle",
+        "site_limit",
+        _LIMIT[0],
+        "AWS takes no more requests for now: {error:code}{text}",
+        "Nothing: it is asked again after ever longer pauses.",
+        _OPERATOR,
+    ),
+    Code(
+        "aws_new_profile",
+        "site_limit",
+        _LIMIT[0],
+        "AWS does not know the instance profile yet, which takes a moment after it was made",
+        "Nothing: it is asked again.",
+        _OPERATOR,
+    ),
+    _aws("aws_silent", "", _AWAY[0], "site_away", _CHECK),
+    Code(
+        "machine_silent",
+        "refused",
+        "New machines do not answer",
+        "the last one never answered: {also}",
+        _ANSWERS,
+        _OPERATOR,
+    ),
     Code(
         "machines_silent",
         "refused",
         "New machines do not answer",
-        "{text}",
-        "Check the image, security groups and SSH access of the site; run: airflow lading check SITE.",
+        "the last {number} machines that were launched never answered; the last one: {also}",
+        _ANSWERS,
         _OPERATOR,
     ),
     Code("no_launch", "refused", _REFUSED[0], "{text}", _REFUSED[1], _OPERATOR),
@@ -1158,11 +1263,11 @@ _TABLE = (
     _end("machine_leaves", "preempted", "AWS takes it away: its jobs are asked to end at {at:moment}"),
     _end("machine_down", "node_failure", "the machine is {state}{text:after}"),
     _end("machine_unwatched", "lost", "it ended while no controller was running{also:after}"),
-    _end("machine_unreached", "node_failure", "it has not been reached for {seconds:time}{text:after}"),
+    _end("machine_unreached", "node_failure", "it has not been reached for {seconds:time}{also:after}"),
     _end("machine_useless", "node_failure", "it has taken no jobs for {seconds:time}{text:after}"),
-    _end("machine_late", "node_failure", "it was {phase} for more than {seconds:time}{text:after}"),
+    _end("machine_late", "node_failure", "it was {phase} for more than {seconds:time}{also:after}"),
     _end("machine_short", "no_capacity", "EC2 had capacity for {launched} of {asked} that were requested together"),
-    _end("launch_refused", "no_capacity", "{text}"),
+    _end("launch_refused", "no_capacity", "{also}"),
     # How jobs end that never begin.
     _end(
         "hint_error", "error", "{text}", "A hint is wrong", "Mend the hint that the reason names, and clear the task."

@@ -54,15 +54,20 @@ class End:
     reason: Reason
 
 
-def overdue(phase: LifePhase, seconds: float, boot_seconds: float, trouble: str | None) -> Reason | None:
+def overdue(phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Reason | None) -> Reason | None:
     """Why a machine that has been in a phase for so long is given up; None: it is not.
 
-    :param trouble: what keeps it from answering, in words
+    :param obstacle: what keeps it from answering; None: nothing that is known
     """
     longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
     if longest is None or seconds <= longest:
         return None
-    return because("machine_late", phase=phase.value, seconds=longest, text=trouble)
+    return with_obstacle(because("machine_late", phase=phase.value, seconds=longest), obstacle)
+
+
+def with_obstacle(reason: Reason, obstacle: Reason | None) -> Reason:
+    """Why a machine is given up, with what kept it from answering, if that is known."""
+    return reason if obstacle is None else reason.with_also(obstacle)
 
 
 def ended(instance: EC2Instance) -> End | None:

@@ -267,11 +267,15 @@ def launchable(config: EC2Config, roots: Mapping[str, int]) -> list[Location]:
 
 
 def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
-    """A type, with until when EC2 has none of it."""
-    found = [(each, shortages.until((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
-    if all(end is None for _, end in found):
+    """A type, with until when EC2 has none of it, and why."""
+    found = [(each, shortages.shortage_of((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
+    if all(shortage is None for _, shortage in found):
         return kind
-    return replace(kind, offerings=tuple(replace(each, unavailable_until=end) for each, end in found))
+    offerings = tuple(
+        each if shortage is None else replace(each, unavailable_until=shortage.until, unavailable_because=shortage.why)
+        for each, shortage in found
+    )
+    return replace(kind, offerings=offerings)
 
 
 # What spot machines have cost from their launch to their end, however often their price has changed meanwhile. Prices

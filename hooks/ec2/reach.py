@@ -25,6 +25,7 @@ from lading.hooks.polling.rounds import Rounds
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.transport import Server
 from lading.scheduling.quotas import is_burstable
+from lading.scheduling.reasons import because
 
 # A machine that does not answer within this is asked again in the next round, seconds.
 PATIENCE = 0.5
@@ -55,12 +56,12 @@ class Readiness(FleetPart):
         for name, host in waiting.items():
             machine = self.members[name]
             if name not in up:
-                machine.note = f"nothing answers at {host}:{port}"
+                machine.obstacle = because("no_ssh_yet", host=host, port=port)
                 continue
             try:
                 machine.connection = self.connector.connect(machine, host)
             except (ValueError, OSError) as error:
-                machine.note = str(error)
+                machine.obstacle = because("booting", text=str(error))
                 self.state.complaints.begin(f"{machine.name} cannot be connected to", error)
                 continue
             machine.connection.rounds.start()

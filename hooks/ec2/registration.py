@@ -44,7 +44,7 @@ class Registration(FleetPart):
         """Whether EC2 is to be asked now."""
         machines = list(self.members.values())
         is_odd = any(
-            machine.phase is LifePhase.BOOTING or (machine.trouble or machine.missed_at) is not None
+            machine.phase is LifePhase.BOOTING or machine.waits is not None or machine.missed_at is not None
             for machine in machines
         )
         is_changing = any(machine.phase in CHANGING for machine in machines)

@@ -33,7 +33,7 @@ class Termination(FleetPart):
             is_silent = instance is not None and not (machine.has_answered or machine.is_adopted)
             is_named = instance is not None and is_silent and shortages.failed(machine.offering, instance.reason)
             if end.cause == "node_failure" and is_silent and not is_named:
-                shortages.never_answered(machine.offering, str(end.reason))
+                shortages.never_answered(machine.offering, end.reason)
             machine.termination_reason = end
         return machine.termination_reason
 
@@ -86,7 +86,7 @@ class Termination(FleetPart):
     def end(self, machine: EC2Machine, end: End) -> None:
         """Take in that a machine is no more."""
         if end.cause == "preempted" and machine.asked_at is None:
-            self.state.shortages.reclaimed(machine.offering, str(end.reason))
+            self.state.shortages.reclaimed(machine.offering, end.reason)
         self.state.shortages.freed()
         end = self.give_up(machine, end)  # which it has already if it was we who have ended it
         self.leave(machine, end)
