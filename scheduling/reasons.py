@@ -135,6 +135,17 @@ def _lacks(amounts: tuple[Any, ...]) -> str:
     return ", ".join(f"{_amount(name, need)} where it has {_amount(name, have)}" for name, need, have in each)
 
 
+def _sites(names: tuple[str, ...]) -> str:
+    listed = ", ".join(names)
+    return f"site {listed!r}" if len(names) == 1 else f"sites {listed} together" if names else "no site"
+
+
+def _sizes(amounts: tuple[Any, ...], *, are_counted: bool = True) -> str:
+    """Sizes of machines, each the number of these and their amounts."""
+    each = [(amounts[at], format_resources(Resources(*amounts[at + 1 : at + 5]))) for at in range(0, len(amounts), 5)]
+    return "; ".join(size if number == 1 or not are_counted else f"{number} × {size}" for number, size in each)
+
+
 _WRITERS: dict[str, Callable[[Any], str]] = {
     "time": lambda seconds: format_time(int(seconds)),
     "length": lambda seconds: "of unknown length" if seconds is None else f"of {seconds:g} s",
@@ -154,11 +165,17 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "unsupported": lambda model: "" if model is None else f" (its {model} is not supported: GPUs are NVIDIA's)",
     "of_one_node": lambda nodes: f" (a task there has 1 node, and it asks for {nodes})" if nodes > 1 else "",
     "last_time": lambda text: f"; the last time: {text}" if text else "",
+    "in_queue": lambda queue: "" if queue is None else f" in queue {queue!r}",
     "within": lambda text: f" ({text})" if text else "",
     "after_or_lost": lambda text: f": {text}" if text else " holds room for it no more",
     "after": lambda text: f": {text}" if text else "",
     "exit": lambda exit_code: "" if exit_code is None else f" with exit code {exit_code}",
     "code": lambda code: f"{code}: " if code else "",
+    "sites": _sites,
+    "sizes": _sizes,
+    "sizes_alone": lambda amounts: _sizes(amounts, are_counted=False),
+    "more_sizes": lambda number: f" and {number} other sizes" if number else "",
+    "number_of": lambda number: "any number of" if number is None else f"{number:g}",
     "times": lambda number: "once" if number == 1 else f"{number} times",
 }
 _SENTENCE = _Sentence()
@@ -373,6 +390,10 @@ _NO_ROOM = (
 _GROUP_LIMIT = ("A limit that its Dag sets", "Raise max_instances or max_jobs of the task or the Dag.")
 _LAUNCHING = ("Waiting for its machine to start", "Nothing: it starts when the machine or allocation is up.")
 _AGAIN = ("Waiting for another machine, or to be submitted again", "Nothing: it had not begun where it was given to.")
+_BUNDLE = (
+    "Copying its Dag to where it runs",
+    "Nothing: it starts when the bundle is there. If it lasts, the reason says what is in its way.",
+)
 _AWAY = ("The site is unavailable", _CHECK)
 _MAX_USD = (
     "The budget of its run is spent",
@@ -403,6 +424,7 @@ _GANG_ROOM = (
     "Reserving capacity for all that start together",
     "Nothing: what was found is held. If it lasts, more or larger machines, or smaller requests.",
 )
+_PLUGIN = ("A policy or filter of a plugin fails", "Mend the plugin; its error is in the controller's log.")
 _HOLDING = ("Name a site that can: machines, or a batch site with mode = 'allocation'.", _BOTH)
 _REFUSED = (
     "The launch of its machine is refused",
@@ -531,6 +553,12 @@ def _end(
 def _never(key: str, sentence: str, form: Form = Form.PHRASE, remedy: str = _NEVER[1]) -> Code:
     """Why no site can ever run a job."""
     return Code(key, "never", "No site can ever run it", sentence, remedy, _BOTH, form=form)
+
+
+def _gang_sum(key: str, sentence: str) -> Code:
+    """Why no site can ever have room for all that start together."""
+    remedy = "Ask for less, or name a site that has more."
+    return Code(key, "never", _TOGETHER[0], sentence, remedy, _BOTH, form=Form.PHRASE)
 
 
 def _gang_try(key: str, sentence: str) -> Code:
@@ -675,22 +703,33 @@ _TABLE = (
         _BOTH,
     ),
     Code("staging_fails", "staging", "Copying its inputs to where it runs", "{text}", _CHECK, _OPERATOR),
+    Code("bundle", "staging", _BUNDLE[0], "{text}", _BUNDLE[1], _OPERATOR),
     Code(
-        "bundle",
+        "bundle_sending",
         "staging",
-        "Copying its Dag to where it runs",
-        "{text}",
-        "Nothing: it starts when the bundle is there. If it lasts, the reason says what is in its way.",
+        _BUNDLE[0],
+        "Dag bundle {bundle!r} is being sent to the site",
+        _BUNDLE[1],
         _OPERATOR,
     ),
     Code(
-        "policy_failed",
-        "plugin",
-        "A policy or filter of a plugin fails",
-        "{text}",
-        "Mend the plugin; its error is in the controller's log.",
+        "bundle_not_written",
+        "staging",
+        _BUNDLE[0],
+        "Dag bundle {bundle!r} could not be written to {folder}: {text}",
+        "Free space there, or mend the rights of the folder.",
         _OPERATOR,
     ),
+    Code("policy_failed", "plugin", _PLUGIN[0], "its policy has failed: {text}", _PLUGIN[1], _OPERATOR),
+    Code(
+        "policy_misnames",
+        "plugin",
+        _PLUGIN[0],
+        "its policy answers {answer}; valid: {valid:names}, or None",
+        _PLUGIN[1],
+        _OPERATOR,
+    ),
+    Code("plugin_failed", "plugin", _PLUGIN[0], "{text}", _PLUGIN[1], _OPERATOR),
     Code("paused", "paused", "Its site is paused", "site {site!r} is paused by {by}", "Resume the site.", _OPERATOR),
     Code(
         "task_jobs",
@@ -901,18 +940,41 @@ _TABLE = (
         "Mend these nodes; the site tries them again after a while.",
         _OPERATOR,
     ),
-    Code("site_limit", "site_limit", _LIMIT[0], "{text}", _LIMIT[1], _OPERATOR),
+    Code("site_limit", "site_limit", _LIMIT[0], "{system} takes no more jobs now: {text}", _LIMIT[1], _OPERATOR),
+    Code(
+        "submit_unanswered",
+        "site_limit",
+        _LIMIT[0],
+        "{system} did not say whether it has taken what was submitted: {text}",
+        "Nothing: it is looked up before anything is submitted again.",
+        _OPERATOR,
+    ),
+    # Also why a job is refused that names such a queue alone.
     Code(
         "not_admitted",
         "refused",
         "The batch system does not admit its account",
-        "{text}",
+        "{system} does not admit its account{queue:in_queue}: {text}",
         f"Let the batch system admit the account, or name another queue. {_CHECK}",
         _BOTH,
+        form=Form.PHRASE,
     ),
-    Code("site_trouble", "site_away", _AWAY[0], "site {site!r} takes no jobs now: {text}", _AWAY[1], _OPERATOR),
+    Code("site_trouble", "site_away", _AWAY[0], "site {site!r} takes no jobs now: {also}", _AWAY[1], _OPERATOR),
+    Code("unreachable", "site_away", _AWAY[0], "{text}", _AWAY[1], _OPERATOR),
+    Code("batch_unasked", "site_away", _AWAY[0], "its batch system could not be asked: {text}", _AWAY[1], _OPERATOR),
+    Code(
+        "api_unreachable",
+        "site_away",
+        "Its machines do not reach Airflow's execution API",
+        "{text}",
+        "Look at api_url and the tunnel of the site.",
+        _OPERATOR,
+    ),
+    Code("no_market", "site_away", _AWAY[0], "it does not say what it can launch", _AWAY[1], _OPERATOR),
+    Code("no_locations", "site_away", _AWAY[0], "it has no locations", _AWAY[1], _OPERATOR),
+    Code("location_note", "site_away", _AWAY[0], "{text}", _AWAY[1], _OPERATOR),
+    Code("location_state", "site_away", _AWAY[0], "{location} is {state}", _AWAY[1], _OPERATOR),
     Code("site_silent", "site_away", _AWAY[0], "site {site!r} could not be asked: {text}", _AWAY[1], _OPERATOR),
-    Code("batch_trouble", "site_away", _AWAY[0], "{text}", _AWAY[1], _OPERATOR),
     Code(
         "cannot_write",
         "site_away",
@@ -1124,7 +1186,14 @@ _TABLE = (
         _ANSWERS,
         _OPERATOR,
     ),
-    Code("no_launch", "refused", _REFUSED[0], "{text}", _REFUSED[1], _OPERATOR),
+    Code(
+        "allocation_failed",
+        "refused",
+        "Its allocations end before they run a job",
+        "allocation {allocation} ended before it could run a job{also:after}",
+        _REFUSED[1],
+        _OPERATOR,
+    ),
     # What is added to another reason.
     Code(
         "closed_count",
@@ -1136,6 +1205,32 @@ _TABLE = (
     ),
     Code("may_go_on", "room", _NEXT[0], "after {after:time} it may go to site {next!r} (burst_after)", _NEXT[1], _BOTH),
     Code("only_site", "room", _NEXT[0], "its hint site allows no other", _NEXT[1], _AUTHOR),
+    # Why a gang can never have room together.
+    _gang_sum(
+        "gang_job_too_large",
+        "the job of task {task!r} asks for {each:resources}, more than {sites:sites} can ever hold: {also}",
+    ),
+    _gang_sum(
+        "gang_too_many",
+        "the {jobs} jobs of task {task!r} ask for {all:resources} together ({each:resources} each), and {sites:sites} "
+        "can never hold more than {most:.0f} of them: {also}",
+    ),
+    _gang_sum(
+        "gang_too_many_apart",
+        "the {jobs} jobs of task {task!r} ask for {all:resources} together ({each:resources} each, on a location of "
+        "its own), and {sites:sites} can never hold more than {most:.0f} of them: {also}",
+    ),
+    _gang_sum(
+        "gang_too_large",
+        "its {jobs} jobs ask for {all:resources} together, and {sites:sites} can never give more than {most:resources}",
+    ),
+    _gang_sum(
+        "gang_too_few_locations",
+        "its {jobs} jobs need a location each (spread), and {sites:sites} never has more than {most:.0f}",
+    ),
+    _gang_sum("site_has", "{site} has {sizes:sizes}{more:more_sizes}"),
+    _gang_sum("site_launches", "{site} has up to {most:number_of} × {sizes:sizes_alone}{more:more_sizes}"),
+    _gang_sum("site_has_nothing", "{site} has nothing that suits"),
     # What can never be.
     Code(
         "gpu_unsupported",
@@ -1238,7 +1333,6 @@ _TABLE = (
         "{closest!r} of site {place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
         form=Form.NEVER,
     ),
-    _never("site_barred", "site {site!r} takes no jobs now: {text}", remedy=_CHECK),
     Code("nowhere", "never", "No site can ever run it", "{text}", _NEVER[1], _BOTH, form=Form.NEVER),
     # Why machines are released, and how they end.
     _release("released_by", "{by} asked for it ({kind})"),
@@ -1345,7 +1439,7 @@ _TABLE = (
     _end(
         "gang_never",
         "error",
-        "{gang} can never start together: {text}; ask for less, or name a site that has more",
+        "{gang} can never start together: {also}; ask for less, or name a site that has more",
         *_TOGETHER,
     ),
     _end("gang_in_vain", "error", "no room was found, tried {attempts:times}{also:last_time}", *_TOGETHER),

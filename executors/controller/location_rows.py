@@ -24,12 +24,12 @@ def rows(site: Site[Any], observation: Observation, now: float) -> list[store.Lo
     """The rows of all that a site has; one that launches its locations has a row of its own before these."""
     if not site.launches or (market := observation.market) is None:
         return [row(site, each, each.note, each.location.instance_type, now) for each in observation.locations]
-    trouble, note = observation.trouble, observation.note
+    trouble = None if observation.trouble is None else observation.trouble.sentence
     state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
     itself = Seen(Location(site.name, market.capacity), state)
     kinds = {each.name: kind_in_words(str(each.location.instance_type)) for each in observation.locations}
     launched = [row(site, each, join(kinds[each.name], each.note), None, now) for each in observation.locations]
-    return [row(site, itself, join(trouble, note), None, now), *launched]
+    return [row(site, itself, join(trouble, observation.note), None, now), *launched]
 
 
 def machines(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:

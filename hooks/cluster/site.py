@@ -142,26 +142,28 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if poller.user is None:
             raise OSError(self.rounds.trouble or "no answer yet")
         events = poller.unread()
-        barred = poller.submitter.barred.words()
+        barred = poller.submitter.barred.reasons()
 
         def acknowledge() -> None:
             poller.acknowledge(len(events))
             if events:
                 self.rounds.wake()
 
-        note = join(poller.failing, poller.rejected.note, *barred.values())
+        note = join(poller.failing, poller.rejected.note, *(each.sentence for each in barred.values()))
         if isinstance(poller, AllocationMode):
             allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
             barred = {} if allocations else barred  # those that live take jobs all the same
-            trouble, note = self._trouble(), join(poller.note, note)
+            trouble = self._trouble()
+            note = join(None if poller.unasked is None else poller.unasked.sentence, note)
             if any(each.state == LocationState.UP for each in allocations):
                 # They get their jobs through the shared folder: without its batch system the market alone is closed.
-                trouble = self.rounds.trouble or poller.no_api
+                trouble = self._unreached() or poller.unreachable_api
             return Observation(allocations, events, acknowledge, poller.submitter.market(), trouble, note, barred)
         trouble = self._trouble()
         state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
-        seen = Seen(self._location(), state, poller.known(), join(trouble, note))
-        return Observation([seen], events, acknowledge, barred=barred)
+        note = join(None if trouble is None else trouble.sentence, note)
+        seen = Seen(self._location(), state, poller.known(), note)
+        return Observation([seen], events, acknowledge, trouble=trouble, barred=barred)
 
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
@@ -276,9 +278,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return self._poller.failing if self._poller is not None else None
 
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
-        words = str(event["reason"]) if event is not None else self._trouble()
-        if event is None and words:
-            return words
+        if event is None and (trouble := self._trouble()) is not None:
+            return trouble.sentence
+        words = str(event["reason"]) if event is not None else None
         jobs = self.poller.batch_jobs()
         paths = [path.rpartition("/") for _, path in jobs]
         try:
@@ -322,9 +324,13 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if self._rejected.is_dir():
             yield from clean_files("rejected files", visible(self._rejected), **options)
 
-    def _trouble(self) -> str | None:
-        """Why the cluster takes no jobs at all now, in words; None: it does."""
-        return self.rounds.trouble or self.poller.note or self.poller.no_api
+    def _trouble(self) -> Reason | None:
+        """Why the cluster takes no jobs at all now; None: it does."""
+        return self._unreached() or self.poller.trouble
+
+    def _unreached(self) -> Reason | None:
+        """Why the cluster could not be reached in the last round; None: it could."""
+        return None if self.rounds.trouble is None else because("unreachable", text=self.rounds.trouble)
 
     def _excluded_nodes(self) -> ExcludedNodes:
         """The nodes that have failed; none where the batch system has no word for keeping away from them."""

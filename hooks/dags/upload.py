@@ -95,7 +95,7 @@ class Bound:
     """
 
     hashes: dict[Bundle, str] = field(default_factory=dict)
-    waits: dict[Bundle, str] = field(default_factory=dict)
+    waits: dict[Bundle, Reason] = field(default_factory=dict)
     refusals: dict[Bundle, str] = field(default_factory=dict)
 
     def hash_of(self, envelope: Envelope) -> str:
@@ -103,8 +103,8 @@ class Bound:
         bundle = of_workload(envelope.workload)
         return self.hashes.get(bundle, "") if bundle else ""
 
-    def wait_of(self, envelope: Envelope) -> str | None:
-        """Why a job cannot be submitted now, in words; None: it can, as far as its bundle is concerned."""
+    def wait_of(self, envelope: Envelope) -> Reason | None:
+        """Why a job cannot be submitted now; None: it can, as far as its bundle is concerned."""
         bundle = of_workload(envelope.workload)
         return self.waits.get(bundle) if bundle else None
 
@@ -162,8 +162,8 @@ class BundleSync:
         for job, envelope, known_hash in waiting:
             if not known_hash and (words := bound.refusal_of(envelope)) is not None:
                 refuse(job, words)
-            elif not known_hash and (words := bound.wait_of(envelope)) is not None:
-                hold(job, because("bundle", text=words))
+            elif not known_hash and (reason := bound.wait_of(envelope)) is not None:
+                hold(job, reason)
             else:
                 hash = known_hash or bound.hash_of(envelope)
                 ready.append(BoundJob(job, bind(envelope, self.folder, hash), hash))
@@ -210,14 +210,14 @@ class BundleSync:
 
     def _look(self, bundle: Bundle, present: Collection[str], bound: Bound) -> None:
         upload = self._upload
-        sending = f"Dag bundle {bundle.name!r} is being sent to the site"
+        sending = because("bundle_sending", bundle=bundle.name)
         if upload is not None and upload.bundle == bundle:
             bound.waits[bundle] = sending
             return
         try:
             found = self.bundles.look(bundle, present, pack=upload is None)
         except BundleUnavailable as error:
-            bound.waits[bundle] = str(error)
+            bound.waits[bundle] = because("bundle", text=str(error))
         except BundleRefused as error:
             bound.refusals[bundle] = str(error)
         else:
@@ -236,9 +236,9 @@ class BundleSync:
             raise TransportError(answer.words)
         if answer.status != 0:
             self._upload = None
-            words = f"Dag bundle {upload.bundle.name!r} could not be written to {self.folder}: {answer.words}"
-            log.warning("%s", words)
-            bound.waits[upload.bundle] = words
+            reason = because("bundle_not_written", bundle=upload.bundle.name, folder=self.folder, text=answer.words)
+            log.warning("%s", reason.sentence)
+            bound.waits[upload.bundle] = reason
             return
         upload.sent += PART
         if upload.sent >= len(upload.archive):

@@ -163,19 +163,19 @@ class Observation:
     :param events: what happened to jobs, in order (see the spool's journal)
     :param acknowledge: to be called when the events have been stored: they need not be told again
     :param market: what can be launched; None: nothing is
-    :param trouble: why the whole site takes no jobs now, in words; None: its locations say so themselves
+    :param trouble: why the whole site takes no jobs now; None: it does, or its locations have notes that say why not
     :param note: what is worth knowing of a site that launches its locations, in words; None: nothing
-    :param barred: why it takes no jobs of a queue for now, in words, by the queue's name, which is empty for jobs that
-        name none; none waits for it
+    :param barred: why it takes no jobs of a queue for now, by the queue's name, which is empty for jobs that name none;
+        no job waits for it
     """
 
     locations: Sequence[Seen]
     events: Sequence[dict[str, Any]] = ()
     acknowledge: Callable[[], None] = field(default=lambda: None)
     market: Market | MachineMarket | None = None
-    trouble: str | None = None
+    trouble: Reason | None = None
     note: str | None = None
-    barred: Mapping[str, str] = field(default_factory=dict)
+    barred: Mapping[str, Reason] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """:raises TypeError: a field is of another type"""
@@ -188,12 +188,16 @@ class Observation:
         check_stacks([each.location for each in self.locations])
         if not isinstance(self.events, (list, tuple)):
             raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
-        valid: dict[str, tuple[type, ...]] = {"market": (Market, MachineMarket), "trouble": (str,), "note": (str,)}
+        valid: dict[str, tuple[type, ...]] = {"market": (Market, MachineMarket), "trouble": (Reason,), "note": (str,)}
         for name, kinds in valid.items():
             if not isinstance(value := getattr(self, name), (*kinds, type(None))):
                 raise TypeError(f"{name} is {shortened(value)}; valid: a {kinds[0].__name__}, or None")
-        if not (isinstance(self.barred, dict) and _are(str, [*self.barred, *self.barred.values()], list)):
-            raise TypeError(f"barred is {shortened(self.barred)}; valid: a dict of words by the names of queues")
+        if not (
+            isinstance(self.barred, dict)
+            and _are(str, [*self.barred], list)
+            and _are(Reason, [*self.barred.values()], list)
+        ):
+            raise TypeError(f"barred is {shortened(self.barred)}; valid: a dict of Reasons by the names of queues")
         if self.market is not None:
             check_market(self.market)
 

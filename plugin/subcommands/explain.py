@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue
+from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
@@ -142,7 +142,7 @@ def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, i
         locations=up,
         possible=could_be,
         trouble=trouble,
-        barred=json.loads(row.barred) if row is not None and row.barred else {},
+        barred=site_rows.of_text(row.barred) if row is not None else {},
         holds=site.holds,
         launches=site.launches,
         accept_untargeted=bool(site.config.accept_untargeted),

@@ -132,7 +132,7 @@ class AllocationPostMortem(ClusterPart):
             event = end_event.judged(allocation.name, Evidence(native=native), None, output, started=False)
             assert event is not None
             allocation.end = str(event["cause"]), event["reason"]
-            self.submitter.has_failed(allocation, str(event["reason"]))
+            self.submitter.has_failed(allocation, event["reason"])
 
     def conclude_hopeless(self) -> None:
         """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""

@@ -36,7 +36,7 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Parts, RemoteStep, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
-from lading.scheduling.reasons import Reason
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,8 @@ class ClusterPoller(ClusterPart, ABC):
         self.user: str | None = None
         self.owner: Owner | None = None
         """Whose the cluster's folder is to be; None: any deployment's."""
-        self.note: str | None = None
+        self.unasked: Reason | None = None
+        """Why the batch system could not be asked when that was tried last; None: it could."""
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
         self.inventory: Inventory | None = None
@@ -129,6 +130,16 @@ class ClusterPoller(ClusterPart, ABC):
     @abstractmethod
     def _set_up(self, api: str) -> None:
         """Make what submits, and what judges how jobs have ended."""
+
+    @property
+    def trouble(self) -> Reason | None:
+        """Why nothing can be submitted now; None: it can."""
+        return self.unasked or self.unreachable_api
+
+    @property
+    def unreachable_api(self) -> Reason | None:
+        """Why the nodes cannot reach Airflow's API now; None: they can, as far as that is known."""
+        return None if self.no_api is None else because("api_unreachable", text=self.no_api)
 
     @property
     def failing(self) -> str | None:
@@ -179,7 +190,7 @@ class ClusterPoller(ClusterPart, ABC):
             self._load()
         if self.interval.is_due() or self._has_errands():
             self._look()
-        self.submitter.give(self.transport, self.note or self.no_api)
+        self.submitter.give(self.transport, self.trouble)
         self._cancel()
 
     def pause(self) -> float:
@@ -283,7 +294,7 @@ class ClusterPoller(ClusterPart, ABC):
                 steps["sweep"] = sweep
         assert self.user is not None
         look.cancelled = dict(self._cancelled_scripts)
-        if batches or look.cancelled or self.note is not None:
+        if batches or look.cancelled or self.unasked is not None:
             known = {job.submission.id for job in batches if job.submission is not None}
             known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
@@ -406,9 +417,9 @@ class ClusterPoller(ClusterPart, ABC):
         try:
             found = look.status.read(look.answers["status"])
         except CouldNotAsk as error:
-            self.note = f"its batch system could not be asked: {error.words}"
+            self.unasked = because("batch_unasked", text=error.words)
             return None
-        self.note = None
+        self.unasked = None
         self._troubles.note("the states of jobs", found.gap)
         self._press_scripts(look.cancelled, found)
         return found

@@ -12,10 +12,10 @@ from lading.hooks.ec2.client import AWSTrouble, EC2Error, EC2Instance, meaning, 
 from lading.hooks.ec2.life import LONGEST, LifePhase, ended, overdue, unattended
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Offering, Shortages
-from lading.scheduling.reasons import free_text
-from tests.reasons import clauses
 from lading.hooks.ssh import backoff
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
+from tests.reasons import clauses
 
 OFFERING = "m7i.large", "us-east-1a", "spot"
 
