@@ -242,12 +242,12 @@ def ask(
 
 
 def are_none(known: Mapping[str, PublishedSite]) -> str:
-    """In words: none of these sites is such a one."""
+    """As text: none of these sites is such a one."""
     return f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
 
 
 def without_hints(defaults: Resources, takers: Mapping[str, PublishedSite]) -> str:
-    """In words: what a task asks for that gives no hint, and what the sites have that it may go to."""
+    """As text: what a task asks for that gives no hint, and what the sites have that it may go to."""
     rooms = {name: site.closest(PlannedJob("", defaults)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
     return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
@@ -286,7 +286,7 @@ def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, 
 
 
 def too_much(job: PlannedJob, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
-    """In words: which hints are more than the sites can ever give, and what they can.
+    """As text: which hints are more than the sites can ever give, and what they can.
 
     :param cpus: the hints that the cpus come from
     """

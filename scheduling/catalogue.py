@@ -67,7 +67,7 @@ class InstanceType:
     """A shape of machine that can be launched.
 
     :param capacity: what jobs can use of it; the cpus of a burstable type are its baseline
-    :param features: words that jobs may ask for, such as the model of its GPU
+    :param features: names that jobs may ask for, such as the model of its GPU
     :param source: where the prices are from, with their date if it is known
     :param ebs_only: whether it has no disk of its own
     """
@@ -174,7 +174,7 @@ def parse_csv(lines: Iterable[str], source: str) -> Catalogue:
 
 def parse_toml(text: str, source: str) -> Catalogue:
     """Read ``[[instance_types]]`` tables, whose keys are the columns of the CSV, in addition ``features`` (a list of
-    words) and, instead of ``usd_per_hour``, ``offerings`` (``[{usd_per_hour, capacity_type, zone}]``).
+    names) and, instead of ``usd_per_hour``, ``offerings`` (``[{usd_per_hour, capacity_type, zone}]``).
 
     :raises tables.TableError: naming file, line and value
     """

@@ -1,13 +1,14 @@
 """Reasons as data: a code with parameters, and one table of what each code means. Pure.
 
-Whoever decides or observes makes a :class:`Reason`; the sentence is made where it is shown. So jobs can be grouped by
+A decision or an observation makes a :class:`Reason`; the sentence is made where it is shown. So jobs can be grouped by
 code, site and limit, and numbers that change do not make another reason.
 
 Why jobs wait and how they end is one table. :data:`CAUSES` are the classes of ends: each code of an end has its cause
 as its kind, and the title and remedy of that where it has no better ones of its own.
 
 Codes that no table has come from newer agents. What a batch system, AWS or a plugin says in a language of its own is a
-parameter, ``text``, of a code that says whose it is.
+parameter, ``text``, of a code that says whose it is. So is the message of a hint error: it quotes what the Dag's author
+has written, and names what is valid there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Value = str | int | float | bool | None | tuple[str | float, ...]
 # Of names in a row so many are shown.
 MOST_NAMES = 3
 MOST_KINDS = 5
-# A parameter has at most so many characters, or parts; nobody reads more of a message.
+# A parameter has at most so many characters, or parts; more of a message would not be read.
 LONGEST_TEXT = 4000
 LONGEST_CODE = 40
 MOST_PARTS = 30
@@ -167,7 +168,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "last_time": lambda text: f"; the last time: {text}" if text else "",
     "in_queue": lambda queue: "" if queue is None else f" in queue {queue!r}",
     "within": lambda text: f" ({text})" if text else "",
-    "after_or_lost": lambda text: f": {text}" if text else " holds room for it no more",
+    "after_or_lost": lambda text: f": {text}" if text else " no longer holds room for it",
     "after": lambda text: f": {text}" if text else "",
     "exit": lambda exit_code: "" if exit_code is None else f" with exit code {exit_code}",
     "code": lambda code: f"{code}: " if code else "",
@@ -186,7 +187,7 @@ class Reason:
     """Why a job waits, can never run, or has ended; or a machine.
 
     :param code: a key of :data:`CODES`
-    :param params: what its sentence has to be told, by name, in the order of the names
+    :param params: what its sentence has in braces, by name, in the order of the names
     :param also: what else is so, each said after it, or within its sentence
     """
 
@@ -234,7 +235,7 @@ class Reason:
 
     @property
     def group(self) -> tuple[str, str | None, str | None]:
-        """What makes it another reason than before: code, site and limit. Numbers do not."""
+        """What makes it another reason: code, site and limit. Numbers do not."""
         return self.code, self.site, self.limit
 
     @property
@@ -330,7 +331,7 @@ def because(code: str, /, **params: Any) -> Reason:
     """A reason.
 
     :param code: a key of :data:`CODES`
-    :param params: what its sentence has to be told, and ``site`` if it is about one
+    :param params: what its sentence has in braces, and ``site`` if it is about one
     """
     return Reason(code, _sorted({name: _value(value) for name, value in params.items()}))
 
@@ -428,7 +429,7 @@ _PLUGIN = ("A policy or filter of a plugin fails", "Mend the plugin; its error i
 _HOLDING = ("Name a site that can: machines, or a batch site with mode = 'allocation'.", _BOTH)
 _REFUSED = (
     "The launch of its machine is refused",
-    f"Mend what the reason names. {_CHECK}",
+    f"Correct what the reason names. {_CHECK}",
 )
 _MORE_TYPES = (
     'Nothing: it is asked again. More instance_types, subnets, or "spot-with-fallback" leave more to choose from.'
@@ -471,7 +472,7 @@ CAUSES: Mapping[str, Cause] = {
         Cause("time_limit", "It ran for longer than it may", "Raise time of the task.", _AUTHOR),
         Cause(
             "preempted",
-            "Its machine was taken away",
+            "Its machine was reclaimed",
             'Nothing: it is tried again. capacity_type = "on-demand", or another queue, is not preempted.',
             _BOTH,
         ),
@@ -484,10 +485,10 @@ CAUSES: Mapping[str, Cause] = {
         Cause(
             "submit_rejected",
             "The site does not take it",
-            "Mend what the reason names in the hints of the task or the table of the site.",
+            "Correct what the reason names in the hints of the task or the table of the site.",
             _BOTH,
         ),
-        Cause("lost", "Nothing is known of its end", f"Clear the task. {_CHECK}", _OPERATOR),
+        Cause("lost", "How it ended is not known", f"Clear the task. {_CHECK}", _OPERATOR),
         Cause("cancelled", "It was cancelled", "Clear the task to run it again.", _AUTHOR),
         Cause("error", "It failed", "Look at the log of the task, and at the reason.", _AUTHOR),
         Cause(
@@ -507,7 +508,7 @@ _LESS = (
 _CLEAR = "then clear the task."
 _INPUTS = (
     "What it asks for cannot be determined",
-    f"Mend the inputs that the reason names, or ask for amounts that do not depend on them; {_CLEAR}",
+    f"Correct the inputs that the reason names, or ask for amounts that do not depend on them; {_CLEAR}",
 )
 _SHORTEN = (
     "Look at the expressions and patterns of its hints and at the size of its inputs, mend or shorten them, and start "
@@ -517,7 +518,7 @@ _STRUCK = ("Controllers have died or hung over it", f"{_SHORTEN}.")
 _ROW = ("Its row in the store cannot be read", "Clear the task: its row is written anew.")
 _STAGE = (
     "Its files cannot be brought to where it runs",
-    f"Mend what the reason names in the hint stage, or name a site that has the files; {_CLEAR}",
+    f"Correct what the reason names in the hint stage, or name a site that has the files; {_CLEAR}",
     _BOTH,
 )
 _TOGETHER = (
@@ -568,7 +569,7 @@ def _gang_try(key: str, sentence: str) -> Code:
 
 
 def _aws(key: str, advice: str, title: str = _REFUSED[0], kind: str = "refused", remedy: str = "") -> Code:
-    """Why AWS launches nothing, or not that: with the code of its error and its words, and what to do.
+    """Why AWS launches nothing, or not that: with the code and the message of its error, and what to do.
 
     :param advice: what to do, as the end of the sentence; empty: the sentence leaves it to the remedy
     """
@@ -666,8 +667,8 @@ _TABLE = (
         "gang_others",
         "gang",
         _GANG[0],
-        "the others of {gang} that have begun are to end first",
-        "Nothing: it goes on when they have ended.",
+        "the other jobs of {gang} that have started must end first",
+        "Nothing: it starts when they have ended.",
         _AUTHOR,
     ),
     Code(
@@ -698,7 +699,7 @@ _TABLE = (
         "staging",
         "staging",
         "Copying its inputs to where it runs",
-        "{address} is brought to where it runs",
+        "{address} is being copied to where it runs",
         "Nothing: it starts when they are there. If it lasts, the reason says what is in their way.",
         _BOTH,
     ),
@@ -993,17 +994,22 @@ _TABLE = (
     ),
     Code("machine_gone", "again", _AGAIN[0], "its machine is not there", _AGAIN[1], _OPERATOR),
     Code("machine_ended", "again", _AGAIN[0], "its machine has ended{also:after}", _AGAIN[1], _OPERATOR),
-    Code("machine_let_go", "again", _AGAIN[0], "its machine is let go", _AGAIN[1], _OPERATOR),
-    Code("machine_restarted", "again", _AGAIN[0], "its machine was started anew", _AGAIN[1], _OPERATOR),
+    Code("machine_let_go", "again", _AGAIN[0], "its machine is being released", _AGAIN[1], _OPERATOR),
+    Code("machine_restarted", "again", _AGAIN[0], "its machine was restarted", _AGAIN[1], _OPERATOR),
     Code("hold_no_room", "room", _NO_ROOM[0], "there is no room for it now", _NO_ROOM[1], _BOTH),
     Code("hold_run_out", "again", _AGAIN[0], "the reservation was not renewed", _AGAIN[1], _OPERATOR),
     Code("stopped", "again", _AGAIN[0], "Airflow was stopped", _AGAIN[1], _OPERATOR),
     Code("came_back", "again", _AGAIN[0], "it had not begun where it was", _AGAIN[1], _OPERATOR),
     Code("agent_leaves", "again", _AGAIN[0], "the node agent of its machine took no more jobs", _AGAIN[1], _OPERATOR),
     Code("allocation_full", "again", _AGAIN[0], "its allocation takes no more jobs", _AGAIN[1], _OPERATOR),
-    Code("submitted_again", "again", _AGAIN[0], "it is submitted again{also:after}", _AGAIN[1], _OPERATOR),
+    Code("submitted_again", "again", _AGAIN[0], "it is being submitted again{also:after}", _AGAIN[1], _OPERATOR),
     Code(
-        "not_begun", "launching", _LAUNCHING[0], "what was launched for it has not begun yet", _LAUNCHING[1], _OPERATOR
+        "not_begun",
+        "launching",
+        _LAUNCHING[0],
+        "the machine launched for it has not started yet",
+        _LAUNCHING[1],
+        _OPERATOR,
     ),
     Code("booting", "launching", _LAUNCHING[0], "{text}", _LAUNCHING[1], _OPERATOR),
     Code("no_ssh_yet", "launching", _LAUNCHING[0], "nothing answers at {host}:{port}", _LAUNCHING[1], _OPERATOR),
@@ -1051,7 +1057,7 @@ _TABLE = (
         "inputs",
         "inputs",
         "Examining its inputs",
-        "waits until it is known what it asks for: its inputs, and its earlier tries, are looked at",
+        "waits for its inputs and its earlier tries to be examined, which determine what it asks for",
         "Nothing, unless it lasts: then a file system or an earlier try hangs.",
         _OPERATOR,
         form=Form.PHRASE,
@@ -1061,7 +1067,14 @@ _TABLE = (
     ),
     Code("next_here", "kept_free", _KEPT[0], "next on {location}, where room is kept free for it", _KEPT[1], _BOTH),
     Code("site_full", "room", _NO_ROOM[0], "site {site!r} has no room", _NO_ROOM[1], _BOTH),
-    Code("too_small_now", "room", _NO_ROOM[0], "nothing that is up at site {site!r} can hold it", _NO_ROOM[1], _BOTH),
+    Code(
+        "too_small_now",
+        "room",
+        _NO_ROOM[0],
+        "no running machine of site {site!r} is large enough for it",
+        _NO_ROOM[1],
+        _BOTH,
+    ),
     Code(
         "machine_full",
         "room",
@@ -1289,7 +1302,7 @@ _TABLE = (
     ),
     _never(
         "no_dag_not_allowed",
-        "what names no Dag is not allowed there: {tables}; name another site, or have the pattern added",
+        "a job that belongs to no Dag is not allowed there: {tables}; name another site, or have the pattern added",
         remedy=_ALLOW_DAG,
     ),
     _never("names_no_site", "it names no site", remedy=_NAME_SITE),
@@ -1340,21 +1353,21 @@ _TABLE = (
     _release("period_ends", "it is empty and its next billing period begins in {seconds:.0f} s"),
     _release("idle", "it has been empty for {seconds:.0f} s"),
     _release("empty", "it is empty"),
-    _release("not_wanted", "nothing waits that needs it"),
+    _release("not_wanted", "no waiting job needs it"),
     _release("not_needed", "nothing is expected to need it"),
     _release("not_needed_for", "nothing is expected to need it for {seconds:.0f} s, and another one boots sooner"),
     _release("gang_gone", "the gang for which it was requested no longer looks for room"),
-    _release("makes_way", "it makes way for what waits and cannot run there"),
-    _release("limit_needed", "it is empty, and what waits needs another one within the limits"),
-    _release("makes_way_for_larger", "it makes way for a larger one, which more of what waits can use"),
+    _release("makes_way", "it makes way for waiting jobs that cannot run there"),
+    _release("limit_needed", "it is empty, and waiting jobs need another machine within the limits"),
+    _release("makes_way_for_larger", "it makes way for a larger one, which more of the waiting jobs can use"),
     _release("machine_closing", "it was closing already"),
     _release("orders_dropped", "Airflow was stopped, or another controller continues"),
-    _end("nothing_launched", "lost", "its site launches nothing (any more), or is not in the sites file"),
+    _end("nothing_launched", "lost", "its site launches no machines, or is no longer in the sites file"),
     _end("allocation_unknown", "lost", "the batch system does not know it"),
-    _end("machine_forgotten", "lost", "its site does not know it (any more)"),
-    _end("machine_missed", "node_failure", "EC2 does not know the machine any more"),
-    _end("machine_taken", "preempted", "AWS has taken the machine away{text:after}"),
-    _end("machine_leaves", "preempted", "AWS takes it away: its jobs are asked to end at {at:moment}"),
+    _end("machine_forgotten", "lost", "its site does not know it, or no longer"),
+    _end("machine_missed", "node_failure", "EC2 no longer knows the machine"),
+    _end("machine_taken", "preempted", "AWS has reclaimed the machine{text:after}"),
+    _end("machine_leaves", "preempted", "AWS reclaims it: its jobs are asked to end at {at:moment}"),
     _end("machine_down", "node_failure", "the machine is {state}{text:after}"),
     _end("machine_unwatched", "lost", "it ended while no controller was running{also:after}"),
     _end("machine_unreached", "node_failure", "it has not been reached for {seconds:time}{also:after}"),
@@ -1364,7 +1377,11 @@ _TABLE = (
     _end("launch_refused", "no_capacity", "{also}"),
     # How jobs end that never begin.
     _end(
-        "hint_error", "error", "{text}", "A hint is wrong", "Mend the hint that the reason names, and clear the task."
+        "hint_error",
+        "error",
+        "{text}",
+        "A hint is wrong",
+        "Correct the hint that the reason names, and clear the task.",
     ),
     _end(
         "inputs_unknown",
@@ -1410,7 +1427,7 @@ _TABLE = (
     _end(
         "gang_row_unreadable",
         "error",
-        "what its row says of its gang cannot be read ({text}); clear the task, and it is written anew",
+        "the part of its row about its gang cannot be read ({text}); clear the task, and it is written anew",
         *_ROW,
     ),
     _end(
@@ -1426,7 +1443,7 @@ _TABLE = (
         "stage_hangs",
         "error",
         "{address} is not brought to where it runs, for {number} reads{what} hang; it is tried again when one of them "
-        "goes on, or when the controller was started anew",
+        "completes, or after a restart of the controller",
         *_STAGE,
     ),
     _end(
@@ -1446,7 +1463,7 @@ _TABLE = (
     _end(
         "gang_task_failed",
         "error",
-        "task {failed:some} of its gang {gang!r} has failed, with which it is to run",
+        "task {failed:some} of its gang {gang!r} has failed",
         *_MEMBER,
     ),
     _end("submit_refused", "submit_rejected", "{system} does not take the job: {text}"),
@@ -1456,28 +1473,27 @@ _TABLE = (
     # How jobs are ended.
     _end("cancelled", "cancelled", "it was cancelled"),
     _end("unwanted", "cancelled", "Airflow has cleared, ended or deleted its task instance"),
-    _end("stranger", "cancelled", "Lading does not know this job (any more)"),
+    _end("stranger", "cancelled", "Lading does not know this job, or no longer"),
     _end("machine_terminated", "cancelled", "its machine {machine} was terminated by {by}"),
     _end("agent_shut_down", "cancelled", "the node agent was shut down"),
     _end("airflow_stopped", "cancelled", "Airflow was stopped"),
     _end(
         "gang_member_failed",
         "cancelled",
-        "the job of task {task!r} has failed, with which it is to run in gang {gang!r} (on_failure = cancel)",
+        "the job of task {task!r} in its gang {gang!r} has failed (on_failure = cancel)",
         *_MEMBER,
     ),
     _end(
         "gang_member_back",
         "cancelled",
-        "the job of task {task!r} came back before it began, with which it is to run in gang {gang!r} (on_failure = "
-        "cancel)",
+        "the job of task {task!r} in its gang {gang!r} was returned before it started (on_failure = cancel)",
         *_MEMBER,
     ),
     _end(
         "gang_member_late",
         "cancelled",
-        "the job of task {task!r} has not begun within {seconds} s at site {site!r}, with which it is to run in gang "
-        "{gang!r} (on_failure = cancel)",
+        "the job of task {task!r} in its gang {gang!r} has not started at site {site!r} within {seconds} s (on_failure = "
+        "cancel)",
         *_MEMBER,
     ),
     # How jobs end that have begun, as the node agent says.
@@ -1496,8 +1512,8 @@ _TABLE = (
         remedy="Give the task a time limit with resources(time=...), or raise allocation_time of the site.",
         actors=_BOTH,
     ),
-    _end("spot_interrupted", "preempted", "AWS takes the spot machine away at {at:moment}"),
-    _end("machine_rebooted", "node_failure", "the machine was started anew while the task ran"),
+    _end("spot_interrupted", "preempted", "AWS reclaims the spot machine at {at:moment}"),
+    _end("machine_rebooted", "node_failure", "the machine was restarted while the task ran"),
     _end(
         "api_out_of_reach",
         "node_failure",
@@ -1577,20 +1593,20 @@ _TABLE = (
     _end("batch_cancelled", "cancelled", "the batch job was cancelled"),
     _end("batch_cancelled_there", "cancelled", "the batch job was cancelled, and not by Lading"),
     _end("batch_spoilt", "error", "the batch job ended{exit_code:exit}, although its task has succeeded"),
-    _end("batch_ended", "error", "the batch job ended{exit_code:exit} without a word of its task"),
+    _end("batch_ended", "error", "the batch job ended{exit_code:exit} and its task reported nothing"),
     _end("batch_ended_early", "error", "the batch job ended{exit_code:exit} before its task started"),
     _end(
         "batch_unknown",
         "lost",
-        "the batch system does not know the job any more, and the job has not said how it ended",
+        "the batch system no longer knows the job, and the job did not report how it ended",
     ),
     _end("location_gone", "lost", "location {location!r} of site {site!r} is gone"),
-    _end("lost_at_site", "lost", "its site has not known it for {seconds:.0f} s"),
+    _end("lost_at_site", "lost", "its site has not listed it for {seconds:.0f} s"),
     _end("had_succeeded", "lost", "it had succeeded before this{also:after}"),
     # What is said of ends besides.
     _end("batch_says", "error", "the batch system says: {text}"),
     _end("in_allocation", "error", "it ran in allocation {allocation}"),
-    _end("last_words", "error", "its last words: {text}"),
+    _end("last_words", "error", "its last output: {text}"),
     # Why a job was placed as it is.
     Code(
         "sent_on",
@@ -1612,7 +1628,7 @@ _TABLE = (
         form=Form.PHRASE,
     ),
     # What nothing is known of.
-    Code("new", "new", "Queued just now, or about to start", "nothing was said yet", "Nothing.", _BOTH),
+    Code("new", "new", "Queued just now, or about to start", "no reason is known yet", "Nothing.", _BOTH),
     Code(
         "free_text",
         "other",

@@ -60,7 +60,7 @@ class Statuses:
 
     @property
     def gap(self) -> CouldNotAsk | None:
-        """What is missing in the answer, in words; None: nothing is."""
+        """What is missing in the answer, as text; None: nothing is."""
         if not (silent := self.silent):
             return None
         return CouldNotAsk(f"the batch system has said nothing of {len(silent)} jobs, such as {', '.join(silent[:5])}")

@@ -53,7 +53,7 @@ class NativeJob:
     :param index: of the array element; None: no array
     :param name: as it was submitted; None: not known, or the batch system has cut it
     :param state: held and requeued jobs are pending; a state that Lading does not know counts as running
-    :param reason: why it waits or how it ended, in words for the user
+    :param reason: why it waits or how it ended, as text for the user
     :param cause: why it failed
     :param exit_code: as a shell has it: 128 + n for one that signal n has ended
     :param nodes: where it runs or ran, as the batch system writes it

@@ -31,11 +31,11 @@ LOAD_EXAMPLES = "AIRFLOW__CORE__LOAD_EXAMPLES"
 
 
 class BundleUnavailable(OSError):
-    """A bundle cannot be read now; in words for the user. It is tried again."""
+    """A bundle cannot be read now; as text for the user. It is tried again."""
 
 
 class BundleRefused(ValueError):
-    """A bundle cannot be sent to a site as it is; in words for the user."""
+    """A bundle cannot be sent to a site as it is; as text for the user."""
 
 
 class Bundle(NamedTuple):

@@ -109,7 +109,7 @@ class Bound:
         return self.waits.get(bundle) if bundle else None
 
     def refusal_of(self, envelope: Envelope) -> str | None:
-        """Why a job can never be submitted, in words; None: it can."""
+        """Why a job can never be submitted, as text; None: it can."""
         bundle = of_workload(envelope.workload)
         return self.refusals.get(bundle) if bundle else None
 
@@ -153,7 +153,7 @@ class BundleSync:
 
         :param waiting: jobs, each with its envelope and the hash of the content to which it was bound before, which it
             goes on reading whatever its bundle holds by now; empty: to none
-        :param refuse: called with a job that can never run, and why, in words
+        :param refuse: called with a job that can never run, and why, as text
         :param hold: called with a job that cannot run now, and why
         :raises OSError: the site could not be asked
         """

@@ -58,9 +58,9 @@ class EC2Offers:
         self.config, self.ec2, self.folder = config, ec2, folder
         self.bills = Bills(ec2, tell)
         self.note: str | None = None
-        """What is wrong with prices, in words; None: nothing."""
+        """What is wrong with prices, as text; None: nothing."""
         self._volumes: str | None = None
-        """Why it is not known what volumes cost, in words; None: it is."""
+        """Why it is not known what volumes cost, as text; None: it is."""
         self._volumes_of: dict[str, tuple[float, float]] = {}
         """By architecture: the size of the root volume, and of all, GiB."""
         self._ids: dict[str, str] = {}
@@ -205,7 +205,7 @@ class EC2Offers:
             keep_roots(self.folder, self.config, self.roots)
 
     def _unknown(self) -> str | None:
-        """Which subnets of the table there are not, in words; None: they are all there."""
+        """Which subnets of the table there are not, as text; None: they are all there."""
         unknown = self.ec2.unknown_subnets()
         words = f"there is no {' or '.join(unknown)} in {self.ec2.region}, so nothing is launched there"
         return f"{words}: mend `subnets` of the table" if unknown else None

@@ -358,7 +358,7 @@ class Shortages:
 
     @property
     def closed(self) -> str | None:
-        """In which subnets nothing is launched for now, and why, in words; None: in all of them it may be."""
+        """In which subnets nothing is launched for now, and why, as text; None: in all of them it may be."""
         now = time.time()
         found = [f"{name}: {each.why.sentence}" for name, each in sorted(self.subnets.items()) if each.until > now]
         return f"nothing is launched for now in {'; '.join(found)}" if found else None

@@ -89,7 +89,7 @@ class Prices:
         """By type and zone: USD per hour, and since when."""
         self._spot_at: float | None = None
         self.trouble: str | None = None
-        """Why AWS did not say what it costs, in words; None: it did."""
+        """Why AWS did not say what it costs, as text; None: it did."""
 
     def catalogue(self, now: float) -> Catalogue:
         """The types that can be bought now.

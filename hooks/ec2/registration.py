@@ -38,7 +38,7 @@ class Registration(FleetPart):
         """When EC2 has described it last, on the monotonic clock; ``asked_at``: when it was asked for that."""
         self.asked_at: float | None = None
         self.strangers: str | None = None
-        """Which instances have our tags and were not launched by us, in words; None: none."""
+        """Which instances have our tags and were not launched by us, as text; None: none."""
 
     def is_due(self) -> bool:
         """Whether EC2 is to be asked now."""

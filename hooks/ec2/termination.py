@@ -78,7 +78,7 @@ class Termination(FleetPart):
 
     @property
     def refused(self) -> str | None:
-        """Which machines AWS refuses to end, with what to do, in words; None: none."""
+        """Which machines AWS refuses to end, with what to do, as text; None: none."""
         machines = list(self.members.values())
         condemned = (machine for machine in machines if machine.termination_reason is not None)
         return join(*(machine.refusal.words for machine in condemned if machine.refusal.failures))

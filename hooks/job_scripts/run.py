@@ -69,7 +69,7 @@ class RunRecord:
     :ivar never_since: since when it says that the job can never start, though an administrator may change that
     :ivar waited: whether it waited when the batch system was asked last
     :ivar cancelling: whether it is to be cancelled
-    :ivar reason: why it waits or has failed, in words
+    :ivar reason: why it waits or has failed, as text
     :ivar cause: why it has failed, or will never start: one of Lading's causes
     """
 

@@ -426,7 +426,7 @@ class Writing:
     def __init__(self, root: str) -> None:
         self.root = root
         self.fault: str | None = None
-        """Why nothing can be written, in words; None: it can."""
+        """Why nothing can be written, as text; None: it can."""
         self.is_in_doubt = False
         """Whether it is to be tried: it has failed, or jobs wait there of which none has begun since the last look."""
         self._waiting: frozenset[str] = frozenset()

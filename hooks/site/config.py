@@ -89,7 +89,7 @@ class SiteConfig(TableModel):
 
     @property
     def limits(self) -> dict[str, str]:
-        """What the table limits that may make jobs wait, by option, in words."""
+        """What the table limits that may make jobs wait, by option, as text."""
         return {}
 
     @property

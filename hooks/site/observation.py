@@ -51,7 +51,7 @@ class Seen:
     :param location: what it is; what is on it is Lading's own to know
     :param known: the tokens of all jobs that it has, waiting or running; None: it could not be asked, which changes
         nothing for them. Another location is not what it is for that
-    :param note: what is wrong with it, or worth knowing, in words; None: nothing
+    :param note: what is wrong with it, or worth knowing, as text; None: nothing
     :param native_id: of an allocation: that of its batch job; None: there is none, or it is not known yet
     :param node: of an allocation: where it runs, as the batch system calls it
     :param billed_since: epoch seconds since when it is paid for, as whoever bills it says, by our own clock; None: that
@@ -164,7 +164,7 @@ class Observation:
     :param acknowledge: to be called when the events have been stored: they need not be told again
     :param market: what can be launched; None: nothing is
     :param trouble: why the whole site takes no jobs now; None: it does, or its locations have notes that say why not
-    :param note: what is worth knowing of a site that launches its locations, in words; None: nothing
+    :param note: what is worth knowing of a site that launches its locations, as text; None: nothing
     :param barred: why it takes no jobs of a queue for now, by the queue's name, which is empty for jobs that name none;
         no job waits for it
     """

@@ -114,7 +114,7 @@ class Site(ABC, Generic[Config]):
         return None
 
     def bill(self) -> str | None:
-        """What a trial has cost, in words; None: nothing that is billed by the hour."""
+        """What a trial has cost, as text; None: nothing that is billed by the hour."""
         return None
 
     def policy(self) -> str | None:
@@ -353,10 +353,10 @@ class Check:
 class Cleaned:
     """What was removed at a site of one sort of things that were left behind.
 
-    :param kind: the sort, in words: ``runs``, ``logs``
+    :param kind: the sort, as text: ``runs``, ``logs``
     :param number: how many were removed, or would be
     :param mib: MiB that they took
-    :param trouble: what could not be removed, and why, in words; None: nothing
+    :param trouble: what could not be removed, and why, as text; None: nothing
     """
 
     kind: str

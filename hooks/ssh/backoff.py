@@ -39,7 +39,7 @@ class Backoff:
 
     @property
     def held(self) -> str | None:
-        """What has failed, in words, where it is too early; None: it may be tried."""
+        """What has failed, as text, where it is too early; None: it may be tried."""
         return self.words if self.left > 0 else None
 
     def check(self) -> None:

@@ -164,7 +164,7 @@ class Exchange:
 
         The standard error of a step without an answer says why there is none.
 
-        :param trouble: what cut the exchange short, in words, if anything did
+        :param trouble: what cut the exchange short, as text, if anything did
         """
         return [self._answer(number, step, trouble) for number, step in enumerate(self.steps)]
 

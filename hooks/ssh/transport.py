@@ -191,7 +191,7 @@ class Transport(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """Where it leads, in words, without secrets."""
+        """Where it leads, as text, without secrets."""
 
     @abstractmethod
     def _converse(self, exchange: Exchange, timeout: float) -> None:

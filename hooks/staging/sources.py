@@ -60,7 +60,7 @@ class Source(ABC):
 
         :raises FileNotFoundError: it is not there, or neither a file nor a folder
         :raises IsADirectoryError: it is a folder
-        :raises PermissionError: it may not be read from here, in words
+        :raises PermissionError: it may not be read from here, as text
         :raises OSError: that could not be found out
         """
 

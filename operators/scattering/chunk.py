@@ -50,7 +50,7 @@ class Channel(Protocol):
 class ChunkJobOutcome:
     """How one job has ended.
 
-    :param error: why it failed, in words; None: it didn't
+    :param error: why it failed, as text; None: it didn't
     :param final: whether trying again is no use
     """
 
@@ -88,7 +88,7 @@ class Child:
         self.connection.send(number)
 
     def end(self) -> str:
-        """End the process; return in words how it ended."""
+        """End the process; return as text how it ended."""
         self.connection.close()
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)

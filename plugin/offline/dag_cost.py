@@ -54,7 +54,7 @@ class TaskCost:
     """A task of the run; None: that is not known.
 
     :param jobs: how many it becomes; ``seconds``: how long each of them runs
-    :param asks: what each of them asks for, in words; ``site``: where it goes first
+    :param asks: what each of them asks for, as text; ``site``: where it goes first
     :param usd: what all of them cost, with their part of boots and gaps
     :param notes: where the figures are from, and what is not known
     """

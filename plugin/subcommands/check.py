@@ -293,7 +293,7 @@ def controller_finding(settings: Settings) -> Check:
 
 
 def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
-    """In words: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
+    """As text: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
     words = difference(edition(settings), settings.sites_file)
     if words is None:
         return None

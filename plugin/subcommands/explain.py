@@ -179,7 +179,7 @@ def complain_of_silence(views: list[SiteView]) -> None:
 
 
 def outcome(job: JobRow) -> ExplanationStep:
-    """What has become of a job, in words."""
+    """What has become of a job, as text."""
     remedy = [f"what would change it: {job.remedy}"] if job.remedy else []
     if job.site is None:
         return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])

@@ -178,7 +178,7 @@ def let_go(session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine,
 def steps(
     session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind, by: str
 ) -> Iterator[str]:
-    """What is done about an instance, in words.
+    """What is done about an instance, as text.
 
     :raises Refused: nothing can be done
     :raises OSError: its seller could not be asked

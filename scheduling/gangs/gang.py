@@ -199,7 +199,7 @@ Found: TypeAlias = tuple[Gang, list[Effect]]
 def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str], Choices]) -> Found:
     """Take a gang as far as it gets by what has happened.
 
-    :param events: those that are of no matter where the gang is now change nothing, so they may be told again
+    :param events: those that are of no matter where the gang is now change nothing, so they may be repeated
     :param now: epoch seconds
     :param choices: where a partition may be tried; asked when it is its turn
     """

@@ -198,7 +198,7 @@ def explained(
     partial: bool = False,
     spread: bool = False,
 ) -> Iterator[str]:
-    """What room there is for a gang, in words: whether there can ever be enough, and for how many of it there is now.
+    """What room there is for a gang, as text: whether there can ever be enough, and for how many of it there is now.
 
     :param partitions: its members by their tasks, in the order in which these are tried
     :param held: what is held for other gangs

@@ -22,7 +22,7 @@ ADDED = dict.fromkeys(("memory", "time"), f", to which {round(100 * (HEADROOM - 
 
 
 def sized(hints: Hints, usage: Usage, largest: Resources | None) -> tuple[Hints, tuple[str, ...]]:
-    """The hints with what sufficed for 99 of a hundred tries in the place of ``auto``, and what was decided, in words.
+    """The hints with what sufficed for 99 of a hundred tries in the place of ``auto``, and what was decided, as text.
 
     What is not known, for there were too few tries or too many had too little, is as if it had not been given.
 

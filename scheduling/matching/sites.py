@@ -100,7 +100,7 @@ class SiteView:
 
     @property
     def is_batch(self) -> bool:
-        """Whether it has queues, for its locations understand the words of a batch system."""
+        """Whether it has queues, for its locations understand the options of a batch system."""
         return isinstance(self.market, Market) or any(
             NATIVE in each.hints for each in (*self.possible, *self.locations)
         )

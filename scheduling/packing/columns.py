@@ -107,7 +107,7 @@ def generate(
     :param nodes: how many nodes the integer program may visit; 0: it is not solved, its linear program is rounded
     :param shaken: guesses at worths where the filling rules find nothing
     :param rules: by which the rest is packed after rounding
-    :param going: whether to go on
+    :param going: whether to continue
     """
     pool = Pool(goods)
     for packing in start:

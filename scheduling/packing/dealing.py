@@ -1,4 +1,4 @@
-"""Dealing: the machines of a packing get names and jobs, when somebody asks for them.
+"""Dealing: the machines of a packing get names and jobs, when they are asked for.
 
 A million jobs are a few hundred groups of machines that are filled alike, and half a million placements.
 """

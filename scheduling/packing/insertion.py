@@ -24,7 +24,7 @@ from lading.scheduling.packing.filling import Pattern
 from lading.scheduling.packing.problem import Going, Problem, always
 
 SEED = 88172645
-# Jobs that are put back between two looks at whether to go on; so many times that where the inner loop is compiled.
+# Jobs that are put back between two checks of whether to continue; so many times that where the inner loop is compiled.
 LOOK, COMPILED = 500, 100
 # Fewer jobs than this have so few packings that a part of the search finds as much: it falls with their square.
 FULL = 20

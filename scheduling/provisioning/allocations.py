@@ -244,7 +244,7 @@ def _giving_way(
     """
     if not jobs or len(live) < market.most or any(each.draining for each in live):
         return None
-    # One for which there is work is not given up before any of it has begun: nothing would ever be done. Nor is one in
+    # One for which there is work is not released before any of it has started: nothing would ever run. Nor is one in
     # which a gang is to start: that would lose its room.
     yielding = [each for each in live if each.held == NOTHING and (each.running != NOTHING or each.name not in used)]
     if not yielding:

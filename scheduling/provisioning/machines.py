@@ -337,7 +337,7 @@ def _sooner(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason]:
-    """What is empty, and stands in the way of what could be bought for jobs within the limits."""
+    """Empty machines that keep others from being launched for jobs within the limits."""
     empty = {each.name for each in live if each.name in spare and each.empty and not each.draining}
     if not empty:
         return {}

@@ -307,7 +307,7 @@ _LIMIT = re.compile(r"(QOS|Assoc)\w+")
 
 
 def explain_reason(reason: str) -> str | None:
-    """The reason that squeue gives, in words and in SLURM's own; None: there is none."""
+    """The reason that squeue gives, as text and in SLURM's own; None: there is none."""
     code = reason.strip()
     if code in ("", "None", "(null)"):
         return None

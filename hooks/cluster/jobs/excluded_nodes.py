@@ -35,7 +35,7 @@ class _Excluded:
     """A node that has failed.
 
     :param until: seconds since the epoch
-    :param why: in words
+    :param why: as text
     """
 
     until: float
@@ -96,7 +96,7 @@ class ExcludedNodes:
             self.failed(node, f"{MOST_DEATHS} jobs have died there before their tasks began")
 
     def reasons(self) -> dict[str, str]:
-        """The nodes that are excluded now, those that have failed last, each with the reason in words."""
+        """The nodes that are excluded now, those that have failed last, each with the reason as text."""
         now = self.clock()
         excluded = {node: each for node, each in self._excluded.items() if now < each.until <= now + self.seconds}
         if len(excluded) < len(self._excluded):

@@ -106,7 +106,7 @@ class ClusterPoller(ClusterPart, ABC):
         self.unasked: Reason | None = None
         """Why the batch system could not be asked when that was tried last; None: it could."""
         self.no_api: str | None = None
-        """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
+        """Why the nodes cannot reach Airflow's API now, as text: nothing is submitted then."""
         self.inventory: Inventory | None = None
         """The nodes and queues as the batch system has told them last; None: it has not, or cannot."""
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
@@ -143,7 +143,7 @@ class ClusterPoller(ClusterPart, ABC):
 
     @property
     def failing(self) -> str | None:
-        """Why what is submitted here fails again and again, in words, as far as that is known before it ends."""
+        """Why what is submitted here fails again and again, as text, as far as that is known before it ends."""
         return None
 
     # -- what the controller calls

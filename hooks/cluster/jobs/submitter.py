@@ -228,7 +228,7 @@ class Submitter(ClusterPart):
     def _refusal(self, submission: Submission, answer: CommandResult, what: str, shape: object) -> SubmitError | None:
         """Note the native id in the answer to a submission, or why there is none, which is returned.
 
-        :param what: is submitted, in words
+        :param what: is submitted, as text
         :param shape: what it has in common with others that the same nodes could run
         """
         submission.asked_at = time.monotonic()

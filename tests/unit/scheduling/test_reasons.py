@@ -111,7 +111,7 @@ def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> 
         because("batch_ended", exit_code=3).with_also(because("batch_says", text="x"))
     )
     assert str(nested) == (
-        "it had succeeded before this: the batch job ended with exit code 3 without a word of its task; the batch "
+        "it had succeeded before this: the batch job ended with exit code 3 and its task reported nothing; the batch "
         "system says: x"
     )
     assert Reason.of_json(nested.to_json()) == nested
@@ -176,7 +176,7 @@ def test_a_code_of_a_newer_agent_is_shown_by_its_name() -> None:
     newer = Reason.of_data({"code": "moonlight", "params": {"phase": 3}})
     assert str(newer) == "waits: moonlight: a reason of another version of Lading"
     assert newer.meaning.kind == "other"
-    assert str(NEW) == "waits: nothing was said yet"
+    assert str(NEW) == "waits: no reason is known yet"
 
 
 def test_what_another_version_has_stored_is_shown_all_the_same() -> None:

@@ -309,7 +309,7 @@ def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monk
     time.sleep(2.1)
     event = only(paper.go(), "finished")
     assert (event["cause"], event["exit_code"]) == ("error", 127)
-    assert str(event["reason"]).endswith("its last words: python: not found")
+    assert str(event["reason"]).endswith("its last output: python: not found")
 
 
 @pytest.mark.parametrize(

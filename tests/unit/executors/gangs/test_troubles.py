@@ -146,7 +146,7 @@ def test_none_begins_before_the_files_of_all_are_there(house: House, lab: Holdin
     assert set(house.states().values()) == {QUEUED}
     assert len(lab.held) == 2
     assert {(site, stage) for site, _, stage, _ in asked} == {("lab", '{"/data/reads": null}')}
-    words = "waits: /data/reads is brought to where it runs; attempt 1 of 5"
+    words = "waits: /data/reads is being copied to where it runs; attempt 1 of 5"
     assert {told(job.reason) for job in house.jobs().values()} == {words}
     answer[0] = free_text("/data/reads cannot be brought to where the job runs: it is not there any more"), True
     house.tick(3)
