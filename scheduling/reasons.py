@@ -1492,8 +1492,8 @@ _TABLE = (
     _end(
         "gang_member_late",
         "cancelled",
-        "the job of task {task!r} in its gang {gang!r} has not started at site {site!r} within {seconds} s (on_failure = "
-        "cancel)",
+        "the job of task {task!r} in its gang {gang!r} has not started at site {site!r} within {seconds} s "
+        "(on_failure = cancel)",
         *_MEMBER,
     ),
     # How jobs end that have begun, as the node agent says.
