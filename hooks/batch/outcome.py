@@ -1,6 +1,6 @@
 """How a batch job has ended, from all that is known of it. Pure; one order of trust for tasks and for job scripts.
 
-1. What the job's own supervisor has ended it for: nobody else knows that.
+1. What the job's own supervisor has ended it for: only that process knows it.
 2. The cause that the batch system or its accounting gives: it knows who was killed and why, whatever the exit code.
 3. The exit code that the batch system or its accounting gives, with the sentinel's: a failure of either is a failure.
 4. The sentinel, where the batch system gives no code.
@@ -26,8 +26,8 @@ By = Literal["system", "job", "nobody"]
 class Sentinel:
     """What a job has left of its end.
 
-    :param cause: None: it has succeeded; ``error``: it has failed by itself; ``terminated``: somebody else has told it
-        to end; ``lost``: its supervisor does not know; any other: what its supervisor has ended it for
+    :param cause: None: it has succeeded; ``error``: it has failed by itself; ``terminated``: another process has asked
+        it to end; ``lost``: its supervisor does not know; any other: what its supervisor has ended it for
     :param exit_code: as a shell has it, or the negative number of a signal; None: not known
     """
 
@@ -43,8 +43,9 @@ class Sentinel:
     def is_certain(self) -> bool:
         """Whether it needs no word of the batch system's, if that says nothing against it.
 
-        A success has been told to Airflow by the task itself; so has a failure with an exit code. What its supervisor
-        has ended was ended for its cause. What a signal of somebody else has ended may have been ended for another.
+        A success has been reported to Airflow by the task itself; so has a failure with an exit code. What its
+        supervisor has ended was ended for its cause. What another process has ended by a signal may have been ended for
+        another cause.
         """
         if self.cause == "error":
             return (self.exit_code or 0) >= 0
@@ -52,7 +53,7 @@ class Sentinel:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether somebody has told it to end, as the batch system does with a job that is deleted."""
+        """Whether it was asked to end, as the batch system does with a job that is deleted."""
         return self.cause == "terminated" or (self.cause == "error" and self.exit_code in _SIGTERM)
 
 
@@ -91,7 +92,7 @@ class Outcome:
     :param cause: None: it has succeeded
     :param exit_code: as in :class:`Sentinel`; None: not known
     :param reason: the batch system's words
-    :param by: who says so
+    :param by: the source of that
     """
 
     cause: str | None
@@ -138,7 +139,7 @@ def _told(facts: Evidence) -> NativeJob | None:
 
 
 def _of_codes(facts: Evidence, told: NativeJob | None, code: int | None) -> Outcome:
-    """The outcome where nobody has a cause."""
+    """The outcome where no source has a cause."""
     said, reason = facts.sentinel, told.reason if told is not None else None
     forgotten = told is None and facts.native is None
     if said is not None and said.cause is None:

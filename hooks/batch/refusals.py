@@ -33,7 +33,7 @@ _BY_SIGNAL = (129, 130, 137, 141, 143)
 class SubmitError(RuntimeError):
     """A submission was not accepted, or it is not known whether it was.
 
-    :ivar kind: ``transient``: nobody knows; look the job up by its name before it is submitted again. ``limit``: not
+    :ivar kind: ``transient``: it is not known; look the job up by its name before it is submitted again. ``limit``: not
         now; it is accepted once other jobs have ended. ``permanent``: never
     :ivar words: what the batch system said
     :ivar of_account: whether it would refuse any job of this account in that queue
@@ -89,8 +89,8 @@ class Wording:
     :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
     :param account: of what is refused for ever: the account, or the user, is not admitted, or not to that queue; None:
         it says no such thing
-    :param memory: what it writes into the output of a job that it ends for its memory; None: nothing, or it says so
-        elsewhere
+    :param memory: what it writes into the output of a job that it ends for its memory; None: nothing, or it says why it
+        was ended elsewhere
     :param server: of an id, the name of a server, which commands write in full or in short; None: ids have none
     """
 
@@ -146,7 +146,7 @@ class Wording:
             raise CouldNotAsk(answer.words)
 
     def declared_gone(self, answer: CommandResult, ids: Sequence[str]) -> tuple[set[str], bool]:
-        """The ids that an answer declares gone, and whether it says so without naming any job."""
+        """The ids that an answer declares gone, and whether it says that without naming a job."""
         # What it prints about the jobs that are there may hold any words.
         said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
         lines = [self._of_any_server(line) for line in said.splitlines() if self.gone.search(line)]

@@ -1,4 +1,4 @@
-"""What the table of a batch site says, whoever reads it: the way there, who may use it, and with which words.
+"""The table of a batch site: how it is reached, who may use it, and with which options.
 
 Some words are refused at every site, since a Dag author would get with them what he does not have by running a job
 there: files and environments that the submit command reads with the rights of the account that submits, files that
@@ -164,8 +164,8 @@ class SiteRules:
         )
 
     def takes(self, dag_id: str | None) -> bool:
-        """Whether what a Dag's author wrote may run there; None: nobody wrote it in a Dag; empty: it is not known whose
-        it is.
+        """Whether what a Dag's author wrote may run there; None: it does not come from a Dag; empty: it is not known
+        from which it is.
         """
         return takes(self.allowed_dags, dag_id)
 

@@ -55,7 +55,7 @@ class Statuses:
             return False
         whole = self._by_key.get((key[0], None))
         if whole is not None and whole.state != "ended":
-            return True  # the array lives, and its elements were not told apart
+            return True  # the array lives, and its elements were not listed one by one
         return key[0] not in self.unknown
 
     @property

@@ -101,10 +101,10 @@ class BatchSystem(ABC):
     :cvar memory_is_refused: whether a process over its job's memory gets none and fails by itself, unreported
     :cvar wording: what its refusals mean
     :cvar exclusion: how a job is kept away from nodes; None: the batch system has no word for it
-    :cvar survey: how it tells which nodes and queues it has; None: it does not
+    :cvar survey: how it lists its nodes and queues; None: it does not
     :cvar granted_nodes: the shell expression for how many nodes a job has got, where it takes a range of them
         (``2-8``); None: it takes none, and a job asks for the most of its range
-    :cvar memory_unit: how it tells in which unit it counts memory, where sites differ; None: they do not
+    :cvar memory_unit: how it shows in which unit it counts memory, where sites differ; None: they do not
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
         :mod:`lading.hooks.batch.directives`
     """

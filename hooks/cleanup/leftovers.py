@@ -3,7 +3,7 @@
 Each sort of leftover is what lies in one folder below the root: a folder for each run, submission and so on, or a file.
 One is removed when nothing in it has changed for so long, and when nothing that lives needs it. Changes are dated by
 the file server and judged by the host that looks: an hour is allowed for between their clocks. Whether something lives
-is told by words: tokens, names and native ids of jobs. A folder is in use if such a word is its name, the name of
+is found by tokens, names and native ids of jobs. A folder is in use if one of these is its name, the name of
 something in it, or stands in a file in which Lading keeps the ids and tokens that belong to it.
 
 Only names that Lading gives are looked at. Nothing is removed through symbolic links, neither through those in a folder
@@ -85,7 +85,7 @@ JOBS = (
     LeftoverKind("trials", ".", ["lading-check-*"], deep=True),
     LeftoverKind("torn writes", ".", [".put-*"], deep=True),
 )
-# Of a machine's own folder: what its agent has in hand, and its events, are told apart by nobody but the agent.
+# Of a machine's own folder: what its agent has in hand, and its events, are known to the agent alone.
 MACHINE = tuple(
     each for each in JOBS if each.kind in ("logs", "envelopes", "cancel requests", "incoming", "torn writes")
 )
@@ -208,7 +208,7 @@ def sweep(
     :param living: tokens, names and ids of what lives; those that can be no name of Lading's are left out
     :param older_than: seconds for which nothing in it has changed
     :param dry_run: only tell what would be removed
-    :raises ValueError: it is too young to be told from what is on its way
+    :raises ValueError: it is too young to be distinguished from what is being written
     """
     if older_than < YOUNGEST:
         raise ValueError(f"{older_than:g} s is not valid: what is younger than {YOUNGEST} s may be on its way")

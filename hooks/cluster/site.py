@@ -311,7 +311,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         transport, root = self.connect(), self.config.work_dir
         options: Any = {"older_than": older_than, "dry_run": dry_run}
-        # Those that are sent are looked after by whoever sends them: a controller counts on those that are there.
+        # Those that are sent are removed by the controller that sends them, which relies on those that are there.
         bundles = leftovers.BUNDLES if self.config.dags == "shared" else ()
         try:
             sorts = (*leftovers.RUNS, *leftovers.JOBS, *bundles)

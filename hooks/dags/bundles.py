@@ -1,6 +1,6 @@
 """Airflow's Dag bundles on this machine: which one a workload names, where it lies, what is in it now.
 
-A bundle may be a checkout that has to be fetched over the network first, so all of that is done by threads, and nobody
+A bundle may be a checkout that has to be fetched over the network first, so all of that is done by threads, and no site
 waits for one for long.
 """
 
@@ -56,7 +56,7 @@ class Snapshot:
     :param hash: of it
     :param files: how many there are
     :param size: bytes of all
-    :param archive: the files as a compressed tar; None: nobody wanted it
+    :param archive: the files as a compressed tar; None: it was not asked for
     """
 
     hash: str
@@ -196,7 +196,7 @@ class DagBundles:
             raise BundleUnavailable(f"Dag bundle {bundle.name!r} cannot be read: {words}") from error
 
     def wait(self, bundle: Bundle, seconds: float) -> Snapshot:
-        """What is in a configured bundle, without an archive, for somebody who has the time.
+        """What is in a configured bundle, without an archive; this may take long.
 
         :raises BundleUnavailable: it cannot be read, or not in so many seconds
         :raises BundleRefused: as :meth:`look`

@@ -94,7 +94,7 @@ def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
 
 
 def connection_checks(name: str) -> Iterator[Check]:
-    """Whether Airflow has a connection; Airflow's hook goes on without one, by other credentials than were meant."""
+    """Whether Airflow has a connection; without one Airflow's hook uses other credentials than were meant."""
     from airflow.exceptions import AirflowNotFoundException
     from airflow.models import Connection
 

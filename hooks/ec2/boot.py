@@ -1,4 +1,4 @@
-"""What is asked of EC2 for a launch: the same bytes for the same orders, whoever asks. Pure."""
+"""What is asked of EC2 for a launch: the same bytes for the same orders, at every controller. Pure."""
 
 from __future__ import annotations
 
@@ -80,12 +80,13 @@ def tags(config: EC2Config, identity: Identity, scope: str, batch: LaunchBatch) 
 
 
 def proof(identity: Identity, tags: Mapping[str, str]) -> str:
-    """The tag that only whoever has the secret of a deployment can write for the others."""
+    """The tag that proves the others: only with the secret of a deployment can it be written."""
     return identity.proof(*(tags.get(name, "") for name in (DEPLOYMENT, SITE, TOKEN, PRICE)))
 
 
 def is_ours(instance: EC2Instance, identities: Sequence[Identity]) -> bool:
-    """Whether an instance with our tags was launched by us: whoever may set tags can write them on any other.
+    """Whether an instance with our tags was launched by us: with the right to set tags they can be written on any
+    other.
 
     The token of its launch, which no tag can change, is the first of those that its tags name, and these have a proof.
     """
@@ -215,14 +216,14 @@ done
 "$folder/bin/pip" install --no-input {requirements}
 touch "$folder/{ready}"
 """
-# What whoever starts a machine with it reads, before the text that is for cloud-init.
+# For people who start a machine with it by hand; the text for cloud-init follows.
 HEAD = """#cloud-config
 # Start a machine of a stock image with this as its user data. When it has ended, after some minutes, there is the file
 # {ready} in {folder}: make an image of the machine then. Where it has failed there is {failed} instead, with all
 # that was said. The machine's console ends with the same, so that no login is needed:
 #   aws ec2 get-console-output --latest --output text --instance-id ID
 """
-# Runs ``boot_script`` of the table, and leaves a file where it has failed, which whoever logs in can read.
+# Runs ``boot_script`` of the table, and leaves a file where it has failed, which can be read after a login.
 BOOT = """sh -c "$1" >"$2.log" 2>&1
 status=$?
 cat "$2.log"

@@ -19,7 +19,7 @@ from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
 
 # Seconds. An answer to RunInstances may take long, and the Price List has much to say; the rest is asked for again, by
-# whoever looks what there is in his next round. A tick waits for none of them.
+# the next round of the thread that describes instances. A tick waits for none of them.
 CONNECT_TIMEOUT = 5
 LAUNCH_TIMEOUT, PRICES_TIMEOUT, READ_TIMEOUT = 60, 20, 6
 # Where the Price List answers: https://docs.aws.amazon.com/general/latest/gr/billing.html
@@ -44,7 +44,7 @@ class AWSTrouble(str, Enum):
     SILENCE = "silence"
     """There is no answer: it may have been done."""
     PERMANENT = "permanent"
-    """It is refused as long as nobody changes something."""
+    """It is refused until something is changed."""
 
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
@@ -259,7 +259,7 @@ class EC2:
     def run(self, parameters: Mapping[str, Any]) -> list[EC2Instance]:
         """Launch instances.
 
-        :raises EC2Error: they were not launched, or nobody knows
+        :raises EC2Error: they were not launched, or that is not known
         """
         return list(read([self.launcher.run_instances(**parameters)]))
 

@@ -55,7 +55,7 @@ class End:
 
 
 def overdue(phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Reason | None) -> Reason | None:
-    """Why a machine that has been in a phase for so long is given up; None: it is not.
+    """Why a machine that has been in a phase for so long is to be ended; None: it is not.
 
     :param obstacle: what keeps it from answering; None: nothing that is known
     """
@@ -66,12 +66,12 @@ def overdue(phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Rea
 
 
 def with_obstacle(reason: Reason, obstacle: Reason | None) -> Reason:
-    """Why a machine is given up, with what kept it from answering, if that is known."""
+    """Why a machine is to be ended, with what kept it from answering, if that is known."""
     return reason if obstacle is None else reason.with_also(obstacle)
 
 
 def ended(instance: EC2Instance) -> End | None:
-    """The end of a machine that nobody here has ended, as EC2 describes it; None: it lives."""
+    """The end of a machine that was not ended by Lading, as EC2 describes it; None: it lives."""
     if instance.lives:
         return None
     if instance.capacity_type == SPOT and "spot" in instance.reason.lower():

@@ -311,7 +311,7 @@ class Bills:
         """Whether something is due for which AWS was not asked yet."""
 
     def add(self, life: Life) -> None:
-        """Make out a bill in the next round, when the end was told."""
+        """Make out a bill in the next round, when the end was reported."""
         self.due.append(life)
         self.is_new = True
 

@@ -1,7 +1,7 @@
 """What machines of EC2 cost: the user's own file, else AWS's Price List, else the snapshot that comes with Lading.
 
 The Price List and the zones of the types are asked once a day and kept on disk; where AWS does not answer, what is
-there goes on being used, with its date. A type without a price is left out, never taken for free. Spot prices are those
+there stays in use, with its date. A type without a price is left out, never taken for free. Spot prices are those
 of the price history.
 
 Price List: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html

@@ -136,7 +136,7 @@ class Connector:
 
         :raises ValueError: what leads there is not valid
         """
-        from lading.hooks.ssh.paramiko_transport import SSHTransport  # as whoever only reads the sites file needs none
+        from lading.hooks.ssh.paramiko_transport import SSHTransport  # not needed to read the sites file
 
         config, identity = self.config, matching(self.identities, member.deployment)
         assert identity is not None, "EC2 was asked for our deployments alone"

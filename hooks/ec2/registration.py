@@ -74,7 +74,7 @@ class Registration(FleetPart):
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
                     self.termination.end(machine, end)
-                else:  # one that is stopped goes on costing its volumes
+                else:  # the volumes of one that is stopped still cost money
                     self.termination.give_up(machine, end)
             elif machine.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
                 machine.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)

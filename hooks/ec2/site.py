@@ -33,7 +33,7 @@ from lading.scheduling.reasons import Reason, because
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
-# Connections are let go of by so many at a time.
+# So many connections are closed at a time.
 MOST_AT_ONCE = 32
 STOPPED = because("airflow_stopped")
 

@@ -1,4 +1,4 @@
-"""This machine: what a process may really use of it, and how its processes are told apart.
+"""This machine: what a process may really use of it, and how its processes are distinguished.
 
 A container or a batch job sees the host's cores and memory but may use less: CPU affinity and the cgroup limits count,
 of version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/) and version 2
@@ -86,7 +86,7 @@ def started(pid: int) -> int:
 
 
 def since_boot() -> float:
-    """Seconds since the machine was started; whoever sets its clock does not change it."""
+    """Seconds since the machine was started; setting its clock does not change it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -1,4 +1,4 @@
-"""Files of this machine: written whole, closed to other users, and read with care, whoever left or wrote them."""
+"""Files of this machine: written whole, closed to other users, and read with care, whatever has written them."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ been submitted alone. In the folder are:
 
 * ``members``: line i is the path of the attempt that element i stands for.
 * ``name``: the name of the batch job if that is no other's, else ``-``.
-* ``begun``: a folder; whoever makes it submits.
+* ``begun``: a folder; the process that makes it submits.
 * ``out``, ``err``, ``status``: what the batch system has answered, as in any attempt.
 * ``lading.sh``: what is submitted. Element i runs the ``lading.sh`` of its run.
 """
@@ -34,7 +34,7 @@ MEMBERS, NAME = "members", "name"
 # Native directives that no array can have. PBS Pro: "cannot submit non-rerunable Array Job".
 WITHOUT_ARRAYS = {"pbspro": {"r": "n"}}
 
-# The words "$@" submit. The first line of what is said tells how things are, the second has the numbers of the elements
+# The words "$@" submit. The first line of the output is the state, the second has the numbers of the elements
 # whose run is in this array, the rest is the batch system's answer.
 _SUBMIT = """\
 array=$1; shift
@@ -63,7 +63,7 @@ lading_elements; echo
 cat out; cat err >&2
 exit "$(cat status)"
 """
-# A run is told by its folder; one whose attempt is taken already is not submitted in an array.
+# A run is identified by its folder; one whose attempt is taken already is not submitted in an array.
 _TAKEN = 'while IFS= read -r each; do if [ -e "$each" ] || [ -L "$each" ]; then echo taken; else echo free; fi; done'
 
 _SCRIPT = """\

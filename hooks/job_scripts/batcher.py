@@ -3,7 +3,7 @@
 Sites limit submissions, and a scattered task is hundreds of runs. Whoever follows many runs of a site (the trigger of
 JobScriptOperator) lets this gather those that are to share an array: each has its files at the site already, and none
 was submitted. What is kept here is no more than what makes it efficient: the state of each run is known to the
-site, so whoever comes after a crash goes on with the runs alone (see :mod:`lading.hooks.job_scripts.array`).
+site, so after a crash the runs alone are continued (see :mod:`lading.hooks.job_scripts.array`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Batcher:
     def _within_limits(
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
-        """The tokens of those that may be submitted now; the others are told why not."""
+        """The tokens of those that may be submitted now; the others get the reason why not."""
         profile, another = self.site.profile.profile, "it waits to be submitted: another is submitted before"
         submitted = sum(not record.ended and not record.gathering for record in records)
         most, words = min(len(ready), profile.room(submitted)), held(profile)

@@ -117,15 +117,15 @@ class BatchHook:
         Limits and what passes are waited for: the run is ``queued`` until the batch system takes it, and is tried again
         whenever it is looked at.
 
-        :param key: what tells runs apart; without it the site and all that the script consists of
+        :param key: what distinguishes runs; without it the site and all that the script consists of
         :param force: forget the run of then, which is not cancelled, and submit anew
         :raises SubmitRejected: the batch system does not take it, and never will
         :raises NearScriptError: the prologue has failed; the next call runs it again
         :raises Unusable: the connection is not set up, which time does not mend
-        :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call goes on
+        :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call continues
         :raises ValueError: the script cannot be rendered, or the batch system has no word for something
         """
-        # Airflow tells a task's process whose it is.
+        # Airflow passes a task's process its task instance.
         full = self.site.admitted(script, os.environ.get("AIRFLOW_CTX_DAG_ID"))
         with self.lock:
             name = _file_name(key) if key is not None else self._key(full)
@@ -211,7 +211,7 @@ class BatchHook:
             self._store.save(key, asdict(saved))
 
     def close(self) -> None:
-        """Let go of the connection; runs go on, and the next question opens it again."""
+        """Close the connection; runs continue, and the next question opens it again."""
         self.site.close()
 
     def _key(self, script: JobScript) -> str:

@@ -3,7 +3,7 @@
 It is a TOML document of its own, or stands in the table of the site in the sites file::
 
     kind = "slurm"
-    queue = "batch"                         # a common resource that every job has unless it says something else
+    queue = "batch"                         # a common resource that every job has unless it sets another value
 
     [memory]                                # any field of lading.hooks.batch.system.Profile
     per = "cpu"
@@ -47,7 +47,7 @@ class SiteProfile:
 
     :param kind: the name of its batch system; None: the profile does not say
     :param profile: how it differs from others with that batch system
-    :param properties: what jobs have unless an INI file or the call says something else
+    :param properties: what jobs have unless an INI file or the call sets another value
     """
 
     kind: str | None = None

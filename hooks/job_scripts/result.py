@@ -116,8 +116,8 @@ class JobRun(futures.Future[int]):
     """A job script at a batch site: submitted once, whatever process asks.
 
     Methods that look at the site do so at most once in 2 s, or in ``max_poll_interval`` if that is less, for all runs
-    of the hook together. Callbacks, and whoever waits by ``concurrent.futures``, are served by the first thread that
-    sees the end: one that asks, or the one that the runs of a hook share.
+    of the hook together. Callbacks, and callers that wait by ``concurrent.futures``, are served by the first thread
+    that sees the end: one that asks, or the one that the runs of a hook share.
     """
 
     def __init__(self, hook: RunKeeper, key: str, saved: Saved) -> None:
@@ -268,7 +268,7 @@ class JobRun(futures.Future[int]):
         return self.done() and self.record.state == "cancelled"
 
     def cancel(self) -> bool:
-        """Cancel it, waiting or running. It has ended when the batch system says so: see :meth:`wait`.
+        """Cancel it, waiting or running. It has ended when the batch system reports its end: see :meth:`wait`.
 
         :returns: whether it is being cancelled, or was; False: it has ended before
         :raises CancelError: it was not cancelled, or that is not known; it may be tried again

@@ -109,7 +109,7 @@ class RunRecord:
 
     @property
     def waiting(self) -> bool:
-        """Whether the batch system has not accepted it yet, or nobody knows."""
+        """Whether the batch system has not accepted it yet, or that is not known."""
         return self.job_id is None and not self.ended
 
     @property
@@ -268,7 +268,7 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
 
 
 def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem) -> RunRecord:
-    """The run whose submission nobody has answered, if the batch system has its job."""
+    """The run whose submission has not been answered, if the batch system has its job."""
     sought = {(record.jobname, None), (record.array_name, record.index)}
     for job in jobs:
         name = plain_name(job)
@@ -291,7 +291,7 @@ def after_question(
 ) -> RunRecord:
     """The run after its site was asked how its job is; how it has ended :mod:`lading.hooks.batch.outcome` decides.
 
-    :param deadline: seconds after which a run that nobody knows is lost
+    :param deadline: seconds after which a run is lost that neither its folder nor the batch system knows
     :param patience: seconds for which accounting and sentinel are waited for, since they come late
     :param cancel_unrunnable_after: seconds after which a run has failed that can never start, though that may change
     """

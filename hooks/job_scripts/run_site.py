@@ -1,7 +1,7 @@
 """A batch site as runs of job scripts see it: everything is done for many runs at once, in one exchange each.
 
-The site holds the truth (see :mod:`lading.hooks.job_scripts.layout`), so whoever knows the token of a run may go on
-with it.
+The site holds the truth (see :mod:`lading.hooks.job_scripts.layout`), so a process that knows the token of a run may
+continue it.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class RunSite:
         return found
 
     def _end(self, path: str, offset: int) -> bytes:
-        """The end of a file from an offset on, after a line that tells how much of it is left out."""
+        """The end of a file from an offset on, after a line that says how much of it is left out."""
         (answer,) = self.transport.run([f"wc -c <{shlex.quote(path)}"])
         if answer.status != 0 or (size := whole_number(answer.stdout.strip())) is None:
             raise TransportError(f"site {self.name}: {answer.words}")

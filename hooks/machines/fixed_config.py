@@ -108,7 +108,7 @@ class MachinesConfig(PackedConfig, RemoteConfig):
     @property
     @abstractmethod
     def agent_idle_seconds(self) -> float:
-        """After which a node agent ends that has no job and of which nobody has asked anything."""
+        """After which a node agent ends that has no job and that has received no request."""
 
     @property
     def reads_notices(self) -> bool:
@@ -117,7 +117,7 @@ class MachinesConfig(PackedConfig, RemoteConfig):
 
     @property
     def switch_off(self) -> str:
-        """Shell text that an agent leaves its machine with when it ends so; empty: the machine goes on."""
+        """Shell text that an agent leaves its machine with when it ends so; empty: the machine stays up."""
         return ""
 
     def root(self, host: HostConfig) -> str:

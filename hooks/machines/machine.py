@@ -41,7 +41,7 @@ PAUSE_AFTER_FAULT = 5.0
 # While there are more events than can be read at once, seconds.
 PAUSE_BEHIND = 0.2
 EVENTS = "spool/events/"
-# After these nothing is to be heard of a job.
+# After these a job has no further events.
 ENDS = "finished", "returned"
 # Python, Airflow and all that an agent imports take less on a slow machine, seconds.
 SECONDS_TO_START = 10.0
@@ -97,7 +97,7 @@ class Machine:
         self.is_closing = False
         """Whether nothing is to come in any more: the machine is to be released."""
         self.is_empty = False
-        """Whether its inbox is closed, nothing is there, and what it told is stored."""
+        """Whether its inbox is closed, nothing is there, and all its events are stored."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
         self._writing = Writing(self.root)
@@ -131,7 +131,7 @@ class Machine:
         self._shutdown = how
 
     def leave(self) -> None:
-        """Let go of it; its agent goes on."""
+        """Disconnect from it; its agent keeps running."""
         self.spool.close()
         introduction.RESIDENTS.leave(self.place)
 
@@ -396,7 +396,7 @@ class HoldsToSend:
         self._lock = threading.Lock()
 
     def ask(self, holds: Iterable[Hold]) -> None:
-        """Hold room, or go on holding it."""
+        """Hold room, or extend a hold."""
         with self._lock:
             self._asked |= {each.token: each.to_json() for each in holds}
 

@@ -66,7 +66,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
         self._there: frozenset[str] = frozenset()
         self._waiting: frozenset[str] = frozenset()
         self._looked_at = time.monotonic()
-        self._ends = 0  # how many were told since then
+        self._ends = 0  # how many were reported since then
         self._pace = 0.0  # how many jobs ended a second before that
         self._cancels: dict[str, Reason] = {}
         self._asked: dict[str, float] = {}
@@ -142,7 +142,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
     def leisure(self) -> float:
         """For how many seconds nothing need be asked of the machine, or brought there.
 
-        That is half of the time for which its store lasts if jobs go on to end as fast as between the last two looks.
+        That is half of the time for which its store lasts if jobs keep ending as fast as between the last two looks.
         """
         return min(len(self._waiting) / self._pace / 2, MAX_COALESCE_SECONDS) if self._pace else 0.0
 

@@ -22,7 +22,7 @@ def _kept(reason: Reason) -> tuple[object, ...]:
 
 
 class EventBuffer:
-    """The events that were read and not acknowledged. One thread tells, another reads and acknowledges.
+    """The events that were read and not acknowledged. One thread adds them, another reads and acknowledges.
 
     A file of events is removed when the last event in it, and all events before it, were acknowledged: what a
     controller has not stored is there for the next one.

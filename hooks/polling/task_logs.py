@@ -104,7 +104,7 @@ SAVE_INTERVAL = 5.0
 class _Copied:
     """How far a log has been copied.
 
-    :param base: where the copy begins in our file: a task that was deferred goes on in the log that it began
+    :param base: where the copy begins in our file: a task that was deferred continues the log that it began
     :param path: of our file; None: it was not looked at since the start of this process
     """
 

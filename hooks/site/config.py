@@ -202,7 +202,7 @@ class RemoteConfig(EnforcingConfig):
 def sites_accepting_untargeted(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:
     """The sites that take tasks which name none: those that say so, and the first one unless it says no.
 
-    :param is_implicit: whether the first is this machine without a table; it gives way to a site that says so
+    :param is_implicit: whether the first is this machine without a table; it yields to a site that is declared so
     """
     said = {name: config.accept_untargeted for name, config in configs.items()}
     if not (is_implicit and True in said.values()):

@@ -54,10 +54,10 @@ class Seen:
     :param note: what is wrong with it, or worth knowing, as text; None: nothing
     :param native_id: of an allocation: that of its batch job; None: there is none, or it is not known yet
     :param node: of an allocation: where it runs, as the batch system calls it
-    :param billed_since: epoch seconds since when it is paid for, as whoever bills it says, by our own clock; None: that
+    :param billed_since: epoch seconds since when it is paid for, as its seller states, by our own clock; None: that
         is not known
     :param image: what it has booted from, as the images of a market are called; None: that of its architecture there
-    :param waits: why it is not up yet, for the jobs that wait for it; None: its note says so, or nothing is known
+    :param waits: why it is not up yet, for the jobs that wait for it; None: its note says why, or nothing is known
     """
 
     location: Location
@@ -161,7 +161,7 @@ class Observation:
 
     :param locations: all that it has
     :param events: what happened to jobs, in order (see the spool's journal)
-    :param acknowledge: to be called when the events have been stored: they need not be told again
+    :param acknowledge: to be called when the events have been stored: they need not be reported again
     :param market: what can be launched; None: nothing is
     :param trouble: why the whole site takes no jobs now; None: it does, or its locations have notes that say why not
     :param note: what is worth knowing of a site that launches its locations, as text; None: nothing
@@ -181,7 +181,7 @@ class Observation:
         """:raises TypeError: a field is of another type"""
         if not _are(Seen, self.locations, (list, tuple)):
             raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
-        object.__setattr__(self, "locations", tuple(self.locations))  # a site may go on changing its own list
+        object.__setattr__(self, "locations", tuple(self.locations))  # a site may change its own list later
         names = Counter(each.name for each in self.locations)
         if twice := [name for name, times in names.items() if times > 1]:
             raise TypeError(f"locations has {', '.join(map(shortened, sorted(twice)))} twice; valid: unique names")

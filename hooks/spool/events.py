@@ -129,7 +129,7 @@ class Located(Written):
 class Finished(Written):
     """A job has ended; no cause means success. Memory is MiB.
 
-    ``failed`` says that a cancellation was nobody's wish in Airflow.
+    ``failed`` says that a cancellation was not requested by Airflow.
     """
 
     event: Literal["finished"]
@@ -267,7 +267,7 @@ class CauseFile(Written):
 
 class UpFile(Written):
     """Where an allocation's agent is, what its clock says, and for how long it takes jobs from now on, as it writes now
-    and then into ``up.json``: whoever reads that has another clock."""
+    and then into ``up.json``: its readers have another clock."""
 
     host: Annotated[str, Field(max_length=255)]
     now: Date
@@ -289,7 +289,8 @@ class TermsFile(Written):
 
 KINDS: dict[str, type[Written]] = {"started": Started, "waiting": JobWaiting, "located": Located, "finished": Finished}
 KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}
-# What comes from a site itself, and from no file: a job that runs must not be given back by anybody who can write one.
+# What comes from a site itself, and from no file: a job that runs must not be given back by every process that can
+# write one.
 OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released, "billed": Billed}
 
 

@@ -349,7 +349,7 @@ class JobFolder:
         return self.root / "output"
 
 
-# What a site tells the node agent of its location.
+# What a site sends to the node agent of its location.
 
 
 class SiteDefaults(Protocol):

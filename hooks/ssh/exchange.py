@@ -1,4 +1,4 @@
-"""One exchange with a site: several steps in one shell script, their answers told apart by a random marker.
+"""One exchange with a site: several steps in one shell script, their answers separated by a random marker.
 
 The script reaches ``/bin/sh`` on standard input, whatever the user's login shell is (:data:`COMMAND` means the same to
 all of them). So nothing that a step carries is ever on a command line, but for the words of a command to run. The
@@ -26,7 +26,7 @@ COMMAND = "exec /bin/sh -c 'eval \"$(cat)\"'"
 _STATUS = re.compile(rb"([0-9]{1,3})\r?\n")
 # What timeout(1) ends with when it had to end the command.
 TIMED_OUT = 124
-# More output than this is a command run wild: the exchange is given up.
+# More output than this is a runaway command: the exchange is aborted.
 MOST_BYTES = 64 * 1024 * 1024
 
 FUNCTIONS = """\

@@ -1,4 +1,4 @@
-"""A command at a site that goes on for as long as its input is open, with which one talks line by line.
+"""A command at a site that runs for as long as its input is open, and is used line by line.
 
 An exchange ends and is forgotten; a session lives as long as the connection, unless one of the two sides ends it.
 """
@@ -54,7 +54,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it goes on, as far as this machine knows, without asking the site."""
+        """Whether it still runs, as far as this machine knows, without asking the site."""
 
     @abstractmethod
     def say(self, text: bytes, timeout: float) -> None:

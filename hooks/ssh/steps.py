@@ -186,7 +186,7 @@ class Remove(RemoteStep):
 
 
 def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
-    # The names are found once: a file that comes in between must not be packed without being told of.
+    # The names are found once: a file that comes in between must not be packed without being listed.
     text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
     return f"(cd -- {quoted(folder)} && {{ lading_large= lading_heavy= lading_tell=; {weigh}{text}; }})"
 

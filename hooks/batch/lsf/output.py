@@ -170,7 +170,7 @@ def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
 
 
 # The long history that `bhist -l` prints. A section begins with `Job <7>` (OpenLava: `Job Id <7>`); an event is a line
-# with its time. Long lines go on after 21 blanks: LSF folds between words, OpenLava after 79 bytes, without the
+# with its time. Long lines continue after 21 blanks: LSF folds between words, OpenLava after 79 bytes, without the
 # blanks there.
 _SECTION = re.compile(r"^Job (?:Id )?<(\d+)(?:\[(\d+)\])?>", re.MULTILINE)
 _FOLD = re.compile(r"\n {21}")

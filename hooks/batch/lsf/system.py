@@ -263,7 +263,7 @@ class LSF(BatchSystem):
     def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         jobs = output.ended_jobs(answer.stdout)
-        # bhist leaves out silently what it does not know; of jobs that have not ended it says so.
+        # bhist leaves out silently what it does not know; jobs that have not ended it names.
         if jobs or output.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return jobs
         raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")

@@ -29,7 +29,7 @@ _TERMINATED = "91"
 # An element of TORQUE's is held by "l" while as many of its array run as may.
 _HOLDS |= {"l": "as many elements of its array run as may at once"}
 
-# Exit codes below 0: PBS itself has given up. The same numbers mean other things with TORQUE.
+# Exit codes below 0: PBS itself has failed. The same numbers mean other things with TORQUE.
 PBSPRO_EXIT_CODES: Codes = {
     -3: ("node_failure", "PBS could not run it, and was to try again"),
     -4: ("node_failure", "MoM was started anew while it ran"),
@@ -92,8 +92,8 @@ def element(id: str, index: int) -> str:
 def jobs(found: Iterable[tuple[str, Mapping[str, Any]]], codes: Codes) -> list[NativeJob]:
     """The jobs with these ids and attributes. What has no id of a job costs itself alone.
 
-    An array is told by its elements; by itself where it has ended and none is there. One that lives has some, so that
-    without them nothing is known of it.
+    An array is reported by its elements; by itself where it has ended and none is there. One that lives has some, so
+    that without them nothing is known of it.
     """
     every: dict[tuple[str, int | None], Mapping[str, Any]] = {}
     for id, attributes in found:
@@ -247,7 +247,7 @@ def _kib(text: str) -> int | None:
 # within a value a bar, a backslash and the end of a line have a backslash before them, and other control characters are
 # written as `^M`. Older versions leave the end of a line as it is; such values are put together again.
 # With -x those that have ended are shown, too; a server without history shows nothing then. Versions before 18 have no
-# -F: awk makes the same form of theirs, in which an attribute is a line after four blanks and goes on after a tab. The
+# -F: awk makes the same form of theirs, in which an attribute is a line after four blanks, continued after a tab. The
 # end of a line within a value, and what is after it, is left out; so is the last job where it has no blank line behind.
 COMMAND = r"""history=-x form='-F dsv'
 ask() { { said=$(qstat -t $history -f $form "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1; }

@@ -14,11 +14,11 @@ from lading.scheduling.reasons import Reason
 
 
 class ReleaseState(Enum):
-    """How far an allocation is let go."""
+    """How far the release of an allocation is."""
 
     NONE = 0
     WANTED = 1
-    """It is to be told to end with its running jobs."""
+    """It is to be asked to end with its running jobs."""
     TOLD = 2
     """It was, or was cancelled before it ran."""
 
@@ -32,7 +32,7 @@ class Allocation:
     :param clock_ahead: seconds by which the clock of its node is before ours, to a minute; 0: they agree to a minute
     :param worked: whether it has run a job to its end
     :param closed: whether it has refused a job: it ends
-    :param release: how far it is let go
+    :param release: how far its release is
     :param end: the cause of its end and why, nothing where it was in order; None: it is not known to have ended
     :param rest: in how many looks in a row there was nothing new from it after its end
     """

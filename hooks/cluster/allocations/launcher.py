@@ -33,7 +33,7 @@ from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# So many allocations in a row that end before they begin are the site's trouble, which people are told of.
+# So many allocations in a row that end before they begin are a fault of the site, which is shown.
 MOST_FAILURES = 2
 NO_ROOM = because("allocation_full")
 
@@ -318,7 +318,7 @@ class AllocationLauncher(Submitter):
             for_good = False
         self.drop(allocation, "submit_rejected", reason, refused=for_good)
 
-    # -- what is told
+    # -- what is reported
 
     def queue_reason(self, allocation: Allocation) -> Reason | None:
         """What an allocation waits for in its queue; None: it does not, or nothing was said of it."""

@@ -341,7 +341,7 @@ class AllocationStates(ClusterPart):
         return Parts([FilePart(each.folder.up) for each in allocations])
 
     def read_ups(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
-        """Take in which agents have begun, and how long they say that they go on.
+        """Take in which agents have started, and until when they will run.
 
         :param answer: to :meth:`ups`
         """

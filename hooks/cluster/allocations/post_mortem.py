@@ -31,7 +31,7 @@ class AllocationPostMortem(ClusterPart):
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
     :param submitter: learns of allocations that have ended before they could run a job
-    :param conclude: tells the end of a job: the job, the event, the file in which the event came
+    :param conclude: reports the end of a job: the job, the event, the file in which the event came
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AllocationPostMortem(ClusterPart):
         self.conclude = conclude
 
     def gone(self) -> dict[str, list[TrackedBatchJob]]:
-        """The allocations that may have ended, each with the jobs that had begun in it and whose end was not told."""
+        """The allocations that may have ended, each with its jobs that had begun and whose end was not reported."""
         allocations = self.fleet.allocations.values()
         return {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
 

@@ -42,7 +42,7 @@ def reserve(config: ClusterConfig) -> int:
 
 
 def terms(launch: Launch, config: ClusterConfig) -> AllocationTerms:
-    """What the agent of an allocation is told."""
+    """What the agent of an allocation gets."""
     unlimited = market(config).unlimited
     return AllocationTerms(
         launch.capacity,

@@ -166,7 +166,7 @@ class ScriptWriter:
 
 
 # The trial job of `airflow lading check`: what its script does first. Both sides look for what the other has written in
-# `work_dir`, and the node asks Airflow's API before it imports Airflow: what can be wrong there is told at once, by its
+# `work_dir`, and the node asks Airflow's API before it imports Airflow: faults there are reported at once, by its
 # own name, and not as a job that does not end in time.
 
 # A file server may show to one machine a moment later what another one has written, seconds.

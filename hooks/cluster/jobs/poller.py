@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 # A submission without an answer counts as lost when the batch system has not known its name for so long, seconds.
 SECONDS_UNTIL_REPEATED = 15.0
-# Airflow's event log is not told of short waits.
+# Short waits are not written to Airflow's event log.
 SECONDS_UNTIL_TOLD = 10.0
 # A batch system is asked for its nodes so often, in a look that is due anyway.
 SECONDS_BETWEEN_SURVEYS = 60.0
@@ -108,7 +108,7 @@ class ClusterPoller(ClusterPart, ABC):
         self.no_api: str | None = None
         """Why the nodes cannot reach Airflow's API now, as text: nothing is submitted then."""
         self.inventory: Inventory | None = None
-        """The nodes and queues as the batch system has told them last; None: it has not, or cannot."""
+        """The nodes and queues as the batch system listed them last; None: it has not, or cannot."""
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
         self._cancelled_scripts: dict[str, Cancellation] = {}
         self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
@@ -203,7 +203,7 @@ class ClusterPoller(ClusterPart, ABC):
 
     @abstractmethod
     def withdraw_waiting(self) -> None:
-        """Take back what has not begun; it is given again by whoever comes next."""
+        """Take back what has not begun; the next controller gives it again."""
 
     def remove(self) -> None:
         """Delete the whole folder, of a trial."""
@@ -356,7 +356,7 @@ class ClusterPoller(ClusterPart, ABC):
         self._troubles.note("which job scripts were cancelled", trouble)
 
     def _press_scripts(self, cancelled: Mapping[str, Cancellation], known: Statuses) -> None:
-        """Let the batch system end the jobs of job scripts that it shows still; whoever asked may live no longer."""
+        """Ask again to end the jobs of job scripts that are still listed; who asked first may have ended."""
         for name, cancellation in cancelled.items():
             if cancellation.id in known.silent:
                 continue
@@ -370,7 +370,7 @@ class ClusterPoller(ClusterPart, ABC):
                 self.tracker.errands.cancels.append(id)
 
     def _take_inventory(self, answer: CommandResult) -> None:
-        """Know the nodes; where that could not be asked, what was told before stands."""
+        """Know the nodes; where that could not be asked, the last answer stays valid."""
         assert self.system.survey is not None
         self._surveyed_at = time.monotonic()
         trouble = None

@@ -250,11 +250,11 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         return (job for job in self.jobs.values() if job.submission is None and not (job.ended or job.started))
 
     def live(self) -> Iterator[TrackedBatchJob]:
-        """Those that were submitted and whose end was not told."""
+        """Those that were submitted and whose end was not reported."""
         return (job for job in self.jobs.values() if job.submission is not None and not job.ended)
 
     def at_work(self) -> list[str]:
-        """The tokens of those that the cluster has, or that have begun there, and whose end was not told."""
+        """The tokens of those that the cluster has, or that have begun there, and whose end was not reported."""
         with self.lock:
             jobs = self.jobs.items()
             return [token for token, job in jobs if (job.submission is not None or job.started) and not job.ended]
