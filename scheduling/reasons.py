@@ -726,7 +726,7 @@ _TABLE = (
         "policy_misnames",
         "plugin",
         _PLUGIN[0],
-        "its policy answers {answer}; valid: {valid:names}, or None",
+        "its policy answers {answer}; valid: {locations:names}, or None",
         _PLUGIN[1],
         _OPERATOR,
     ),
@@ -1235,7 +1235,7 @@ _TABLE = (
     ),
     _gang_sum(
         "gang_too_large",
-        "its {jobs} jobs ask for {all:resources} together, and {sites:sites} can never give more than {most:resources}",
+        "its {jobs} jobs ask for {all:resources} together, and {sites:sites} can never give more than {has:resources}",
     ),
     _gang_sum(
         "gang_too_few_locations",

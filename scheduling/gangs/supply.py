@@ -91,7 +91,7 @@ def _of_all(demands: Sequence[Demand], *, spread: bool) -> Reason | None:
     total = _total(supplies)
     if lacking := asked.lacking(total):
         asks, most = _only(asked, lacking), _only(total, lacking)
-        return because("gang_too_large", jobs=jobs, all=asks, sites=sites, most=most)
+        return because("gang_too_large", jobs=jobs, all=asks, sites=sites, has=most)
     there = sum(len(each.locations) if each.most is None else each.most for each in supplies)
     if spread and there < jobs:
         return because("gang_too_few_locations", jobs=jobs, sites=sites, most=there)

@@ -96,7 +96,7 @@ class Choice:
             trouble[job.name] = because("policy_failed", text=f"{type(error).__name__}: {error}")
             return None
         if name is not None and not (isinstance(name, str) and name in available):
-            trouble[job.name] = because("policy_misnames", answer=shortened(name), valid=list(available))
+            trouble[job.name] = because("policy_misnames", answer=shortened(name), locations=list(available))
             return None
         if name is not None:
             self.allocations.put(job.name, JobAllocation(context.site, (name,), "placed", job.resources))

@@ -20,9 +20,9 @@ from lading.scheduling.resources import Resources
 
 NUMBERS = {
     *("after", "attempt", "attempts", "held", "here", "left", "members", "most", "number", "price", "seconds", "spent"),
-    *("tasks", "until", "used", "vcpus", "at", "asked", "count", "exit_code", "launched", "least", "limit", "jobs"),
+    *("tasks", "until", "used", "vcpus", "at", "asked", "count", "exit_code", "launched", "least", "limit", "jobs", "more", "number"),
 }
-LISTS = {"failed", "lacking", "images", "indexes", "locations", "names", "nodes", "taken", "types"}
+LISTS = {"failed", "lacking", "images", "indexes", "locations", "names", "nodes", "sites", "taken", "types"}
 # What a code is about whose kind is no class of waits.
 ENDS = {*CAUSES, "released"}
 NO_WAITS = {*ENDS, "placed"}
@@ -30,6 +30,8 @@ SAMPLES = {
     "needs": Resources(2, 100),
     "wish": ("arch", "arm64", "features", "nvme"),
     "all": Resources(1, 100),
+    "each": Resources(1, 100),
+    "sizes": (2, 4, 1024, 0, 0, 1, 8, 2048, 0, 0),
     "has": Resources(1, 100),
     "lacks": ("cpus", 4, 2, "memory", 200, 100),
 }
@@ -57,7 +59,7 @@ def test_each_code_has_all_that_people_are_told(code: Code) -> None:
     assert code.remedy.endswith(".")
     assert not code.sentence.endswith(".")
     assert not code.sentence.startswith("waits: ")
-    is_wait = code.kind not in {*NO_WAITS, "never"} and code.key not in ("free_text", "no_driver")
+    is_wait = code.kind not in {*NO_WAITS, "never"} and code.key not in ("free_text", "no_driver", "not_admitted")
     assert code.sentence.startswith("waits ") == (code.form is Form.PHRASE and is_wait)
     assert code.kind not in NO_WAITS or code.form is Form.PHRASE, "an end is no wait"
 

@@ -8,6 +8,7 @@ import pytest
 
 from lading.hooks.site import LocationState, Observation, Seen
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 
 
@@ -28,7 +29,7 @@ BEFORE = Observation([seen("a", 10.0), seen("b")])
         (Observation([seen("b"), seen("a", 10.0)]), False),
         (Observation([seen("a", 10.0, "it is slow"), seen("b")]), False),
         (Observation([seen("a", 10.0), replace(seen("b"), state=LocationState.DRAINING)]), False),
-        (replace(BEFORE, trouble="away"), False),
+        (replace(BEFORE, trouble=free_text("away")), False),
         (replace(BEFORE, note="held"), False),
     ],
 )
