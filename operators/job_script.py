@@ -26,7 +26,7 @@ from lading.operators.job_output import Lines
 
 # The XCom with what is known of the batch job.
 BATCH_JOB = "batch_job"
-# Under this key Airflow's task state store, which outlives a try, has the run of the try that goes on.
+# Under this key Airflow's task state store, which outlives a try, has the run of the try that is still running.
 RUN = "lading_run"
 # Seconds for which a job is tried to be cancelled; Airflow waits no longer for a task that it ends.
 CANCEL_TIMEOUT = 30.0
@@ -120,7 +120,7 @@ class JobScriptOperator(BaseOperator):
                 self.defer(
                     trigger=JobScriptTrigger(self.site, record.to_json()),
                     method_name="execute_complete",
-                    # Sooner, Airflow would take the task for one that was killed, and nobody would end its job.
+                    # Sooner, Airflow would take the task for one that was killed, and its job would not be ended.
                     timeout=self.execution_timeout and max(self.execution_timeout, timedelta(seconds=SETTLING)),
                 )
             record, last_line = self._followed(site, record)
@@ -177,7 +177,7 @@ class JobScriptOperator(BaseOperator):
         :raises TransportError: it may still run
         :raises CancelError: the same
         """
-        # Not at the top: whoever parses a Dag need not wait for what runs a task.
+        # Not at the top: parsing a Dag need not wait for what runs a task.
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         store, own = context["task_state_store"], {"site": self.site, "token": self._token}
@@ -251,8 +251,8 @@ class JobScriptOperator(BaseOperator):
 
     def _finished(self, site: RunSite, record: RunRecord, last_line: str | None, context: Any) -> str | None:
         ti = context["ti"]
-        told = ("job_id", "state", "cause", "exit_code", "nodes", "folder")
-        ti.xcom_push(BATCH_JOB, {"site": self.site, **{name: getattr(record, name) for name in told}})
+        fields = ("job_id", "state", "cause", "exit_code", "nodes", "folder")
+        ti.xcom_push(BATCH_JOB, {"site": self.site, **{name: getattr(record, name) for name in fields}})
         context["task_state_store"].delete(RUN)
         try:
             self._run_epilogue(site, record, str(ti.id))
@@ -279,7 +279,7 @@ class JobScriptOperator(BaseOperator):
             words = site.last_words(record)
         except TransportError as error:
             words = f"(they could not be read: {error})"
-        return f"\nIts last words:\n{words}" if words else ""
+        return f"\nIts last output:\n{words}" if words else ""
 
 
 def _refuse_array(given: object) -> None:

@@ -1,4 +1,4 @@
-"""Hints and what the sites can ever give: what no site has, or takes, is told when a Dag is parsed.
+"""Hints and what the sites can ever give: what no site has, or takes, is reported when a Dag is parsed.
 
 Like :mod:`lading.plugin.policies`, which every Airflow process loads, this imports little.
 """

@@ -139,7 +139,7 @@ def tell_listeners(changes: Sequence[Change]) -> None:
 
 
 class PrivateFileHandler(logging.handlers.RotatingFileHandler):
-    """A log that only Airflow's user may read. What this process prints into it goes on in the new one as well."""
+    """A log that only Airflow's user may read. What this process prints also continues in the new file."""
 
     def _open(self) -> io.TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)

@@ -32,7 +32,7 @@ __all__ = [
 
 # Its table where the sites file has none for this machine.
 IMPLICIT = {"kind": "local"}
-# What every kind takes is told last.
+# Options that every kind takes are listed last.
 COMMON = frozenset(SiteConfig.model_fields) - {"kind"}
 
 

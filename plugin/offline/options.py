@@ -1,4 +1,4 @@
-"""What `lading plan`, `lading simulate` and `lading script` can be told; `airflow lading` offers the same.
+"""What `lading plan`, `lading simulate` and `lading script` can be given as options; `airflow lading` offers the same.
 
 This is loaded for every `airflow` command, so it imports little.
 """
@@ -232,7 +232,7 @@ SCRIPT_OPTIONS = (
 
 
 class Command(NamedTuple):
-    """One command: what it does, and what it can be told."""
+    """One command: what it does, and its options."""
 
     text: str
     options: tuple[Option, ...]

@@ -1,8 +1,8 @@
 """`lading script --dag DAG --task TASK`: what a task would submit at its site.
 
-The Dag is parsed from its bundle as Airflow's own commands do it, and its hints go the way of a real job: policy,
-columns of the store, choice of the site, script. Nothing is read from Airflow's database, unless a Dag file or a bundle
-reads something.
+The Dag is parsed from its bundle as Airflow's own commands do it, and its hints are handled as those of a real job:
+policy, columns of the store, choice of the site, script. Nothing is read from Airflow's database, unless a Dag file or
+a bundle reads something.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def get_commands() -> list[GroupCommand]:
                     "Say step by step where the job of a task goes, and why",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX),
                     "Bindings and filters, matching, ranking, rules and policy, with what the sites have "
-                    "now by the store, and what has become of the job.",
+                    "now by the store, and the state of the job.",
                 ),
                 command(
                     "wake",

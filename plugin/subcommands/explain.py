@@ -61,7 +61,7 @@ def explain(args: Namespace) -> None:
 
 
 def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:
-    """The steps in lines, each with its number, and what has become of the job at the end.
+    """The steps in lines, each with its number, and the state of the job at the end.
 
     :param sites: by name, in the order of the sites file
     """
@@ -179,7 +179,7 @@ def complain_of_silence(views: list[SiteView]) -> None:
 
 
 def outcome(job: JobRow) -> ExplanationStep:
-    """What has become of a job, as text."""
+    """The state of a job, as text."""
     remedy = [f"what would change it: {job.remedy}"] if job.remedy else []
     if job.site is None:
         return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])

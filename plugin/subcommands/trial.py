@@ -25,7 +25,7 @@ SECONDS_TO_END = 120.0
 def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
     """Try a job on a site, in a folder of its own that no controller looks at.
 
-    What it has launched ends with it, whatever becomes of the job.
+    What it has launched is released with it, whatever the outcome of the job.
 
     :param what: what the site is called
     """

@@ -37,7 +37,7 @@ class Rectangle(NamedTuple):
     place: int
     """Of its machine in ``places``."""
     name: int | None
-    """Of its Dag, run and task in ``names``; None: whoever asks may not see them."""
+    """Of its Dag, run and task in ``names``; None: the user may not see them."""
     map_index: int
     try_number: int
     lane: float

@@ -20,7 +20,22 @@ from lading.scheduling.resources import Resources
 
 NUMBERS = {
     *("after", "attempt", "attempts", "held", "here", "left", "members", "most", "number", "price", "seconds", "spent"),
-    *("tasks", "until", "used", "vcpus", "at", "asked", "count", "exit_code", "launched", "least", "limit", "jobs", "more", "number"),
+    *(
+        "tasks",
+        "until",
+        "used",
+        "vcpus",
+        "at",
+        "asked",
+        "count",
+        "exit_code",
+        "launched",
+        "least",
+        "limit",
+        "jobs",
+        "more",
+        "number",
+    ),
 }
 LISTS = {"failed", "lacking", "images", "indexes", "locations", "names", "nodes", "sites", "taken", "types"}
 # What a code is about whose kind is no class of waits.

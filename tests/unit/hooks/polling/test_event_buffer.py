@@ -54,7 +54,10 @@ def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
     assert all(first != then for name in jobs for first, then in pairwise(each for each in told if each[0] == name))
     job = Task("other")
     reasons = [because("max_submitted", most=number) for number in (10, 11)]
-    reasons += [because("site_limit", system="slurm", text=words) for words in ("a limit of the account", "it is held", "it is held")]
+    reasons += [
+        because("site_limit", system="slurm", text=words)
+        for words in ("a limit of the account", "it is held", "it is held")
+    ]
     for reason in reasons:
         event_buffer.tell_reason(job, reason)
     assert [told_in(each) for each in event_buffer.unread() if each["token"] == "other"] == [
