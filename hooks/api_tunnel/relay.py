@@ -39,7 +39,7 @@ LISTENING = "0A"
 # The relay of a connection that was cut is gone after this at the latest; what listens then is sshd, seconds.
 SECONDS_TO_SETTLE = 1.0
 READ = 65536
-# A node that was switched off does not say so: an idle connection is asked after so many seconds.
+# A node that was switched off closes no connection: an idle connection is asked after so many seconds.
 SECONDS_UNTIL_ASKED = 60
 ADVICE = "set tunnel_host to the name or the address by which compute nodes reach it"
 

@@ -1,7 +1,7 @@
 """What a batch system is asked about jobs, and what is known once it has answered.
 
-There are three answers for each job, never two: a state, "no such job", or "could not ask". What an answer neither
-tells of nor declares unknown is the third, for that job alone.
+There are three answers for each job, never two: a state, "no such job", or "could not ask". A job that an answer
+neither lists nor declares unknown has the third, for that job alone.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Statuses:
     @property
     def silent(self) -> list[str]:
         """The ids that were asked for and of which nothing was said."""
-        told = {job.id for job in self.jobs}
-        return sorted(id for id in self.asked if id not in told and id not in self.unknown)
+        reported = {job.id for job in self.jobs}
+        return sorted(id for id in self.asked if id not in reported and id not in self.unknown)
 
 
 @dataclass(frozen=True)

@@ -235,15 +235,15 @@ def swept(answer: CommandResult) -> list[Cleaned]:
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or lines[-1:] != ["."]:
         raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.words}")
-    told = " / ".join(answer.stderr.strip().splitlines()[:3])
+    reported = " / ".join(answer.stderr.strip().splitlines()[:3])
     try:
-        return [_cleaned(*line.split("\t"), told=told) for line in lines[:-1]]
+        return [_cleaned(*line.split("\t"), reported=reported) for line in lines[:-1]]
     except (TypeError, ValueError) as error:
         raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.words}") from error
 
 
-def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, told: str) -> Cleaned:
+def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> Cleaned:
     if number == "-":
-        return Cleaned(kind, 0, 0.0, f"they could not be looked at: {told}")
-    trouble = f"{left} of {number} could not be removed: {told}" if int(left) else None
+        return Cleaned(kind, 0, 0.0, f"they could not be looked at: {reported}")
+    trouble = f"{left} of {number} could not be removed: {reported}" if int(left) else None
     return Cleaned(kind, int(number) - int(left), int(size) / 1024, trouble)

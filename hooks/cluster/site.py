@@ -246,7 +246,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         self.rounds.stop(timeout)
         try:
             if self.rounds.is_alive:
-                raise OSError("it does not answer; its jobs go on")
+                raise OSError("it does not answer; its jobs keep running")
             if isinstance(self._poller, AllocationMode):
                 self._poller.submitter.forget_orders(because("orders_dropped"))
             if how != "hand_over":
@@ -256,7 +256,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             if self.is_trial:
                 self._poller.remove()
         except OSError as error:
-            log.warning("Site %r could not be let go of in order: %s", self.name, error)
+            log.warning("Site %r could not be disconnected in order: %s", self.name, error)
         finally:
             if self.tunnel is not None:
                 self.tunnel.close()

@@ -1,6 +1,6 @@
 """The Dag bundles of jobs at a site, with ``dags = "sync"``: each content lies there once, in a folder of its hash.
 
-A job is bound to the content that its bundle has when the job is submitted: its envelope names the folder, and whoever
+A job is bound to the content that its bundle has when the job is submitted: its envelope names the folder, and what
 runs it (a batch job, or a node agent that runs many) sets the variables by which Airflow reads its Dags from there, for
 the process of that job alone (:func:`lading.hooks.dags.bundles.environment`). Later changes of the bundle make no
 difference to it.
@@ -152,7 +152,7 @@ class BundleSync:
         """Bind jobs to what their bundles hold now, and bring what is new to the site; returns those that can run.
 
         :param waiting: jobs, each with its envelope and the hash of the content to which it was bound before, which it
-            goes on reading whatever its bundle holds by now; empty: to none
+            keeps reading whatever its bundle holds by now; empty: to none
         :param refuse: called with a job that can never run, and why, as text
         :param hold: called with a job that cannot run now, and why
         :raises OSError: the site could not be asked

@@ -176,8 +176,8 @@ def subnet_of(request: Mapping[str, Any]) -> str:
 
 def mark(config: EC2Config, image: str) -> str:
     """An image, and after a space what in the table of the site decides, too, what machines of it have."""
-    told = [config.boot_script, config.setup, config.scratch]
-    return f"{image} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}" if any(told) else image
+    reported = [config.boot_script, config.setup, config.scratch]
+    return f"{image} {hashlib.sha256(json.dumps(reported).encode()).hexdigest()[:8]}" if any(reported) else image
 
 
 def named(tags: Mapping[str, str], index: int) -> str | None:

@@ -35,7 +35,7 @@ class EC2Machine:
     """A machine, or what is to become one.
 
     :param token: the ClientToken of its launch, from which its host key is derived
-    :param capacity: what jobs can use of it, as far as its type says so
+    :param capacity: what jobs can use of it, as far as it is known of its type
     :param usd_per_hour: all that it costs; ``surcharges``: what of that is not the machine itself, by name
     :param priced_at: epoch seconds, by AWS's clock, since when it costs that; None: since its launch, or not known
     :param since: of its phase, on the monotonic clock

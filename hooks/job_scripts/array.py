@@ -134,12 +134,16 @@ class RunArray:
 
         :param answer: to :meth:`submit`
         """
-        told, _, rest = answer.stdout.partition("\n")
+        reported, _, rest = answer.stdout.partition("\n")
         elements, _, rest = rest.partition("\n")
-        if told == "answered" and str(record.index) not in elements.split():
+        if reported == "answered" and str(record.index) not in elements.split():
             # Somebody else has submitted or cancelled it; what has come of that lies in its folder.
             return record.by_itself()
-        said = f"{told} {record.index} {self.name or '-'}\n{rest}" if told in ("answered", "pending") else answer.stdout
+        said = (
+            f"{reported} {record.index} {self.name or '-'}\n{rest}"
+            if reported in ("answered", "pending")
+            else answer.stdout
+        )
         return after_submission(record, replace(answer, stdout=said), system, now)
 
 

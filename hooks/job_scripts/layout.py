@@ -297,12 +297,12 @@ def in_job(text: str) -> tuple[str, int | None]:
     return (id, None) if element is None else (re.sub(r"\[\d+\]", "[]", id), element)
 
 
-def same_job(told: str, job_id: str) -> bool:
+def same_job(reported: str, job_id: str) -> bool:
     """Whether the id that a job finds in its environment is the one that its submission was answered with.
 
     SLURM adds the name of a cluster after a semicolon, PBS the server's after a dot, in full or in short.
     """
-    return _short(told) == _short(job_id)
+    return _short(reported) == _short(job_id)
 
 
 def _short(job_id: str) -> str:

@@ -70,7 +70,7 @@ class SiteProfile:
             raise ProfileError(f"{where}: nodes = {table['nodes']!r} is not valid; a number or 'ignore' is")
         fields = {key: value for key, value in table.items() if key in Profile.model_fields}
         if fields.get("nodes", "ignore") != "ignore":
-            del fields["nodes"]  # it is what jobs have unless they say something else
+            del fields["nodes"]  # it is the default of jobs that set none
         common = {key: value for key, value in table.items() if key in COMMON_RESOURCES and key not in fields}
         unknown = sorted(table.keys() - {*fields, *common, *KEYS})
         if unknown and not others:

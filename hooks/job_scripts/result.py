@@ -412,14 +412,14 @@ class JobRun(futures.Future[int]):
 
 def variables(record: RunRecord) -> dict[str, str]:
     """What a prologue or an epilogue finds in its environment."""
-    told = {
+    reported = {
         "LADING_FOLDER": record.folder,
         "LADING_JOB_ID": record.job_id,
         "LADING_STATE": record.state if record.ended else None,
         "LADING_CAUSE": record.cause,
         "LADING_EXIT_STATUS": record.exit_code,
     }
-    return {name: str(value) for name, value in told.items() if value is not None}
+    return {name: str(value) for name, value in reported.items() if value is not None}
 
 
 __all__ = [

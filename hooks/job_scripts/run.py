@@ -195,9 +195,9 @@ class RunRecord:
     def failed(self, cause: str, reason: str | None, exit_code: int | None = None) -> RunRecord:
         """The run when it has failed."""
         words = WORDS.get(cause, f"it ended with exit status {exit_code}" if exit_code else "it failed")
-        told = f"{words} ({reason})" if reason else words
+        reported = f"{words} ({reason})" if reason else words
         state: RunState = "cancelled" if cause == "cancelled" else "failed"
-        return replace(self, state=state, cause=cause, reason=told, exit_code=exit_code)
+        return replace(self, state=state, cause=cause, reason=reported, exit_code=exit_code)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -245,21 +245,21 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     """
     record = replace(record, submitted_at=record.submitted_at or now)
     first, _, rest = answer.stdout.partition("\n")
-    told, *element = first.split() or [""]
-    if told == "newer" and answer.status == 0 and (attempt := whole_number("".join(element))) is not None:
+    reported, *element = first.split() or [""]
+    if reported == "newer" and answer.status == 0 and (attempt := whole_number("".join(element))) is not None:
         return replace(record, attempt=attempt, not_before=0.0, doubtful_since=None)
-    if told in ("answered", "pending"):
+    if reported in ("answered", "pending"):
         record = _as_element(record, element)
-    if answer.status is None or told not in ("answered", "claimed", "cancelled"):
+    if answer.status is None or reported not in ("answered", "claimed", "cancelled"):
         # Nobody knows; it may be under way. What is not under way after so long has died with its machine.
         since = record.doubtful_since or now
-        words = "its submission has not been answered yet" if told == "pending" else answer.words
+        words = "its submission has not been answered yet" if reported == "pending" else answer.words
         record = replace(record, doubtful_since=since, reason=words)
-        over = told == "pending" and now - since > UNDER_WAY
+        over = reported == "pending" and now - since > UNDER_WAY
         return replace(record, attempt=record.attempt + 1, look_up=True, array=None) if over else record
-    if told == "cancelled":
+    if reported == "cancelled":
         return record.failed("cancelled", "before it was submitted")
-    if told == "claimed":
+    if reported == "claimed":
         return record.accepted(*layout.in_job(rest), system)
     try:
         return record.accepted(system.submitted(replace(answer, stdout=rest)), record.index, system)

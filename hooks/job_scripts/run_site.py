@@ -45,7 +45,7 @@ LOOKING = "runs cannot be looked at"
 # So many submissions of a run may have been refused, one after the other, when it is cancelled.
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
-# and those of its end if there are more; and those that are its last words.
+# and those of its end if there are more; and those that hold the end of its output.
 MOST_REST, AT_ONCE, LAST, LAST_WORDS = 2**24, 2**22, 2**16, 2000
 
 
@@ -273,10 +273,10 @@ class RunSite:
         for _ in range(MOST_ATTEMPTS):
             unknown = [record for record in records if record.job_id is None and not record.ended]
             found = {each.record.token: each.record for each in self.advance(unknown)}
-            told = [found.get(record.token, record) for record in records]
-            if told == records:
+            reported = [found.get(record.token, record) for record in records]
+            if reported == records:
                 break
-            records = told
+            records = reported
         return records
 
     def claim(self, record: RunRecord, what: str, who: str) -> bool:

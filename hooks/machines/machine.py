@@ -365,7 +365,7 @@ class Endings:
     def give_back(self, token: str, reason: Reason, file: str | None = None) -> None:
         """Report that a job has not begun there, and will not.
 
-        :param file: in which the machine says so; None: it does not
+        :param file: in which the machine reports that; None: there is none
         """
         self.tracker.give_back(token)
         event = {"event": "returned", "token": token, "location": self.location, "reason": reason}

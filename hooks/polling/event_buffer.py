@@ -50,8 +50,8 @@ class EventBuffer:
 
         :param more: what else the event says
         """
-        if job.told is None or _kept(job.told) != _kept(reason):
-            job.told = reason
+        if job.reported is None or _kept(job.reported) != _kept(reason):
+            job.reported = reason
             self.tell({"event": "waiting", "token": job.token, "reason": reason, **more})
 
     def unread(self) -> list[dict[str, Any]]:

@@ -200,7 +200,8 @@ class RemoteConfig(EnforcingConfig):
 
 
 def sites_accepting_untargeted(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:
-    """The sites that take tasks which name none: those that say so, and the first one unless it says no.
+    """The sites that take tasks which name none: those with ``accept_untargeted``, and the first one unless it has
+    ``accept_untargeted = false``.
 
     :param is_implicit: whether the first is this machine without a table; it yields to a site that is declared so
     """

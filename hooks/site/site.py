@@ -297,7 +297,7 @@ class ElasticSite(Site[Config]):
 
     @abstractmethod
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        """Take back jobs that have not begun; for each that has not, an event ``returned`` says so.
+        """Take back jobs that have not begun; for each that has not, there is an event ``returned``.
 
         :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again

@@ -38,18 +38,18 @@ def _kind(text: str) -> str:
     return text
 
 
-def reason_of(told: object) -> Reason | None:
+def reason_of(reported: object) -> Reason | None:
     """A reason as a file or a site has it: as plain data, or the text of a third party; None: nothing is said.
 
     It may lack parameters, which another version has left out: an end counts for all that.
 
     :raises ValueError: it is none of these
     """
-    if isinstance(told, str):
-        return free_text(told) if told.strip() else None
-    if told is None or isinstance(told, Reason):
-        return told
-    return Reason.of_data(cast("dict[str, Any]", told), is_whole=False)
+    if isinstance(reported, str):
+        return free_text(reported) if reported.strip() else None
+    if reported is None or isinstance(reported, Reason):
+        return reported
+    return Reason.of_data(cast("dict[str, Any]", reported), is_whole=False)
 
 
 def asked_reason(text: str) -> Reason:
@@ -65,10 +65,10 @@ def to_json(event: Mapping[str, Any]) -> str:
     return json.dumps(event, default=Reason.to_data)
 
 
-def _reason(told: object) -> Reason:
-    if isinstance(told, Mapping):
-        return Reason.of_data(told)
-    if (reason := reason_of(told)) is None:
+def _reason(reported: object) -> Reason:
+    if isinstance(reported, Mapping):
+        return Reason.of_data(reported)
+    if (reason := reason_of(reported)) is None:
         raise ValueError("a reason is expected")
     return reason
 
@@ -322,17 +322,17 @@ def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dic
         ended itself while it ran is cancelled with exit code 0
     """
     reason = left["reason"]
-    told = {"cause": left.get("cause", "error") if reason is not None else None, "reason": reason}
+    reported = {"cause": left.get("cause", "error") if reason is not None else None, "reason": reason}
     if cause is not None:
-        told = {"cause": cause["cause"], "reason": cause["reason"]}
+        reported = {"cause": cause["cause"], "reason": cause["reason"]}
     return {
-        **told,
+        **reported,
         "at": left["ended_at"],
         "exit_code": left["exit_code"],
         "peak_memory": left["peak_memory"],
         "cpu_seconds": left["cpu_seconds"],
         **({"started_at": None} if left.get("cause") == "cancelled" and left["exit_code"] != 0 else {}),
-        **({"outputs": outputs} if told["cause"] is None and (outputs := left.get("outputs")) else {}),
+        **({"outputs": outputs} if reported["cause"] is None and (outputs := left.get("outputs")) else {}),
     }
 
 

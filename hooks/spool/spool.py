@@ -373,7 +373,7 @@ class AgentConfig:
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param idle_seconds: without jobs and requests after which the agent ends; None: never
-    :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
+    :param switch_off: shell text that it leaves the machine with then; empty: the machine stays up
     :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
     :param keep_failed: seconds for which that of a failed job is kept
     :param is_spot: whether AWS may take the machine away, after a notice that the agent reads

@@ -169,10 +169,10 @@ class Exchange:
         return [self._answer(number, step, trouble) for number, step in enumerate(self.steps)]
 
     def silence(self) -> str:
-        """What may explain that the shell ended without all answers: its last words."""
+        """What may explain that the shell ended without all answers: the end of its output."""
         words = bytes(self.stderr[-2000:] or self.stdout[-2000:]).decode(errors="replace").splitlines()
         said = "\n".join(line for line in words if self.marker not in line).strip()
-        return f"{'cut off' if self.begun else 'no answer'}; the last words were: {said or 'none'}"
+        return f"{'cut off' if self.begun else 'no answer'}; its last output: {said or 'none'}"
 
     def _script(self, setup: str, timeout: int) -> str:
         lines = ["lading() {", "CDPATH=", FUNCTIONS]

@@ -28,7 +28,7 @@ READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break
 COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
 READ = 65536
 # So much of what it has said is kept for the message when it ends, bytes.
-MOST_LAST_WORDS = 2000
+MOST_LAST_OUTPUT = 2000
 # Seconds that a client of ours has to end when its input is closed.
 END_TIMEOUT = 2.0
 
@@ -89,7 +89,7 @@ class Session(ABC):
     def hear(self, mark: str, timeout: float) -> str:
         """The next line that begins with a mark, without it; other lines are left out.
 
-        :raises TransportError: it has ended, with its last words, or says nothing in time
+        :raises TransportError: it has ended, with its last output, or does not answer in time
         """
         deadline = time.monotonic() + timeout
         others: list[str] = []
@@ -125,7 +125,7 @@ class Session(ABC):
         said, self._heard = self._heard, b""
         try:
             while (left := deadline - time.monotonic()) > 0 and (data := self._receive(left)):
-                said = (said + data)[-4 * MOST_LAST_WORDS :]
+                said = (said + data)[-4 * MOST_LAST_OUTPUT :]
         except (OSError, ValueError):  # time is up, or its output is closed as well
             pass
         if not said.strip():
@@ -134,7 +134,7 @@ class Session(ABC):
 
 
 def _ended(said: str) -> SessionEnded:
-    return SessionEnded(f"it ended; its last words were: {said.strip()[-MOST_LAST_WORDS:] or 'none'}")
+    return SessionEnded(f"it ended; its last output: {said.strip()[-MOST_LAST_OUTPUT:] or 'none'}")
 
 
 def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:

@@ -94,9 +94,9 @@ class MachineFile(Source):
         path = quoted(self.path)
         look = f"[ ! -d {path} ] || exit {errno.EISDIR}; [ -f {path} ] || exit {errno.ENOENT}; {self._is_below()}"
         answer = self._ask(f"{look}stat -Lc '%s %Y' -- {path}", VERSION_TIMEOUT)
-        if not (told := re.fullmatch(r"(\d{1,18}) (-?\d{1,18})\s*", answer)):
+        if not (reported := re.fullmatch(r"(\d{1,18}) (-?\d{1,18})\s*", answer)):
             raise TransportError(f"{self.transport}: {answer[:200]!r} is not the size of {self.path}")
-        return Version(int(told[1]), told[2])
+        return Version(int(reported[1]), reported[2])
 
     def parts(self, size: int) -> Iterator[bytes]:
         for number in range(-(-size // PART)):

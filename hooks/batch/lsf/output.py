@@ -1,6 +1,6 @@
 """What bjobs, bhist and bhosts print, as jobs and nodes, for LSF and OpenLava alike.
 
-bjobs prints columns of one's own choice, or the plain table.
+bjobs prints chosen columns, or the plain table.
 
 States: Administering LSF, "Job states"; how jobs have ended: bjobs, "exit_reason"; lsbatch.h, TERM_*.
 """

@@ -96,7 +96,7 @@ WORDING = Wording(
 )
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
-# OpenLava and old versions have no -o, or not all of its fields: they say so, and show their table then.
+# OpenLava and old versions have no -o, or not all of its fields: they report that, and print their table then.
 _STATUS = """\
 answer=$(bjobs -a -u "$0" -o "$1" 2>&1)
 status=$?

@@ -100,12 +100,12 @@ def jobs(found: Iterable[tuple[str, Mapping[str, Any]]], codes: Codes) -> list[N
         with suppress(ValueError):
             every[split(id)] = attributes
     arrays = {id for id, index in every if index is not None}
-    told = [
+    reported = [
         _job(id, index, attributes, every.get((id, None), {}), codes)
         for (id, index), attributes in every.items()
         if index is not None or id not in arrays
     ]
-    return [job for job in told if job.index is not None or "[]" not in job.id or job.state == "ended"]
+    return [job for job in reported if job.index is not None or "[]" not in job.id or job.state == "ended"]
 
 
 def _job(

@@ -104,7 +104,7 @@ class AllocationFleet:
         return self.allocations.get(job.submission.name) if job.submission is not None else None
 
     def jobs(self) -> Iterator[tuple[Allocation, TrackedBatchJob]]:
-        """The jobs in allocations whose end was not told."""
+        """The jobs in allocations whose end was not reported."""
         for job in list(self.tracker.live()):
             if (allocation := self.of(job)) is not None:
                 yield allocation, job

@@ -200,7 +200,7 @@ class AllocationLauncher(Submitter):
         return allocation
 
     def drop(self, allocation: Allocation, cause: str | None, reason: Reason | None, *, refused: bool = False) -> None:
-        """Forget an allocation that is over, or was never there, and say so.
+        """Forget an allocation that is over, or was never there, and report that.
 
         :param refused: whether the batch system does not take it
         """
@@ -222,7 +222,7 @@ class AllocationLauncher(Submitter):
             if order is not None:
                 self.event_buffer.tell({"event": "released", "token": name, "at": time.time(), "reason": reason})
             if allocation is not None and allocation.release is ReleaseState.NONE and not allocation.over:
-                log.info("allocation %s is let go: %s", name, reason)
+                log.info("allocation %s is being released: %s", name, reason)
                 self.let_go(allocation)
 
     def let_go(self, allocation: Allocation) -> None:

@@ -122,7 +122,7 @@ class AllocationPostMortem(ClusterPart):
         says = native.reason if native is not None else None
         allocation.end = cause, because("batch_says", text=says) if says else None
         if native is None or not native.succeeded:
-            log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
+            log.warning("the last output of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
             self.nodes.failed(allocation.batch.node, str(end_event.REASONS[cause]))
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)

@@ -40,10 +40,10 @@ def explain(config: ClusterConfig, seen: Sequence[TrialSighting], words: str | N
     described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not taken it"
     if words is not None:
         return f"{words} ({described})"
-    told = f"the trial job did not end within {format_time(int(timeout))}: {described}"
+    reported = f"the trial job did not end within {format_time(int(timeout))}: {described}"
     if any(map(_ran_silently, seen)):
-        return f"{told}; nothing that it writes has come to the login node: {_shared(config)}"
-    return f"{told}; give more time: --timeout {max(600, 2 * int(timeout))}"
+        return f"{reported}; nothing that it writes has come to the login node: {_shared(config)}"
+    return f"{reported}; give more time: --timeout {max(600, 2 * int(timeout))}"
 
 
 def _shared(config: ClusterConfig) -> str:
@@ -72,7 +72,7 @@ def _ran_silently(each: TrialSighting) -> bool:
 
 
 def _state(each: TrialSighting, known: str = "") -> str:
-    """How it is, with its last words unless they are in what is known already."""
+    """Its state, with the end of its output unless that is known already."""
     native = each.job.native
     if native is None:
         state = "is not known to the batch system (any more)" if each.job.gone_since else "was not looked at yet"
@@ -81,4 +81,4 @@ def _state(each: TrialSighting, known: str = "") -> str:
         state += f" with exit code {native.exit_code}" if native.exit_code is not None else ""
         state += f" ({native.reason})" if native.reason else ""
     said = (each.output or "").strip()
-    return f"{_name(each)} {state}" + (f", its last words: {said[-MOST_WORDS:]}" if said not in known else "")
+    return f"{_name(each)} {state}" + (f", its last output: {said[-MOST_WORDS:]}" if said not in known else "")

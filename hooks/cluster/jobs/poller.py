@@ -319,7 +319,7 @@ class ClusterPoller(ClusterPart, ABC):
         """Send a look, with the question for logs at its end, which then hold all that jobs had written before theirs.
 
         :returns: the answers; those to what was to be done are taken in
-        :raises OSError: it is not known what has become of it; after any error all is done again
+        :raises OSError: its outcome is not known; after any error all is done again
         """
         errands, look.asked_at = self.tracker.errands, time.monotonic()
         if look.copied:
@@ -390,7 +390,7 @@ class ClusterPoller(ClusterPart, ABC):
         return accounts(self.system, look.answers.get("accounting"), self._troubles)
 
     def _read_logs(self, look: ClusterLook) -> None:
-        """Copy what is new in logs; and know what has become of the Dag bundles that no job reads any more."""
+        """Copy what is new in logs; and take in which Dag bundles that no job reads any more were removed."""
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, look.answers["logs"])
         if "sweep" in look.answers and self.submitter.bundles is not None:
@@ -398,8 +398,8 @@ class ClusterPoller(ClusterPart, ABC):
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
         earliest, latest = moment(self._events_read_at) - SECONDS_UNTIL_SEEN, time.time()
-        for told, last in self.event_buffer.new(files, self.rejected):
-            event = between(told, earliest, latest)  # it is dated by the clock of a node
+        for reported, last in self.event_buffer.new(files, self.rejected):
+            event = between(reported, earliest, latest)  # it is dated by the clock of a node
             token = event["token"]
             if event["event"] in hold.EVENTS:
                 self.event_buffer.tell(event, last)

@@ -16,7 +16,7 @@ class Task:
     """A job that waits."""
 
     token: str
-    told: Reason | None = None
+    reported: Reason | None = None
 
 
 def test_a_file_goes_when_all_that_was_told_before_its_end_is_stored() -> None:
