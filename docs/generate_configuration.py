@@ -125,7 +125,7 @@ nothing else:
 What happens to jobs:
 
 * **A site is added**: it takes jobs as soon as the new controller acts.
-* **Its table has changed**: what is submitted from then on goes by the new one, and jobs that the site has continue. But
+* **Its table has changed**: what is submitted from then on goes by the new one, and jobs already there continue. But
   `kind`, `mode`, `work_dir` and the connection say where the site finds its jobs: let these end before such a change
   (`airflow lading jobs --state running`), or give the new place a new name and leave the old table as it is until they
   have ended.
