@@ -256,7 +256,7 @@ def without_hints(defaults: Resources, takers: Mapping[str, PublishedSite]) -> s
 def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
     """Check how a task lies on nodes against the sites that it may go to; those that take it.
 
-    :raises HintError: none of them gives each task a batch job of its own, or one of them has no word for it
+    :raises HintError: none of them gives each task a batch job of its own, or one of them has no option for it
     """
     assert hints.layout is not None
     # What was published before there were layouts says nothing of them.

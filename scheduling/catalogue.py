@@ -201,7 +201,7 @@ def toml_type(row: tables.Row, entry: dict[str, Any]) -> InstanceType | None:
     """The type of one table, None where it has no price."""
     features, offerings = entry.get("features", []), entry.get("offerings")
     if not isinstance(features, list) or not all(isinstance(word, str) for word in features):
-        raise row.fault(f"features {shortened(features)} is not a list of words")
+        raise row.fault(f"features {shortened(features)} is not a list of names")
     kind = instance_type(row) if offerings is None else bare_type(row)
     if offerings is not None and kind is not None:
         if not isinstance(offerings, list):

@@ -65,7 +65,7 @@ def parse_features(value: object) -> frozenset[str]:
     """
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
-        raise UnitError(f'{shortened(value)} is no list of features; valid: words such as ["avx512", "nvme"]')
+        raise UnitError(f'{shortened(value)} is no list of features; valid: names such as ["avx512", "nvme"]')
     found = frozenset(word.strip() for word in words)
     for word in sorted(found):
         if not FEATURE.fullmatch(word):

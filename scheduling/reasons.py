@@ -390,7 +390,7 @@ _NO_ROOM = (
 )
 _GROUP_LIMIT = ("A limit that its Dag sets", "Raise max_instances or max_jobs of the task or the Dag.")
 _LAUNCHING = ("Waiting for its machine to start", "Nothing: it starts when the machine or allocation is up.")
-_AGAIN = ("Waiting for another machine, or to be submitted again", "Nothing: it had not begun where it was given to.")
+_AGAIN = ("Waiting for another machine, or to be submitted again", "Nothing: it had not started where it was sent.")
 _BUNDLE = (
     "Copying its Dag to where it runs",
     "Nothing: it starts when the bundle is there. If it lasts, the reason says what is in its way.",
@@ -484,7 +484,7 @@ CAUSES: Mapping[str, Cause] = {
         ),
         Cause(
             "submit_rejected",
-            "The site does not take it",
+            "The site rejected it",
             "Correct what the reason names in the hints of the task or the table of the site.",
             _BOTH,
         ),
@@ -502,7 +502,7 @@ CAUSES: Mapping[str, Cause] = {
 
 
 _LESS = (
-    "It has less than it wishes",
+    "It has less than it prefers",
     "Nothing, or look at [[rules]] of the sites file and at the minimum that its hints name.",
 )
 _CLEAR = "then clear the task."
@@ -515,7 +515,7 @@ _SHORTEN = (
     "a new run"
 )
 _STRUCK = ("Controllers have died or hung over it", f"{_SHORTEN}.")
-_ROW = ("Its row in the store cannot be read", "Clear the task: its row is written anew.")
+_ROW = ("Its row in the store cannot be read", "Clear the task: its row is written again.")
 _STAGE = (
     "Its files cannot be brought to where it runs",
     f"Correct what the reason names in the hint stage, or name a site that has the files; {_CLEAR}",
@@ -675,7 +675,7 @@ _TABLE = (
         "gang_room",
         "gang_room",
         _GANG_ROOM[0],
-        "room for {gang} is looked for at {place} (attempt {attempt} of {attempts})",
+        "looking for room for {gang} at {place} (attempt {attempt} of {attempts})",
         _GANG_ROOM[1],
         _BOTH,
     ),
@@ -683,7 +683,7 @@ _TABLE = (
         "gang_room_partly",
         "gang_room",
         _GANG_ROOM[0],
-        "room for {gang} is looked for at {place}; {held} of {tasks} tasks have room (attempt {attempt} of {attempts})",
+        "looking for room for {gang} at {place}; {held} of {tasks} tasks have room (attempt {attempt} of {attempts})",
         _GANG_ROOM[1],
         _BOTH,
     ),
@@ -999,7 +999,7 @@ _TABLE = (
     Code("hold_no_room", "room", _NO_ROOM[0], "there is no room for it now", _NO_ROOM[1], _BOTH),
     Code("hold_run_out", "again", _AGAIN[0], "the reservation was not renewed", _AGAIN[1], _OPERATOR),
     Code("stopped", "again", _AGAIN[0], "Airflow was stopped", _AGAIN[1], _OPERATOR),
-    Code("came_back", "again", _AGAIN[0], "it had not begun where it was", _AGAIN[1], _OPERATOR),
+    Code("came_back", "again", _AGAIN[0], "it had not started where it was sent", _AGAIN[1], _OPERATOR),
     Code("agent_leaves", "again", _AGAIN[0], "the node agent of its machine took no more jobs", _AGAIN[1], _OPERATOR),
     Code("allocation_full", "again", _AGAIN[0], "its allocation takes no more jobs", _AGAIN[1], _OPERATOR),
     Code("submitted_again", "again", _AGAIN[0], "it is being submitted again{also:after}", _AGAIN[1], _OPERATOR),
@@ -1025,7 +1025,7 @@ _TABLE = (
         "machine_launched",
         "launching",
         _LAUNCHING[0],
-        "a machine is launched for it that is up in about {seconds} s",
+        "a machine is being launched for it, ready in about {seconds} s",
         _LAUNCHING[1],
         _OPERATOR,
     ),
@@ -1033,7 +1033,7 @@ _TABLE = (
         "machine_boots",
         "launching",
         _LAUNCHING[0],
-        "{location} boots, on which it begins in about {seconds} s",
+        "{location} is booting, and can run it in about {seconds} s",
         _LAUNCHING[1],
         _OPERATOR,
     ),
@@ -1041,7 +1041,7 @@ _TABLE = (
         "room_soon",
         "launching",
         "Waiting for capacity that frees up soon",
-        "there is room on {location} in about {seconds} s: its run does not end later by that, or costs less",
+        "{location} has room in about {seconds} s: waiting for it does not delay its run, or costs less",
         "Nothing: it starts there. Another hurry of the Dag weighs time against money otherwise.",
         _AUTHOR,
     ),
@@ -1115,8 +1115,8 @@ _TABLE = (
         "aws_subnet_full",
         "the subnet has no free address; give a larger one in `subnets`, or end what holds its addresses",
     ),
-    _aws("aws_profile", "mend `instance_profile`"),
-    _aws("aws_subnet", "mend `subnets`"),
+    _aws("aws_profile", "correct `instance_profile`"),
+    _aws("aws_subnet", "correct `subnets`"),
     _aws(
         "aws_plan_image", "the account's plan has only images of the free tier: name such in `ami`, or change the plan"
     ),
@@ -1153,11 +1153,11 @@ _TABLE = (
     _aws("aws_permission", "allow what `airflow lading check SITE --policy` prints"),
     _aws(
         "aws_expired",
-        "the credentials have expired, or the clock of this machine is wrong: renew the one, or mend the other",
+        "the credentials have expired, or the clock of this machine is wrong: renew or correct it",
     ),
-    _aws("aws_credentials", "mend the credentials of the connection that `aws_conn_id` names"),
-    _aws("aws_image", "mend `ami` of the table"),
-    _aws("aws_table", "mend the table of the site"),
+    _aws("aws_credentials", "correct the credentials of the connection that `aws_conn_id` names"),
+    _aws("aws_image", "correct `ami` of the table"),
+    _aws("aws_table", "correct the table of the site"),
     _aws("aws_volume_image", "the volumes cannot be made as the image says: give another one in `ami`"),
     _aws(
         "aws_volume_key",
@@ -1178,7 +1178,7 @@ _TABLE = (
         "aws_new_profile",
         "site_limit",
         _LIMIT[0],
-        "AWS does not know the instance profile yet, which takes a moment after it was made",
+        "AWS does not know the instance profile yet; a new one takes a moment",
         "Nothing: it is asked again.",
         _OPERATOR,
     ),
@@ -1211,8 +1211,8 @@ _TABLE = (
     Code(
         "closed_count",
         "site_instances",
-        "Machines that take no more jobs count until they have gone",
-        "beside them {number} that take no more jobs count until they have gone",
+        "Machines that take no more jobs count until they are gone",
+        "{number} more that take no jobs count until they are gone",
         "Nothing: they go when their jobs have ended.",
         _OPERATOR,
     ),
@@ -1292,7 +1292,7 @@ _TABLE = (
     ),
     _never(
         "no_rule_for_less",
-        "less than it wishes would do, but no rule of the sites file lets it have less; see [[rules]]",
+        "less than it prefers would do, but no rule of the sites file allows it less; see [[rules]]",
     ),
     _never("no_such_site", "there is no site {name!r}; the sites are: {names}", remedy=_NAME_SITE),
     _never(
@@ -1364,7 +1364,7 @@ _TABLE = (
     _release("orders_dropped", "Airflow was stopped, or another controller continues"),
     _end("nothing_launched", "lost", "its site launches no machines, or is no longer in the sites file"),
     _end("allocation_unknown", "lost", "the batch system does not know it"),
-    _end("machine_forgotten", "lost", "its site does not know it, or no longer"),
+    _end("machine_forgotten", "lost", "its site no longer knows it"),
     _end("machine_missed", "node_failure", "EC2 no longer knows the machine"),
     _end("machine_taken", "preempted", "AWS has reclaimed the machine{text:after}"),
     _end("machine_leaves", "preempted", "AWS reclaims it: its jobs are asked to end at {at:moment}"),
@@ -1427,7 +1427,7 @@ _TABLE = (
     _end(
         "gang_row_unreadable",
         "error",
-        "the part of its row about its gang cannot be read ({text}); clear the task, and it is written anew",
+        "the part of its row about its gang cannot be read ({text}); clear the task, and it is written again",
         *_ROW,
     ),
     _end(
@@ -1452,7 +1452,7 @@ _TABLE = (
         "{address} could not be brought to where the job runs: {what} took longer than {seconds:g} s",
         *_STAGE,
     ),
-    _end("gang_error", "error", "no room could be looked for, for {gang}: {text}", *_TOGETHER),
+    _end("gang_error", "error", "looking for room for {gang} failed: {text}", *_TOGETHER),
     _end(
         "gang_never",
         "error",
@@ -1473,7 +1473,7 @@ _TABLE = (
     # How jobs are ended.
     _end("cancelled", "cancelled", "it was cancelled"),
     _end("unwanted", "cancelled", "Airflow has cleared, ended or deleted its task instance"),
-    _end("stranger", "cancelled", "Lading does not know this job, or no longer"),
+    _end("stranger", "cancelled", "Lading does not know this job"),
     _end("machine_terminated", "cancelled", "its machine {machine} was terminated by {by}"),
     _end("agent_shut_down", "cancelled", "the node agent was shut down"),
     _end("airflow_stopped", "cancelled", "Airflow was stopped"),

@@ -335,7 +335,7 @@ def prefix(url: str) -> str:
     path = urlsplit(url).path.rstrip("/")
     if not path:
         raise ValueError(
-            f"{url!r} names a whole server, of which a tunnel shall show the execution API alone; that of the API "
+            f"{url!r} names a whole server, of which a tunnel is to expose the execution API alone; that of the API "
             "ends in /execution/, unless a proxy gives it another path"
         )
     return unquote_to_bytes(path).decode("latin-1") + "/"

@@ -80,7 +80,7 @@ class NativeJob:
 
 def unknown(system: str, state: str) -> str:
     """The reason of a job in a state that no table has. It is there, so it counts as running; never as ended."""
-    return f"{system} says that its state is {state!r}, which Lading does not know"
+    return f"{system} reports its state as {state!r}, which Lading does not know"
 
 
 class BatchSystem(ABC):
@@ -100,7 +100,7 @@ class BatchSystem(ABC):
     :cvar ascii_only: whether a script with other characters is not taken
     :cvar memory_is_refused: whether a process over its job's memory gets none and fails by itself, unreported
     :cvar wording: what its refusals mean
-    :cvar exclusion: how a job is kept away from nodes; None: the batch system has no word for it
+    :cvar exclusion: how a job is kept away from nodes; None: the batch system has no option for it
     :cvar survey: how it lists its nodes and queues; None: it does not
     :cvar granted_nodes: the shell expression for how many nodes a job has got, where it takes a range of them
         (``2-8``); None: it takes none, and a job asks for the most of its range
@@ -132,8 +132,8 @@ class BatchSystem(ABC):
     def directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         """What stands in the script after the prefix, one directive each, such as ``--nodes=2``.
 
-        :raises Unsupported: the batch system has no word for something, the site cannot give it, or a native directive
-            says what Lading says
+        :raises Unsupported: the batch system has no option for something, the site cannot give it, or a native
+            directive says what Lading says
         """
         _refuse_oversized(request, profile)
         _refuse_gpus_of_no_node(request, profile)
@@ -162,7 +162,7 @@ class BatchSystem(ABC):
         if not nodes:
             return []
         if self.exclusion is None:
-            raise Unsupported(f"excluded nodes {', '.join(nodes)}: {self.name} has no word for nodes to keep away from")
+            raise Unsupported(f"excluded nodes {', '.join(nodes)}: {self.name} has no option to avoid nodes")
         directive = self.exclusion.of(nodes)
         return [] if sets_any(directive, native, self.synonyms) else [directive]
 

@@ -117,8 +117,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def refuse(cls, config: ClusterConfig) -> None:
         if "exclude_nodes_for" in config.model_fields_set and config.exclude_nodes_for and not cls.system.exclusion:
             raise ValueError(
-                f"exclude_nodes_for = {config.exclude_nodes_for}: {cls.system.name} has no word for nodes to keep away "
-                "from; leave it out"
+                f"exclude_nodes_for = {config.exclude_nodes_for}: {cls.system.name} has no option to avoid "
+                "nodes; leave it out"
             )
 
     def dialect(self) -> dict[str, Any] | None:
@@ -333,7 +333,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return None if self.rounds.trouble is None else because("unreachable", text=self.rounds.trouble)
 
     def _excluded_nodes(self) -> ExcludedNodes:
-        """The nodes that have failed; none where the batch system has no word for keeping away from them."""
+        """The nodes that have failed; none where the batch system has no option for keeping away from them."""
         return ExcludedNodes(self.config.exclude_nodes_for if self.system.exclusion else 0, self.folder / "nodes.json")
 
     @property

@@ -136,7 +136,7 @@ def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
                 self.read_again()
             raise
         except NONSENSE as error:
-            words = f"what AWS answers makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
+            words = f"the answer of AWS makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
             raise EC2Error(AWSTrouble.SILENCE, "", words) from error
 
     return asked

@@ -185,7 +185,7 @@ def form(
 
     :param folder: of the array, absolute
     :param jobname: what its batch job is called where the scripts do not say
-    :raises ValueError: the batch system has no word for such an array
+    :raises ValueError: the batch system has no option for such an array
     """
     common = Shared.from_json(records[0].shared or {})
     name = None if common.request.jobname else jobname

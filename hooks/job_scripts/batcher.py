@@ -127,7 +127,7 @@ class Batcher:
                 new |= {record.token: record.by_itself() for record in members}
 
     def _array(self, members: Sequence[RunRecord]) -> list[RunRecord]:
-        """The runs as elements of an array; none: the batch system has no word for it."""
+        """The runs as elements of an array; none: the batch system has no option for it."""
         token = str(uuid.uuid4())
         site, folder = self.site, self.site.folder(token)
         try:

@@ -123,7 +123,7 @@ class BatchHook:
         :raises NearScriptError: the prologue has failed; the next call runs it again
         :raises Unusable: the connection is not set up, which time does not mend
         :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call continues
-        :raises ValueError: the script cannot be rendered, or the batch system has no word for something
+        :raises ValueError: the script cannot be rendered, or the batch system has no option for something
         """
         # Airflow passes a task's process its task instance.
         full = self.site.admitted(script, os.environ.get("AIRFLOW_CTX_DAG_ID"))

@@ -34,7 +34,7 @@ WORDS = {
     "node_failure": "the node on which it ran has failed",
     "cancelled": "it was cancelled",
     "submit_rejected": "the batch system does not take it",
-    "lost": "the batch system does not know it any more, and it has left no exit status",
+    "lost": "the batch system no longer knows it, and it left no exit status",
 }
 
 

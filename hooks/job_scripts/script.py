@@ -94,7 +94,7 @@ class JobScript:
         a native directive's name is nearly that of a property.
 
         :raises JobScriptError: the body has directives, a value is not valid or cannot be put in where it is asked for
-        :raises ValueError: the batch system has no word for a resource
+        :raises ValueError: the batch system has no option for a resource
         """
         text = self._render(system, profile)
         try:

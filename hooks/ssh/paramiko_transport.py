@@ -194,7 +194,7 @@ class SSHTransport(Transport):
                 )
             elif hook is not None and isinstance(error, paramiko.BadHostKeyException):
                 words += (
-                    "; the server has another key than the known one: it was installed anew, or is another machine."
+                    "; the server has another key than the known one: it was reinstalled, or is another machine."
                     f" Ask who runs it; if the new key is right, {_set_host_key(hook)}"
                 )
             elif hook is not None and "not found in known_hosts" in words:

@@ -79,7 +79,7 @@ class InstanceLine:
         if self.row is None:
             return f"{NOT_STORED}: a controller takes it in, if its site is in the sites file"
         if self.found is None and self.is_listed and self.row.state != InstanceState.ORDERED:
-            return "its seller does not have it (any more): a controller will find that out"
+            return "its seller does not list it: a controller will find that out"
         return None
 
 

@@ -209,7 +209,7 @@ def explained(
     jobs = [job for members in partitions.values() for job in members]
     asked = NOTHING.with_all([job.resources for job in jobs])
     where = ", each at a location of its own" if spread else ""
-    yield f"the jobs of it that wait, {len(jobs)}, ask for {format_resources(asked)} together{where}"
+    yield f"its {len(jobs)} waiting jobs ask for {format_resources(asked)} together{where}"
     room, by_name = GangRoom(sites, held), {site.name: site for site in sites}
     found = {name: options(members, sites, ways) for name, members in partitions.items()}
     demands = [demand(name, members, found[name], by_name) for name, members in partitions.items()]
@@ -226,7 +226,7 @@ def explained(
                 if apart is not None:
                     apart.update((each.stop.site, each.location) for each in places.values())
                 break
-        yield f"task {name!r}: {'; '.join(counts) or 'there is no site that holds room to which it may go'}"
+        yield f"task {name!r}: {'; '.join(counts) or 'it may go to no site that holds room'}"
 
 
 def most_launched(site: SiteView) -> float | None:

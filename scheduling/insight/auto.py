@@ -34,7 +34,7 @@ def sized(hints: Hints, usage: Usage, largest: Resources | None) -> tuple[Hints,
     words = []
     for name in sorted(hints.auto):
         if (size := getattr(found, name).nearly_all) is None:
-            few = f"fewer than {FEWEST_TRIES}" if usage.tries < FEWEST_TRIES else "which do not tell what it needs"
+            few = f"fewer than {FEWEST_TRIES}" if usage.tries < FEWEST_TRIES else "which do not show what it needs"
             words.append(f"{name} is the default: of {usage.tries} tries something is known, {few} (auto)")
             continue
         most = getattr(largest, name, None)

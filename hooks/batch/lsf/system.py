@@ -186,7 +186,7 @@ class LSF(BatchSystem):
     prefix = "#BSUB"
     grain = 60
     variables = VARIABLES
-    # That a job is not run again is what LSF does where the queue says nothing else; OpenLava has no word for it.
+    # That a job is not run again is what LSF does where the queue says nothing else; OpenLava has no option for it.
     no_requeue = {}  # noqa: RUF012
     leaks = ("LSB_", "LS_", "LSF_PM_", "PMI", "PMIX_")
     first_index = 1

@@ -32,9 +32,9 @@ _HOLDS |= {"l": "as many elements of its array run as may at once"}
 # Exit codes below 0: PBS itself has failed. The same numbers mean other things with TORQUE.
 PBSPRO_EXIT_CODES: Codes = {
     -3: ("node_failure", "PBS could not run it, and was to try again"),
-    -4: ("node_failure", "MoM was started anew while it ran"),
-    -5: ("node_failure", "MoM was started anew while it ran"),
-    -6: ("node_failure", "MoM was started anew while it ran"),
+    -4: ("node_failure", "MoM was restarted while it ran"),
+    -5: ("node_failure", "MoM was restarted while it ran"),
+    -6: ("node_failure", "MoM was restarted while it ran"),
     -11: ("preempted", "it was ended to be run again"),
     -12: ("preempted", "it was checkpointed and ended"),
     -14: ("node_failure", "a sister MoM failed"),
@@ -50,13 +50,13 @@ PBSPRO_EXIT_CODES: Codes = {
     -29: ("time_limit", "it ran longer than it had asked for"),
     -30: ("node_failure", "its nodes could not be joined"),
     -31: ("out_of_memory", "it used more memory in huge pages than it had asked for"),
-    -32: ("node_failure", "its node did not know it any more, and it was to be run again"),
+    -32: ("node_failure", "its node no longer knew it, and it was to be run again"),
 }
 TORQUE_EXIT_CODES: Codes = {
     -3: ("node_failure", "TORQUE could not run it, and was to try again"),
-    -4: ("node_failure", "MOM was started anew while it ran"),
-    -5: ("node_failure", "MOM was started anew while it ran"),
-    -6: ("node_failure", "MOM was started anew while it ran"),
+    -4: ("node_failure", "MOM was restarted while it ran"),
+    -5: ("node_failure", "MOM was restarted while it ran"),
+    -6: ("node_failure", "MOM was restarted while it ran"),
     -10: ("out_of_memory", "it used more memory than it had asked for"),
     -11: ("time_limit", "it ran longer than it had asked for"),
     -12: ("time_limit", "it used more cpu time than it had asked for"),

@@ -82,7 +82,7 @@ def _state(letters: str) -> tuple[State, str | None, Cause | None]:
         return "running", "it is being deleted", None
     if "q" in letters or "w" in letters:
         held = "it is held, by a user or for jobs that it depends on" if "h" in letters else None
-        return "pending", held or ("it is started anew" if "R" in letters else None), None
+        return "pending", held or ("it is being restarted" if "R" in letters else None), None
     return "running", "it is suspended" if set(letters) & set("sST") else None, None
 
 
@@ -104,7 +104,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
     code, _, words = record["failed"].partition(":")
     code = code.strip().split(" ")[0]
     if code in _GOES_ON:
-        return NativeJob(**common, state="pending", reason="it is started anew")
+        return NativeJob(**common, state="pending", reason="it is being restarted")
     status = re.match(r"\d+", record.get("exit_status", ""))
     exit_code = whole_number(status[0]) if status and record.get("end_time") != _NEVER else None
     cause = _cause(record, code, exit_code)

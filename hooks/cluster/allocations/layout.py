@@ -98,7 +98,7 @@ class AllocationFolder:
 
     @property
     def taken(self) -> str:
-        """Made by the first process of the batch job; a second one, if it is started anew, ends."""
+        """Made by the first process of the batch job; a second one, if it is being restarted, ends."""
         return f"{self.root}/taken"
 
     @property

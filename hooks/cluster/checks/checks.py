@@ -240,7 +240,7 @@ def _sizes(config: ClusterConfig, inventory: Inventory, names: Sequence[str]) ->
     return Check(
         "nodes",
         False,
-        f"no node {where} has {asked}, so a job that asks for as much would wait for ever; the largest have "
+        f"no node {where} has {asked}, so a job that asks for as much would never start; the largest have "
         f"{largest.cpus} cpus{memory}; {line}",
     )
 

@@ -75,7 +75,7 @@ def _state(each: TrialSighting, known: str = "") -> str:
     """Its state, with the end of its output unless that is known already."""
     native = each.job.native
     if native is None:
-        state = "is not known to the batch system (any more)" if each.job.gone_since else "was not looked at yet"
+        state = "is not known to the batch system, or no longer" if each.job.gone_since else "was not looked at yet"
     else:
         state = {"pending": "waits in its queue", "running": "is running", "ended": "has ended"}[native.state]
         state += f" with exit code {native.exit_code}" if native.exit_code is not None else ""

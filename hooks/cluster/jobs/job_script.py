@@ -69,7 +69,7 @@ def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> l
 
 @dataclass(frozen=True, slots=True)
 class ScriptWriter:
-    """Writes the scripts of a site's submissions; ValueError where the batch system has no word for something.
+    """Writes the scripts of a site's submissions; ValueError where the batch system has no option for something.
 
     :param api: URL of Airflow's execution API
     :param is_trial: whether they look first for what a trial is to find

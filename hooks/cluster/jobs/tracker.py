@@ -229,7 +229,7 @@ class Errands:
                 if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
                     self.cancels.append(id)
                 else:
-                    log.error("job %s is not cancelled any more, it could not be for too long", id)
+                    log.error("job %s could not be cancelled for too long, and is no longer tried", id)
                     del self.failing[id]
         else:
             for id in ids:

@@ -286,7 +286,7 @@ def test_an_instance_profile_that_was_just_made_is_asked_for_again_and_then_name
         assert shortages.held is None
         assert "instance profile" in str(shortages.paused)
     shortages.refused(TRIED, error)
-    assert "mend `instance_profile`" in str(shortages.held)
+    assert "correct `instance_profile`" in str(shortages.held)
 
 
 def refusing(code: str, words: str) -> ClientError:

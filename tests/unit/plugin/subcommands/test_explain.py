@@ -169,7 +169,7 @@ accept_untargeted = true
         (
             7,
             [
-                "   the jobs of it that wait, 8, ask for 30 cpus, 8 GiB memory together",
+                "   its 8 waiting jobs ask for 30 cpus, 8 GiB memory together",
                 "   that can never be: the 7 jobs of task 'worker' ask for 28 cpus, 7 GiB memory together (4 cpus, "
                 "1 GiB memory each), and site 'lab' can never hold more than 4 of them: lab has 16 cpus, 64 GiB memory",
                 "   task 'head': lab has room for 1 of 1 now",
@@ -179,7 +179,7 @@ accept_untargeted = true
         (
             3,
             [
-                "   the jobs of it that wait, 4, ask for 14 cpus, 4 GiB memory together",
+                "   its 4 waiting jobs ask for 14 cpus, 4 GiB memory together",
                 "   task 'head': lab has room for 1 of 1 now",
                 "   task 'worker': lab has room for 3 of 3 now",
             ],
