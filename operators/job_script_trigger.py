@@ -140,7 +140,7 @@ class SiteWatch:
             try:
                 await self._look(followers)
             except Exception:  # no trigger must wait for ever because of one bad answer
-                log.exception("site %s could not be looked at", self.site.name)
+                log.exception("site %s could not be examined", self.site.name)
             records = self._leaving | {token: follower.record for token, follower in followers.items()}
             waits = {token: waits.get(token) or pauses(self.site.options) for token in records}
             pause = min((waits[token](record) for token, record in records.items()), default=0.0)

@@ -185,13 +185,13 @@ class SiteRules:
         for written, value in native.items():
             key = written.lstrip("-")
             if (why := _always_refused(key, value, system)) is not None:
-                raise NotAllowed(f"{key} is taken at no site, for {why}; leave it out")
+                raise NotAllowed(f"{key} is accepted at no site, for {why}; leave it out")
             if _is_refused(self.refused_native, key, value, system):
                 words = f"refused_native = {listed(self.refused_native)}"
-                raise NotAllowed(f"{key} is not taken here: {words}; leave it out")
+                raise NotAllowed(f"{key} is not accepted here: {words}; leave it out")
             allowed = self.allowed_native
             if allowed is not None and not all(_matches(allowed, each, system) for each in _sets(key, value, system)):
-                raise NotAllowed(f"{key} is not taken here: allowed_native = {listed(allowed)}; leave it out")
+                raise NotAllowed(f"{key} is not accepted here: allowed_native = {listed(allowed)}; leave it out")
 
     def check_script(self, resources: Mapping[str, Any], system: BatchSystem) -> None:
         """Refuse native directives among the properties that an author gives a job script; one that is empty takes the

@@ -244,6 +244,6 @@ def swept(answer: CommandResult) -> list[Cleaned]:
 
 def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> Cleaned:
     if number == "-":
-        return Cleaned(kind, 0, 0.0, f"they could not be looked at: {reported}")
+        return Cleaned(kind, 0, 0.0, f"they could not be examined: {reported}")
     trouble = f"{left} of {number} could not be removed: {reported}" if int(left) else None
     return Cleaned(kind, int(number) - int(left), int(size) / 1024, trouble)

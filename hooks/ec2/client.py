@@ -334,7 +334,7 @@ class EC2:
                     found.setdefault(zone, []).append(subnet)
             if not found:
                 words = f"there is no subnet {' or '.join(self.config.subnets)} in {self.region}"
-                raise EC2Error(AWSTrouble.PERMANENT, "", f"{words}: mend `subnets` or `region` of the table")
+                raise EC2Error(AWSTrouble.PERMANENT, "", f"{words}: correct `subnets` or `region` of the table")
             self._zones = zones = {zone: tuple(subnets) for zone, subnets in found.items()}
         return zones
 

@@ -122,7 +122,7 @@ def scratch(configured: str) -> Path:
 def _lasting(folder: Path) -> Path:
     """The folder for temporary files, or the one in which it lies where it is a batch job's own, which goes with that.
 
-    Grid Engine and PBS make one for each job and name it by the job's id; what has failed could not be looked at there.
+    Grid Engine and PBS make one for each job and name it by the job's id; what has failed could not be examined there.
     """
     ids = [re.match(r"\d+", os.environ.get(name, "")) for name in BATCH_JOB_IDS]
     is_of_job = any(id is not None and re.search(rf"(?<![A-Za-z0-9]){id[0]}(?![A-Za-z0-9])", folder.name) for id in ids)

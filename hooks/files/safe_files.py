@@ -26,7 +26,7 @@ def make_private(folder: Path) -> None:
     if found.st_uid != os.geteuid():
         raise PermissionError(
             f"folder {folder} belongs to user {user_name(found.st_uid)}, and what lies in it is trusted: as user "
-            f"{user_name(os.geteuid())} take a folder of your own, or let chown give you this one"
+            f"{user_name(os.geteuid())} use a folder of your own, or change its owner by chown"
         )
     if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
         folder.chmod(PRIVATE_FOLDER)

@@ -325,7 +325,7 @@ class Watcher:
                 over = [run for run in runs if run.done()]
                 pause = min((self._watched[run](run.record) for run in runs if run not in over), default=0.0)
             except Exception:  # whatever it is, those who wait are not to wait for ever for want of a thread
-                log.exception("The runs of site %s could not be looked at; they are looked at again", self.name)
+                log.exception("The runs of site %s could not be examined; they are looked at again", self.name)
             end = time.monotonic() + pause
             with self._changed:
                 for run in over:

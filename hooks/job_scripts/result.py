@@ -150,7 +150,7 @@ class JobRun(futures.Future[int]):
 
     @property
     def status(self) -> RunState:
-        """``queued`` (the batch system has not taken it yet), ``submitted`` (it waits there), ``running``,
+        """``queued`` (the batch system has not accepted it yet), ``submitted`` (it waits there), ``running``,
         ``succeeded``, ``failed`` or ``cancelled``; what was known last if the site cannot be asked.
         """
         self._hook.refresh()

@@ -45,7 +45,7 @@ class HostConfig(TableModel):
         (), description='What it has under which name, such as `{license = "matlab"}`, for the hint `properties`.'
     )
     capacity_type: CapacityType = Field(
-        ON_DEMAND, description="`spot` where it may be taken away at any time, `on-demand` where it is not."
+        ON_DEMAND, description="`spot` where it may be reclaimed at any time, `on-demand` where it is not."
     )
     usd_per_hour: float = Field(0.0, ge=0, description="What it costs, USD per hour.")
 

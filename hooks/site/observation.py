@@ -120,7 +120,7 @@ def check_stacks(locations: Sequence[Location]) -> None:
             above.add(beneath)
             beneath = wraps.get(beneath)
         if beneath is not None:
-            raise TypeError(f"location {shortened(name)} wraps {shortened(beneath)}, which lies in it again")
+            raise TypeError(f"location {shortened(name)} wraps {shortened(beneath)}, which wraps it in turn")
 
 
 def check_market(market: Market | MachineMarket) -> None:

@@ -340,7 +340,7 @@ class Check:
     :param what: what was checked
     :param good: whether all is well
     :param words: the details, or what is wrong and what to do
-    :param warns: whether all is well but could be better, or could not be looked at
+    :param warns: whether all is well but could be better, or could not be examined
     """
 
     what: str

@@ -61,7 +61,7 @@ class RunCommand(RemoteStep):
     def text(self, marker: str, timeout: int) -> str:
         words = ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else list(self.command)
         if not words or any("\0" in word for word in words):
-            raise ValueError(f"{self.command!r} is no command: give words, or a text, without NUL characters")
+            raise ValueError(f"{self.command!r} is no command: give arguments, or a text, without NUL characters")
         run = f"lading_run {self.limit or timeout} {shlex.join(words)}"
         run = f"{run} </dev/null" if self.stdin is None else f"base64 -d {_heredoc(self.stdin, marker, run)}"
         return f"(cd -- {quoted(self.folder)} && {{\n{run}\n}})" if self.folder else run
@@ -201,7 +201,7 @@ def _unpacked(folder: str, answer: CommandResult) -> tuple[str, dict[str, bytes]
     try:
         return found, read_tar(base64.b64decode(packed))
     except Exception as error:  # tarfile raises all sorts of things at what is no tar
-        raise TransportError(f"what came of {folder} is damaged: {error}; {answer.stderr.strip()}") from error
+        raise TransportError(f"what was received of {folder} is damaged: {error}; {answer.stderr.strip()}") from error
 
 
 def _member(name: str, mode: int, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:

@@ -105,7 +105,7 @@ class MachineFile(Source):
             try:
                 data = base64.b64decode(self._ask(text, PART_TIMEOUT))
             except binascii.Error as error:
-                raise TransportError(f"what came of {self.path} is damaged: {error}") from error
+                raise TransportError(f"what was received of {self.path} is damaged: {error}") from error
             if len(data) != (expected := min(PART, size - number * PART)):
                 raise OSError(f"{self.path} has changed while it was read: {len(data)} bytes in place of {expected}")
             yield data

@@ -226,7 +226,7 @@ SCRIPT_OPTIONS = (
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="nodes=2, time=2h, mem=8GiB, or a directive in the scheduler's words: account=x; may be repeated",
+        help="nodes=2, time=2h, mem=8GiB, or a directive of the scheduler: account=x; may be repeated",
     ),
 )
 

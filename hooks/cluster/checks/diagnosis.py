@@ -17,7 +17,7 @@ MOST_WORDS = 1000
 class TrialSighting:
     """A batch job of a trial as this side sees it.
 
-    :param id: its native id; None: the batch system has not taken it
+    :param id: its native id; None: the batch system has not accepted it
     :param output: what it has printed into ``work_dir``; None: no file of it is there
     """
 
@@ -37,7 +37,7 @@ def explain(config: ClusterConfig, seen: Sequence[TrialSighting], words: str | N
             return f"{_name(sighting)}: {no_answer.strip()[-MOST_WORDS:]}"
         if _has_ended(sighting) and _ran_silently(sighting):
             return f"{_state(sighting)}, and nothing that it writes has come to the login node: {_shared(config)}"
-    described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not taken it"
+    described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not accepted it"
     if words is not None:
         return f"{words} ({described})"
     reported = f"the trial job did not end within {format_time(int(timeout))}: {described}"

@@ -206,7 +206,7 @@ def envelopes_taken_back(answer: CommandResult) -> dict[str, str]:
     :raises TransportError: it is not known
     """
     if answer.status != 0:
-        raise TransportError(f"jobs could not be taken back: {answer.words}")
+        raise TransportError(f"jobs could not be withdrawn: {answer.words}")
     return fates(answer.lines)
 
 

@@ -273,8 +273,8 @@ def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
     hint_checks.check(Hints.parse({"site": "hpc", "native": {"qos": "a"}}), "etl_1")
     for dag, native, words in (
         ("evil", {}, r"Dag 'evil' is not allowed there: site 'hpc' has allowed_dags = \['etl_\*'\]"),
-        ("etl_1", {"account": "a"}, r"account is not taken here: refused_native = \['account'\]"),
-        ("etl_1", {"comment": "a"}, r"comment is not taken here: allowed_native = \['account', 'qos'\]"),
+        ("etl_1", {"account": "a"}, r"account is not accepted here: refused_native = \['account'\]"),
+        ("etl_1", {"comment": "a"}, r"comment is not accepted here: allowed_native = \['account', 'qos'\]"),
     ):
         with pytest.raises(HintError, match=words):
             hint_checks.check(Hints.parse({"site": "hpc", "native": native} if native else {"site": "hpc"}), dag)

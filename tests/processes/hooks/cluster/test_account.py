@@ -40,7 +40,7 @@ def test_jobs_go_back_until_it_may_be_admitted(paper: Paper, monkeypatch: pytest
     paper.give("a", "b")
     returned = [each for _ in range(3) for each in paper.go() if each["event"] == "returned"]
     assert [(each["token"], each["location"]) for each in returned] == [("a", "hpc"), ("b", "hpc")]
-    assert all(told_in(each).startswith(f"waits: {WORDS}") for each in returned)
+    assert all(told_in(each).startswith(WORDS) for each in returned)
     change = of_event(returned[0])
     assert change is not None
     assert (change.values["state"], change.values["location"], change.only_if["location"]) == (

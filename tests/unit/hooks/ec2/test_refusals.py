@@ -509,7 +509,7 @@ def test_a_subnet_that_there_is_not_costs_itself_alone_and_is_named_in_the_check
     assert there.asked == 1
     check = subnet_check(ec2)
     assert not check.good
-    assert "there is no subnet-0000000c in us-east-1: mend `subnets`" in check.words
+    assert "there is no subnet-0000000c in us-east-1: correct `subnets`" in check.words
     assert "subnet-0000000b in us-east-1a, subnet-0000000a in us-east-1a" in check.words
     there.zone_of["subnet-0000000c"] = "us-east-1b"
     ec2._read_at -= client.SECONDS_UNTIL_READ_AGAIN
@@ -518,7 +518,7 @@ def test_a_subnet_that_there_is_not_costs_itself_alone_and_is_named_in_the_check
 
 
 def test_a_table_of_which_there_is_no_subnet_is_named() -> None:
-    with pytest.raises(EC2Error, match=f"there is no subnet {' or '.join(LISTED)} in us-east-1: mend `subnets`"):
+    with pytest.raises(EC2Error, match=f"there is no subnet {' or '.join(LISTED)} in us-east-1: correct `subnets`"):
         EC2(config(subnets=LISTED), lambda *_: Network({})).zones()
 
 

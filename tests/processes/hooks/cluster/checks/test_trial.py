@@ -215,7 +215,7 @@ def test_a_job_that_needs_more_time() -> None:
     told = explain(config(), [sighting(running, "importing\n")], None, 900)
     assert "batch job 17 on n1 is running, its last output: importing" in told
     assert told.endswith("--timeout 1800")
-    assert "the batch system has not taken it" in explain(config(), [], None, 60)
+    assert "the batch system has not accepted it" in explain(config(), [], None, 60)
 
 
 # -- two submissions
