@@ -11,7 +11,7 @@ those of the simulator, which gets how long the machines have taken to boot and 
 How far it has come it says on standard error each minute.
 
 The controller is whole, its store is SQLite. What machines do by themselves would have processors of its own, so it
-is as little as can be: one SSH server answers for all of them when they have booted and forks without starting anew,
+is as little as can be: one SSH server answers for all of them when they have booted and forks without starting again,
 what a machine has is said by a few lines of shell, what serves its spool is a fork of one Python for all, and its
 agent, there from the order on, runs a stub in the place of Airflow's tasks. No start of Python on a machine is in these
 figures. Nothing else should run meanwhile. What a decision costs is ``python -m benchmarks.provisioning 5000 50 300``.

@@ -48,7 +48,7 @@ class JobScriptOperator(BaseOperator):
         )
 
     What the job prints goes to the task's log. The task returns the last line of it, and its XCom ``batch_job`` has
-    ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits anew, and cancels before
+    ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits again, and cancels before
     what a try has left whose worker has died. To mark or clear the task cancels the job. Mapped and scattered tasks
     that ask for the same are submitted as job arrays by the triggerer, and stay tasks of their own. With Lading's
     executor the task itself runs on the machine that has the sites file, unless its ``executor_config`` names a site.

@@ -139,7 +139,7 @@ class SiteWatch:
             began = time.monotonic()
             try:
                 await self._look(followers)
-            except Exception:  # no trigger must wait for ever because of one bad answer
+            except Exception:  # no trigger must wait forever because of one bad answer
                 log.exception("site %s could not be examined", self.site.name)
             records = self._leaving | {token: follower.record for token, follower in followers.items()}
             waits = {token: waits.get(token) or pauses(self.site.options) for token in records}

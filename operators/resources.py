@@ -73,13 +73,13 @@ def resources(
     :param disk: MiB of scratch space, or text with a unit
     :param gpus: GPUs; 0.5 is half of one
     :param time: seconds, text such as ``"2h"`` or ``"1h30m"``, or a ``timedelta``; a task that runs longer is ended
-    :param site: the name of the site that shall run the task; without it any
-    :param targets: sites, queues of batch sites and patterns of instance types of other sites, of which one shall run
+    :param site: the name of the site that should run the task; without it any
+    :param targets: sites, queues of batch sites and patterns of instance types of other sites, of which one should run
         the task, in the order in which they are tried: ``["hpc/long", "cloud/c7i.*"]``; not together with ``site``
     :param filters: the names of binding filters that choose among the targets, such as ``["shuffle"]``
     :param matching: of targets, regular expressions that have to be found in inputs of the task:
         ``{"hpc/long": {"sample": "^big_"}}``; of a list of such tables one is enough; a target without any is for all
-    :param instance_type: the type of machine that shall run it, at a site that has types
+    :param instance_type: the type of machine that should run it, at a site that has types
     :param arch: the architecture that it runs on, such as ``"aarch64"``; without it that which its site has by
         default, nearly everywhere ``x86_64``
     :param os: the operating system of the machine, as its site calls it; without it any

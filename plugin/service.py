@@ -79,7 +79,7 @@ def serve(managed: bool) -> None:
     signal.signal(signal.SIGINT, stop)
     # Blocked by the process that started it until now, and before anything is started that would inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    # Airflow's modules live for ever: a plan's many small objects must not make the collector look at them again.
+    # Airflow's modules live forever: a plan's many small objects must not make the collector look at them again.
     gc.collect()
     gc.freeze()
     threading.Thread(target=wake_api_server, daemon=True).start()

@@ -50,7 +50,7 @@ class Actor(str, Enum):
 
 class Form(Enum):
     """How a sentence stands alone: as what a waiting job ``waits:`` for, as a sentence of its own that begins with a
-    verb, or as what is true of the job for ever (``it`` is its subject)."""
+    verb, or as what is true of the job forever (``it`` is its subject)."""
 
     WAIT = "waits: "
     PHRASE = ""
@@ -563,7 +563,7 @@ def _gang_sum(key: str, sentence: str) -> Code:
 
 
 def _gang_try(key: str, sentence: str) -> Code:
-    """Why an attempt to find room for all that start together was in vain."""
+    """Why an attempt to find room for all that start together has failed."""
     remedy = "Free some room, or wait: it is tried again. If it lasts, more or larger machines, or smaller requests."
     return Code(key, "gang_room", "There was no room for all that start together", sentence, remedy, _BOTH)
 

@@ -82,12 +82,12 @@ class CancelError(RuntimeError):
 class Wording:
     """The words of one batch system.
 
-    :param permanent: a refusal for ever, although the words would also match one of the others
+    :param permanent: a permanent refusal, although the words would also match one of the others
     :param limit: not now: a limit is reached, or a queue is closed for a while
     :param transient: it was not reached, or it is not known whether it has understood
     :param gone: a job that was named is not there, or not there any more
     :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
-    :param account: of what is refused for ever: the account, or the user, is not admitted, or not to that queue; None:
+    :param account: of what is refused permanently: the account, or the user, is not admitted, or not to that queue; None:
         it says no such thing
     :param memory: what it writes into the output of a job that it ends for its memory; None: nothing, or it says why it
         was ended elsewhere

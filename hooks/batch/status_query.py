@@ -118,7 +118,7 @@ def plain_name(job: NativeJob) -> str | None:
 def is_called(job: NativeJob, name: str | None) -> bool:
     """Whether a job of the batch system can be the one that was submitted by this name, and not another of the same id.
 
-    Ids come again: a scheduler that crashes may forget the last one that it gave, and all begin anew one day. Some
+    Ids are reused: a scheduler that crashes may forget the last one that it gave, and all begin again one day. Some
     add the index to the names of elements, and a translator that others have written may know only the beginning.
 
     :param name: None: not known

@@ -63,7 +63,7 @@ class BackPressure:
             self.chunk = min(self.largest, self.chunk * 2)
 
     def shrink(self, count: int, *, for_good: bool = False) -> None:
-        """So many jobs in one submission were too many, now or for ever: a part of it may be allowed, at once."""
+        """So many jobs in one submission were too many, now or forever: a part of it may be allowed, at once."""
         self.chunk = max(1, count // 2)
         if for_good:
             self.largest = self.chunk

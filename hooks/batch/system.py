@@ -158,7 +158,7 @@ class BatchSystem(ABC):
         return [f"#!{shell}", *(f"{self.prefix} {each}" for each in directives)]
 
     def _exclusion(self, nodes: Sequence[str], native: Sequence[str]) -> list[str]:
-        """The directive against nodes; a native one that says where the job shall run goes before it."""
+        """The directive against nodes; a native one that says where the job should run goes before it."""
         if not nodes:
             return []
         if self.exclusion is None:

@@ -41,7 +41,7 @@ class Bell:
     def open(self) -> int:
         """A descriptor that is readable when it is rung.
 
-        It is opened for writing as well, so that the last writer's close is no end of file that would wake for ever.
+        It is opened for writing as well, so that the last writer's close is no end of file that would wake forever.
         """
         return os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
 

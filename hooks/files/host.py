@@ -98,7 +98,7 @@ def existing(folder: Path) -> Path:
 def file_time(folder: Path) -> float:
     """What time it is by the clock that dates the files of a folder, which may be a file server's: epoch seconds.
 
-    The folder is dated anew by that.
+    The folder is dated again by that.
 
     :raises OSError: it is not there, or not ours
     """

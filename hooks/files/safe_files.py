@@ -57,7 +57,7 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         with contextlib.suppress(OSError):  # on a full disk nothing is left that takes room
             os.unlink(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)  # else a folder of that name would be in the way for ever
+        shutil.rmtree(hidden, ignore_errors=True)  # else a folder of that name would be in the way forever
         raise
 
 

@@ -118,7 +118,7 @@ class BatchHook:
         whenever it is looked at.
 
         :param key: what distinguishes runs; without it the site and all that the script consists of
-        :param force: forget the run of then, which is not cancelled, and submit anew
+        :param force: forget the run of then, which is not cancelled, and submit again
         :raises SubmitRejected: the batch system does not take it, and never will
         :raises NearScriptError: the prologue has failed; the next call runs it again
         :raises Unusable: the connection is not set up, which time does not mend
@@ -183,7 +183,7 @@ class BatchHook:
     def clean(self, older_than: str | float = "30d", *, dry_run: bool = False) -> list[Cleaned]:
         """Remove what is left of runs that have ended: their folders at the site, and what is saved of them here.
 
-        A script whose run is not saved any more is submitted anew.
+        A script whose run is not saved any more is submitted again.
 
         :param older_than: for how long nothing has changed in them: seconds, or such as ``"30d"``; an hour at least
         :param dry_run: only tell what would be removed
@@ -324,7 +324,7 @@ class Watcher:
             try:
                 over = [run for run in runs if run.done()]
                 pause = min((self._watched[run](run.record) for run in runs if run not in over), default=0.0)
-            except Exception:  # whatever it is, those who wait are not to wait for ever for want of a thread
+            except Exception:  # whatever it is, those who wait are not to wait forever for want of a thread
                 log.exception("The runs of site %s could not be examined; they are looked at again", self.name)
             end = time.monotonic() + pause
             with self._changed:

@@ -316,7 +316,7 @@ class Machine:
         self.tracker.arrived([] if reply.fault is not None else parcels, reply.known, reply.waiting)
 
     def _note_vanished(self, reply: Reply) -> None:
-        """Tell what will not begin there, and what a machine that was started anew has lost with its folder."""
+        """Tell what will not begin there, and what a machine that was restarted has lost with its folder."""
         for token in reply.returned:
             if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
                 self.endings.give_back(token, because("agent_leaves"), file)

@@ -198,7 +198,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
         return sorted(back | self._stuck if time.monotonic() - self._stuck_since > SECONDS_UNTIL_RETURNED else back)
 
     def vanished(self, there: Collection[str]) -> list[TrackedJob]:
-        """The jobs that were there and are not, of a machine that was started anew."""
+        """The jobs that were there and are not, of a machine that was restarted."""
         with self.lock:
             jobs = self.jobs.values()
             return [job for job in jobs if not job.ended and job.envelope is None and job.token not in there]
@@ -219,7 +219,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
                     job.ended = job.acknowledged = True
 
     def forget(self, jobs: Iterable[TrackedJob]) -> None:
-        """Forget jobs that are over; one that was given anew meanwhile is another."""
+        """Forget jobs that are over; one that was given again meanwhile is another."""
         with self.lock:
             for job in jobs:
                 if self.jobs.get(job.token) is job:

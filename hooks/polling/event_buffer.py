@@ -46,7 +46,7 @@ class EventBuffer:
         """Say why a job waits, unless that was the last that was said of it.
 
         One of the same codes, sites and limits is the same, but for a batch system's own words: each report is a row
-        of Airflow's event log. Of those only the numbers do not count: PBS counts what is free anew in every cycle.
+        of Airflow's event log. Of those only the numbers do not count: PBS counts what is free again in every cycle.
 
         :param more: what else the event says
         """

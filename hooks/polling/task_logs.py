@@ -174,7 +174,7 @@ class LogCopies:
 
     def _note(self, new: Mapping[str, _Copied]) -> None:
         self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # At the end of the file: to write all of it anew would keep the disk busy where jobs are short.
+        # At the end of the file: to write all of it again would keep the disk busy where jobs are short.
         with os.fdopen(open_regular(self.memory, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w") as stream:
             stream.write(f"\n{_noted(new)}")
         self._copied |= new

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Message = dict[str, Any]
 
-# What each line that a controller shall read begins with.
+# What each line that a controller should read begins with.
 ANSWER = "lading-answer "
 NEWS = "lading-news"
 # How often the folder of events is looked at while there are jobs, until there is news, seconds.
@@ -180,7 +180,7 @@ def close_inbox(root: str, request: Message, answer: Message) -> None:
             with contextlib.suppress(FileNotFoundError):  # the agent was faster
                 os.rename(f"{folder}/{token}.json", f"{returned}/{token}.json")
     with contextlib.suppress(OSError):
-        os.rmdir(inbox)  # which an agent that was started since has made anew
+        os.rmdir(inbox)  # which an agent that was started since has made again
     answer["returned"] = _tokens(returned)
 
 

@@ -348,7 +348,7 @@ class ReverseTunnel:
     """A port at a site that leads to ``host:port`` as seen from this machine.
 
     :param remote_port: the port at the site; 0: any that is free, and the same when it is built again
-    :param address: where the server shall open it
+    :param address: where the server should open it
     """
 
     def __init__(self, host: str, port: int, remote_port: int, address: str = LOOPBACK) -> None:

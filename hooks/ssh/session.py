@@ -138,7 +138,7 @@ def _ended(said: str) -> SessionEnded:
 
 
 def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:
-    """Start a command at the other end of a channel. Paramiko would wait for ever for a server that hangs.
+    """Start a command at the other end of a channel. Paramiko would wait forever for a server that hangs.
 
     :raises TimeoutError: it has not begun within so many seconds
     """
@@ -165,7 +165,7 @@ class ChannelSession(Session):
         super().__init__()
         self.channel = channel
         channel.settimeout(timeout)
-        channel.set_combine_stderr(True)  # what is not read there would keep the channel readable for ever
+        channel.set_combine_stderr(True)  # what is not read there would keep the channel readable forever
         begin(channel, COMMAND, timeout)
         self.say(text, timeout)
 

@@ -47,7 +47,7 @@ class Source(ABC):
     """A file, as it can be read in one place."""
 
     may_hang: ClassVar[bool]
-    """Whether a read may take for ever: what reads it has no time limit that Lading sets."""
+    """Whether a read may take forever: what reads it has no time limit that Lading sets."""
 
     @property
     @abstractmethod

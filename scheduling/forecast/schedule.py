@@ -70,7 +70,7 @@ class Schedule:
 class ScheduleTerms:
     """What a schedule is made by.
 
-    :param deadlines: epoch seconds until which each run shall have ended
+    :param deadlines: epoch seconds until which each run should have ended
     :param usd_per_second: what each second is worth by which it ends later
     :param bins: what each step would be launched on; None: it fits nothing that can be launched
     """

@@ -21,7 +21,7 @@ COUNT = attrgetter("count")
 
 
 class Made(Sequence[T]):
-    """A sequence whose items are made anew whenever they are asked for, always the same ones."""
+    """A sequence whose items are made again whenever they are asked for, always the same ones."""
 
     def __init__(self, make: Callable[[], Iterable[T]]) -> None:
         self.make = make

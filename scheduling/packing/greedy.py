@@ -137,7 +137,7 @@ class Greedy:
         machines = min(site.size, wanted // each)
         labels = self.labels[number]
         if labels:
-            machines = 1  # every further machine has to be allowed anew
+            machines = 1  # every further machine has to be allowed again
         self.unshelve(site)
         if site.size > machines:
             rest = ShelfSlot(

@@ -4,7 +4,7 @@ A machine is the cheapest type that holds what it has, so one more job costs the
 there ruin and recreate (Schrimpf and others 2000): some machines at a time, most often those that lose most, are taken
 apart, all of it or a half, and their jobs are put back in another order. What is dearer by less than a threshold is
 kept, which falls to nothing (Dueck and Scheuer, "Threshold accepting", Journal of Computational Physics 90, 1990). What
-is left over shall be left on few machines, for those are taken apart most often. Jobs that are put back are counted,
+is left over should be left on few machines, for those are taken apart most often. Jobs that are put back are counted,
 never timed.
 
 The inner loop is in :mod:`lading.scheduling.packing.kernel`, compiled where Numba is installed.

@@ -122,7 +122,7 @@ class Problem:
     :param bins: what can be launched now, most preferred first: cheapest, then more cpus, more memory, name
     :param blocked: what cannot be launched before the time of its offering
     :param now: epoch seconds
-    :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
+    :param patience: seconds that a job may be overtaken before room is kept free for it; None: forever
     :param going: see :func:`lading.scheduling.provisioning.planner.plan`
     :param explains: whether it is to be found out what jobs wait for where nothing can be launched for them
     """

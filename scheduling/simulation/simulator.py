@@ -347,7 +347,7 @@ class Simulation:
             and len(decision.waits) > 0
             and now - self.youngest <= self.objective.room_seconds
         ):
-            # Room that comes free may be worth waiting for, but not for ever; what waits for longer waits for an end.
+            # Room that comes free may be worth waiting for, but not forever; what waits for longer waits for an end.
             self.later(now + max(self.tick, HOPE), "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
         awaited: set[str] = set()

@@ -228,7 +228,7 @@ class LSF(BatchSystem):
         return frozenset((key, *key[: flags + 1]))
 
     def submit(self, path: str) -> list[str]:
-        # Where too many jobs wait, bsub would try again every minute, for ever.
+        # Where too many jobs wait, bsub would try again every minute, forever.
         return ["sh", "-c", 'LSB_NTRIES=1; export LSB_NTRIES; exec bsub < "$0"', path]
 
     def submitted(self, answer: CommandResult) -> str:

@@ -125,7 +125,7 @@ class AllocationFleet:
         self.placed_at[job.token] = time.monotonic()
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """These jobs are over, or are to be given anew."""
+        """These jobs are over, or are to be given again."""
         with self.tracker.lock:
             for token in tokens:
                 self.given.pop(token, None)

@@ -170,7 +170,7 @@ class AllocationMode(ClusterPoller):
         self.post_mortem.conclude_hopeless()
 
     def _slow_down(self) -> None:
-        """Know when the next look is due: a node that comes out of its queue shall not wait for its jobs for long."""
+        """Know when the next look is due: a node that comes out of its queue should not wait for its jobs for long."""
         awaited = any(each.is_pending for each in self.fleet.allocations.values())
         longest = self.config.max_poll_interval
         self.interval.longest = min(longest, max(self.interval.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
@@ -369,7 +369,7 @@ class AllocationStates(ClusterPart):
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
         unwanted = allocation.release is ReleaseState.TOLD and allocation.ends_at is None and batch.gone_since is None
-        if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled in vain
+        if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled without success
             self.fleet.tracker.press(batch, self.system)
 
 

@@ -89,7 +89,7 @@ class ScriptWriter:
 
         :param name: of the submission and its batch job
         :param count: of its tasks; more than one: it is an array
-        :param excluded: the nodes on which it shall not run
+        :param excluded: the nodes on which it should not run
         """
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"

@@ -199,7 +199,7 @@ class Submitter(ClusterPart):
         return by_shape
 
     def _excluded(self, shape: Any) -> tuple[str, ...]:
-        """The nodes on which jobs of a shape shall not run."""
+        """The nodes on which jobs of a shape should not run."""
         nodes = tuple(self.nodes.reasons())
         if not nodes:
             self._anywhere.clear()

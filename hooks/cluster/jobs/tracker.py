@@ -38,7 +38,7 @@ class Submission:
     :param id: the native id; None: it is not known whether it was accepted
     :param asked_at: when it was submitted, on the monotonic clock
     :param since: the same as a date
-    :param excluded: the nodes on which its jobs shall not run
+    :param excluded: the nodes on which its jobs should not run
     """
 
     name: str
@@ -157,7 +157,7 @@ class TrackedBatchJob(JobProgress):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it will never start, and would lie in its queue for ever."""
+        """Whether it will never start, and would lie in its queue forever."""
         return self.native is not None and self.native.state == "pending" and self.native.cause == "error"
 
     @property
