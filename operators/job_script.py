@@ -57,7 +57,7 @@ class JobScriptOperator(BaseOperator):
         with .sh, in the folder of the Dag or below ``template_searchpath``
     :param site: a site of ``[lading] sites_file`` with a batch system
     :param properties: ``jobname``, ``queue``, ``time``, ``nodes``, ``ppn``, ``threads``, ``mem``, ``stdout``,
-        ``stderr``, ``shell``, ``prologue``, ``epilogue``, ``filename``, and directives in the scheduler's own words
+        ``stderr``, ``shell``, ``prologue``, ``epilogue``, ``filename``, and directives of the scheduler
     :param attributes: more properties, for placeholders
     :param aux_scripts: other scripts by file name, placed next to the main one
     :param deferrable: wait in the triggerer, for all tasks of a site with one question; otherwise in the worker

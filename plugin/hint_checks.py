@@ -197,7 +197,7 @@ def as_job(hints: Hints, asked: Resources) -> PlannedJob:
 
 
 def check_native(hints: Hints, known: Mapping[str, PublishedSite]) -> None:
-    """Check hints in the words of a batch system against the batch sites that the task may go to.
+    """Check native hints for a batch system against the batch sites that the task may go to.
 
     :raises HintError: there is none, or one of them does not take a directive
     """

@@ -39,7 +39,7 @@ hookimpl = pluggy.HookimplMarker("airflow.policy")
 EXECUTOR_CLASS = "LadingExecutor"
 # The hints that say where a task runs.
 WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
-# How many wrong tasks of a Dag the words of its import error name.
+# How many wrong tasks of a Dag its import error names.
 MOST_WRONG_TASKS = 20
 
 
@@ -51,7 +51,7 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
     behind a wrong one are checked with it, that its author may mend them all at once. Not before, by a policy of the
     Dag: by then other policies have had no task yet, and may still give some the hints that they need.
 
-    :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same words
+    :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same message
     """
     try:
         give_checked_hints(task)

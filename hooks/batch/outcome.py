@@ -91,7 +91,7 @@ class Outcome:
 
     :param cause: None: it has succeeded
     :param exit_code: as in :class:`Sentinel`; None: not known
-    :param reason: the batch system's words
+    :param reason: the batch system's message
     :param by: the source of that
     """
 

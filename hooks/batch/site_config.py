@@ -1,6 +1,6 @@
 """The table of a batch site: how it is reached, who may use it, and with which options.
 
-Some words are refused at every site, since a Dag author would get with them what he does not have by running a job
+Some directives are refused at every site, since a Dag author would get with them what he does not have by running a job
 there: files and environments that the submit command reads with the rights of the account that submits, files that
 the batch system's own server copies, and commands that run outside of the job.
 """
@@ -22,7 +22,7 @@ from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.matching.dag_rules import listed, refusal, takes
 
-# Wherever they are no words of a system, it would refuse them itself.
+# A system that does not have them would refuse them itself.
 REFUSED: Mapping[str, str] = {
     "@": "it reads options from a file",  # qsub(1) of Grid Engine, "-@ optionfile"
     "export-file": "it reads an environment from a file",  # sbatch, "--export-file"
@@ -136,7 +136,7 @@ class BatchSiteConfig(TableModel):
 
 
 class NotAllowed(Unsupported):
-    """A site does not take a Dag or a directive. The message has the site's own words."""
+    """A site does not take a Dag or a directive. The message is the site's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def unknown(system: str, state: str) -> str:
 
 
 class BatchSystem(ABC):
-    """A batch system. Nothing here does any I/O; a command is a list of words, to be quoted where a shell reads it.
+    """A batch system. Nothing here does any I/O; a command is a list of arguments, to be quoted where a shell reads it.
 
     :cvar name: what people call it; ``kind`` in the sites file
     :cvar prefix: what a directive begins with in a script
@@ -265,7 +265,7 @@ class BatchSystem(ABC):
 
         An id that is neither answered nor among these could not be asked for: nothing follows from that, where it would
         be taken for gone otherwise. An answer about all jobs of the user says it of each; one about the jobs that were
-        named says it where it declares them unknown, by the words of :attr:`wording`.
+        named says it where it declares them unknown, by the patterns of :attr:`wording`.
 
         :param ids: those that were asked for, as :meth:`submitted` has given them
         :param listed: whether all jobs of the user were asked for: :meth:`status` is the same with ids and without

@@ -187,7 +187,7 @@ lading_clean() (
 
 
 def job_identifiers(jobs: Iterable[NativeJob]) -> frozenset[str]:
-    """The words by which the jobs that the batch system has are known: their names, ids, and the numbers in these."""
+    """The names by which the jobs that the batch system has are known: their names, ids, and the numbers in these."""
     found = set()
     for job in jobs:
         if job.state == "ended":

@@ -241,7 +241,7 @@ class DagBundles:
 
 
 def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
-    """The words for a bundle that is larger than its limit in MiB."""
+    """The message for a bundle that is larger than its limit in MiB."""
     largest = sorted(found, key=lambda member: -member.size)[:NAMED_FILES]
     named = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     whole = format_bytes(sum(member.size for member in found))

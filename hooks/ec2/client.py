@@ -83,7 +83,7 @@ STATE_CODE = re.compile(r"(?:Server|Client)\.\w+(?:\.\w+)*")
 # What raises at an answer that makes no sense.
 NONSENSE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 T = TypeVar("T")
-# Only words say when an instance was ended, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
+# Only a text says when an instance was ended, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html
 TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
@@ -91,7 +91,7 @@ TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 class EC2Error(OSError):
     """EC2 has refused something, or has not answered.
 
-    :ivar words: AWS's own
+    :ivar words: AWS's message
     """
 
     def __init__(self, trouble: AWSTrouble, code: str, words: str) -> None:
@@ -556,7 +556,7 @@ def _reason(found: Mapping[str, Any]) -> str:
 
 
 def _time(transition: str) -> float | None:
-    """When a state was come to, seconds since the epoch; None: the words do not say it."""
+    """When a state was come to, seconds since the epoch; None: the text does not say it."""
     found = TRANSITION.search(transition)
     with suppress(ValueError):
         return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found is not None else None

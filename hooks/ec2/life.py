@@ -88,7 +88,7 @@ def unattended(instance: EC2Instance) -> End:
 
 
 def remedied(error: EC2Error) -> str:
-    """Why AWS does not end a machine, in its words, and what to do."""
+    """Why AWS does not end a machine, with its message, and what to do."""
     if error.code == "OperationNotPermitted":
         return f"{error}; switch off its termination protection (disableApiTermination) in EC2"
     return f"{error}; end it in EC2, or allow the site's credentials to"

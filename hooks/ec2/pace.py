@@ -57,7 +57,7 @@ class Concern(Enum):
 class AWSRefusal:
     """What AWS means by an error code, or by the code of the reason for which a machine has ended.
 
-    :param code: a pattern of it; messages change, so what is known by its words has a row for the rest of its code
+    :param code: a pattern of it; messages change, so what is recognized by its text has a row for the rest of its code
     :param seconds: for how long what it concerns is left alone; of an account and its volumes it is the first pause of
         ever longer ones
     :param reason: the code of the reason, which says what to do

@@ -34,7 +34,7 @@ MEMBERS, NAME = "members", "name"
 # Native directives that no array can have. PBS Pro: "cannot submit non-rerunable Array Job".
 WITHOUT_ARRAYS = {"pbspro": {"r": "n"}}
 
-# The words "$@" submit. The first line of the output is the state, the second has the numbers of the elements
+# The arguments "$@" submit. The first line of the output is the state, the second has the numbers of the elements
 # whose run is in this array, the rest is the batch system's answer.
 _SUBMIT = """\
 array=$1; shift

@@ -59,7 +59,7 @@ _SECONDS = re.compile("[0-9]{9,11}")
 ELEMENT = "element"
 _POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
 
-# The words "$@" submit; the first line of the output is the state, and the element and the name of the array
+# The arguments "$@" submit; the first line of the output is the state, and the element and the name of the array
 # if the attempt is one's; the rest is the batch system's answer.
 _SUBMIT = """\
 cd -- "$1" || exit

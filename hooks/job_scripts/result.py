@@ -53,7 +53,7 @@ class RunTimeout(multiprocessing.TimeoutError, futures.TimeoutError):
 
 
 class SubmitRejected(JobFailed):
-    """The batch system does not take the job, and never will; the message has its words."""
+    """The batch system does not take the job, and never will; the message is its own."""
 
 
 @dataclass(frozen=True, slots=True)

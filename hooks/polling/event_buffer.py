@@ -45,7 +45,7 @@ class EventBuffer:
     def tell_reason(self, job: JobAtSite, reason: Reason, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
-        One of the same codes, sites and limits is the same, but for a batch system's own words: each report is a row
+        One of the same codes, sites and limits is the same, but for a batch system's own text: each report is a row
         of Airflow's event log. Of those only the numbers do not count: PBS counts what is free again in every cycle.
 
         :param more: what else the event says

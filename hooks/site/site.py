@@ -118,7 +118,7 @@ class Site(ABC, Generic[Config]):
         return None
 
     def policy(self) -> str | None:
-        """The least that this site's account must be allowed, in its provider's own words; None: it has no account."""
+        """The least that this site's account must be allowed, in the form of its provider; None: it has no account."""
         return None
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
@@ -149,7 +149,7 @@ class Site(ABC, Generic[Config]):
         return {}
 
     def dialect(self) -> dict[str, Any] | None:
-        """By what hints in the words of a batch system are checked; None: this is no batch site, and takes none.
+        """By what native hints for a batch system are checked; None: this is no batch site, and takes none.
 
         :returns: ``system``, the name of the batch system, ``profile``, that of the site, and ``takes_layouts``:
             whether each job is a batch job of its own, which may have nodes, ppn and threads; all of it JSON

@@ -51,7 +51,7 @@ class Envelope:
     :param queued_at: seconds since the epoch, earlier first among equals
     :param expires_at: when the JWT runs out, seconds since the epoch
     :param queue: of a batch system, in place of that of the site; None: that of the site
-    :param native: directives in the words of a batch system's scheduler
+    :param native: directives of a batch system
     :param layout: how the processes of its batch job lie on nodes; None: it is one process of ``resources.cpus``
     :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
     :param container: in which it runs (:mod:`lading.scheduling.hints.container_words`); None: in none
@@ -255,7 +255,7 @@ class Spool:
         self.ring()
 
     def request(self, path: Path) -> str:
-        """The words of a request to the agent: a cancellation, a shutdown.
+        """The text of a request to the agent: a cancellation, a shutdown.
 
         :raises OSError: there is none, or it cannot be read
         """

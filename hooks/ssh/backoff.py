@@ -53,7 +53,7 @@ class Backoff:
         :param at_least: seconds to wait, as for a refused login: many of them lock the account
         """
         self.failures += 1
-        # Without a time: the same trouble should have the same words.
+        # Without a time: the same trouble should have the same text.
         self.words = words.partition(COUNTDOWN)[0]
         seconds = max(pause(self.failures, self.first, self.longest), at_least * random.uniform(0.5, 1.0))
         self.not_before = time.monotonic() + seconds

@@ -1,7 +1,7 @@
 """One exchange with a site: several steps in one shell script, their answers separated by a random marker.
 
 The script reaches ``/bin/sh`` on standard input, whatever the user's login shell is (:data:`COMMAND` means the same to
-all of them). So nothing that a step carries is ever on a command line, but for the words of a command to run. The
+all of them). So nothing that a step carries is ever on a command line, but for the arguments of a command to run. The
 script is one function that its last line calls: one that is cut short is a syntax error and does nothing at all.
 
 Each step's output stands between two marks, on standard output and on standard error, so banners, the noise of a

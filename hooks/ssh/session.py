@@ -203,7 +203,7 @@ def start(command: Sequence[str], environment: Mapping[str, str] | None, *, erro
     It leads to where tasks run, so it has none of the secrets of Airflow's servers; bsub hands its environment on.
 
     :param environment: None: that of this process
-    :param errors: where its standard error goes, in the words of ``subprocess``
+    :param errors: where its standard error goes, as ``subprocess`` names them
     :raises TransportError: it cannot be started
     """
     try:

@@ -47,7 +47,7 @@ class RemoteStep(ABC):
 class RunCommand(RemoteStep):
     """Run a command.
 
-    :param command: its words, or text for ``/bin/sh -c``
+    :param command: its arguments, or text for ``/bin/sh -c``
     :param stdin: what it reads; nothing when None
     :param folder: where it runs; the user's home when None
     :param limit: seconds after which it is ended, where the site has timeout(1); the exchange's time-out when None

@@ -40,7 +40,7 @@ NOT_STORED = "the store does not know it"
 
 
 class CommandRefused(Exception):
-    """Something cannot be done now; the words say what to do instead."""
+    """Something cannot be done now; the message says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)

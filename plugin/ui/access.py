@@ -31,7 +31,7 @@ PATIENCE = 30.0
 may_look = Depends(requires_access_view(AccessView.JOBS))
 may_see_dag = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
 
-# To look is not to act: who asks something of a site needs the right to change the configuration.
+# To look is not to act: a user who asks something of a site needs the right to change the configuration.
 may_act = Depends(requires_access_configuration("PUT"))
 write_audit_log = action_logging("lading_request")
 

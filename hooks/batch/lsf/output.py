@@ -162,7 +162,7 @@ NO_CODE = "LSF says no exit code"
 
 
 def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
-    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words."""
+    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own text."""
     match = _CODE.search(reason)
     if match:
         return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
@@ -207,7 +207,7 @@ def has_jobs(text: str) -> bool:
 
 
 def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
-    """The job of a section, if it has ended; by its events alone, since its command may hold any words."""
+    """The job of a section, if it has ended; by its events alone, since its command may contain any text."""
     section = _FOLD.sub("", folded)
     matches = list(_EVENT.finditer(section))
     events = [event[2] for event in matches]

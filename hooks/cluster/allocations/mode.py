@@ -65,7 +65,7 @@ class AllocationMode(ClusterPoller):
         self.states = AllocationStates(self.context, self.fleet, self.submitter.drop)
         self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
         self.recall = Recall(self.fleet, self._let_wait)
-        # By token: the words for jobs that are cancelled, and the logs of those of which nothing else is known.
+        # By token: the reasons of jobs that are cancelled, and the logs of those of which nothing else is known.
         self._cancelled: dict[str, Reason] = {}
         self._paths: dict[str, str] = {}
 

@@ -46,7 +46,7 @@ class ExcludedNodes:
     """The nodes to which nothing is submitted now. One thread uses it.
 
     Never more than half of the nodes are excluded on which jobs were seen: where all of them fail, the fault is
-    another's, and jobs should rather fail with its words than wait for a node that never comes.
+    another's, and jobs should rather fail with its message than wait for a node that never comes.
 
     :param seconds: for how long a node is excluded; 0: never
     :param path: where it is kept, for the next controller; None: nowhere

@@ -33,7 +33,7 @@ class ArrayShape:
     :param gpus: whole ones on each node
     :param time: seconds
     :param queue: None: that of the site
-    :param native: directives in the scheduler's own words, by key
+    :param native: directives of the scheduler, by key
     """
 
     layout: Layout

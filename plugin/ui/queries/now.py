@@ -1,6 +1,6 @@
 """How things are now: what runs and what is up, why jobs wait, and what jobs have cost; each query with its model.
 
-Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what who asks
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what the user
 may not see.
 """
 
@@ -85,7 +85,7 @@ class Summary(BaseModel):
     usd_per_hour: float | None
     sites: list[SiteState]
     may_act: bool = False
-    """Whether who asks may ask something of sites."""
+    """Whether the user may ask something of sites."""
 
 
 def summary(session: Session, now: float) -> Summary:
