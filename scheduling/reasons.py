@@ -176,7 +176,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "sizes": _sizes,
     "sizes_alone": lambda amounts: _sizes(amounts, are_counted=False),
     "more_sizes": lambda number: f" and {number} other sizes" if number else "",
-    "number_of": lambda number: "any number of" if number is None else f"{number:g}",
+    "up_to": lambda number: "machines of" if number is None else f"up to {number:g} ×",
     "times": lambda number: "once" if number == 1 else f"{number} times",
 }
 _SENTENCE = _Sentence()
@@ -1242,7 +1242,7 @@ _TABLE = (
         "its {jobs} jobs need a location each (spread), and {sites:sites} never has more than {most:.0f}",
     ),
     _gang_sum("site_has", "{site} has {sizes:sizes}{more:more_sizes}"),
-    _gang_sum("site_launches", "{site} has up to {most:number_of} × {sizes:sizes_alone}{more:more_sizes}"),
+    _gang_sum("site_launches", "{site} has {most:up_to} {sizes:sizes_alone}{more:more_sizes}"),
     _gang_sum("site_has_nothing", "{site} has nothing that suits"),
     # What can never be.
     Code(

@@ -246,7 +246,7 @@ def test_a_cluster_without_a_word_for_excluded_nodes_says_so(make: Make) -> None
     load_sites(make(text))
     load_sites(make(f"{text}\nexclude_nodes_for = 0"))
     load_sites(make(f"{CLUSTER}\nexclude_nodes_for = '1h'"))
-    with pytest.raises(SitesError, match="exclude_nodes_for = 3600: torque has no word"):
+    with pytest.raises(SitesError, match="exclude_nodes_for = 3600: torque has no option"):
         load_sites(make(f"{text}\nexclude_nodes_for = '1h'"))
 
 

@@ -14,6 +14,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import as_text
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from tests.reasons import clauses, trouble
 from tests.unit.scheduling.gangs.test_room import members, site
@@ -47,6 +48,19 @@ def test_what_is_launched_is_bounded_by_how_many_there_may_be() -> None:
     )
     two = [wants("a", 2, 16, supply(16, most=3)), wants("b", 2, 16, supply(16, most=3))]
     assert "ask for 64 cpus together, and site 'lab' can never give more than 48 cpus" in clauses(shortage(two))
+
+
+def test_a_shortage_has_its_numbers_as_parameters() -> None:
+    many = shortage([wants("worker", 9, 4, supply(16, 4, most=2.0))])
+    assert many is not None
+    assert (many.code, dict(many.params)["jobs"], dict(many.params)["most"]) == ("gang_too_many", 9, 8.0)
+    assert [each.code for each in many.also] == ["site_launches"]
+    assert Reason.of_json(many.to_json()) == many
+    none = shortage([wants("worker", 1, 32, supply(16, most=math.inf))])
+    assert clauses(none).startswith(
+        "the job of task 'worker' asks for 32 cpus, 100 MiB memory, more than site 'lab' can ever hold: lab has "
+        "machines of 16 cpus, "
+    )
 
 
 def test_what_is_not_known_is_no_shortage() -> None:
