@@ -189,7 +189,7 @@ def test_a_spot_machine_that_is_taken_away_uses_up_no_try_and_counts_as_a_shorta
     assert released["cause"] == "preempted"
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
-    assert "taken the machine away" in str(refused["reason"])
+    assert "reclaimed the machine" in str(refused["reason"])
 
 
 def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(

@@ -115,8 +115,8 @@ def test_what_waits_says_for_what() -> None:
     assert len(actions.placements) == 2
     reasons = sorted(clauses(each.reason) for each in clauses(actions.waits))
     assert reasons == [
-        "there is room on second in about 20 s: its run does not end later by that, or costs less",
-        "there is room on second in about 40 s: its run does not end later by that, or costs less",
+        "second has room in about 20 s: waiting for it does not delay its run, or costs less",
+        "second has room in about 40 s: waiting for it does not delay its run, or costs less",
     ]
     here = Workflow(step("a", 20))
     [wait] = clauses(here.decide(0.0).waits)
