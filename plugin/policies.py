@@ -48,7 +48,7 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
     """Merge the hints of Dag, task groups, operator and task into the task's ``executor_config``, and check them.
 
     Airflow asks for one task of a Dag after the other, and for none after the first that it may not have. So the tasks
-    behind a wrong one are checked with it, that its author may mend them all at once. Not before, by a policy of the
+    behind a wrong one are checked with it, that its author may fix them all at once. Not before, by a policy of the
     Dag: by then other policies have had no task yet, and may still give some the hints that they need.
 
     :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same message

@@ -425,7 +425,7 @@ _GANG_ROOM = (
     "Reserving capacity for all that start together",
     "Nothing: what was found is held. If it lasts, more or larger machines, or smaller requests.",
 )
-_PLUGIN = ("A policy or filter of a plugin fails", "Mend the plugin; its error is in the controller's log.")
+_PLUGIN = ("A policy or filter of a plugin fails", "Fix the plugin; its error is in the controller's log.")
 _HOLDING = ("Name a site that can: machines, or a batch site with mode = 'allocation'.", _BOTH)
 _REFUSED = (
     "The launch of its machine is refused",
@@ -511,7 +511,7 @@ _INPUTS = (
     f"Correct the inputs that the reason names, or ask for amounts that do not depend on them; {_CLEAR}",
 )
 _SHORTEN = (
-    "Look at the expressions and patterns of its hints and at the size of its inputs, mend or shorten them, and start "
+    "Look at the expressions and patterns of its hints and at the size of its inputs, fix or shorten them, and start "
     "a new run"
 )
 _STRUCK = ("Controllers have died or hung over it", f"{_SHORTEN}.")
@@ -718,7 +718,7 @@ _TABLE = (
         "staging",
         _BUNDLE[0],
         "Dag bundle {bundle!r} could not be written to {folder}: {text}",
-        "Free space there, or mend the rights of the folder.",
+        "Free space there, or fix the permissions of the folder.",
         _OPERATOR,
     ),
     Code("policy_failed", "plugin", _PLUGIN[0], "its policy has failed: {text}", _PLUGIN[1], _OPERATOR),
@@ -938,7 +938,7 @@ _TABLE = (
         "batch_queue",
         "Nodes where jobs have failed are avoided",
         "it is kept away from {nodes:some}, where jobs have failed",
-        "Mend these nodes; the site tries them again after a while.",
+        "Repair these nodes; the site tries them again after a while.",
         _OPERATOR,
     ),
     Code("site_limit", "site_limit", _LIMIT[0], "{system} takes no more jobs now: {text}", _LIMIT[1], _OPERATOR),
@@ -981,7 +981,7 @@ _TABLE = (
         "site_away",
         "Its files cannot be written where it is to run",
         "files could not be written to {folder}: {text}",
-        "Free space there, or mend the rights of the folder.",
+        "Free space there, or fix the permissions of the folder.",
         _OPERATOR,
     ),
     Code(
@@ -989,7 +989,7 @@ _TABLE = (
         "site_away",
         "Its files cannot be written where it is to run",
         "its files cannot be written on this machine, see the node agent's log",
-        "Free space there, or mend the rights of the folder.",
+        "Free space there, or fix the permissions of the folder.",
         _OPERATOR,
     ),
     Code("machine_gone", "again", _AGAIN[0], "its machine is not there", _AGAIN[1], _OPERATOR),
@@ -1417,10 +1417,10 @@ _TABLE = (
         "placing_kills",
         "error",
         "{count} controllers have died or hung while they looked for a place for it. Look at the binding filters, "
-        "rules and policies of plugins that it met: the log of a controller that hung says where it stood. Mend that, "
+        "rules and policies of plugins that it met: the log of a controller that hung says where it was. Fix that, "
         "then clear the task",
         "Controllers have died or hung over it",
-        "Mend the binding filter, rule or policy at which the controller hung, as its log says; then clear the task.",
+        "Fix the binding filter, rule or policy at which the controller hung, as its log says; then clear the task.",
         _OPERATOR,
     ),
     _end("row_unreadable", "error", "its row cannot be read, so it was not sent: {text}; clear the task", *_ROW),
@@ -1557,7 +1557,7 @@ _TABLE = (
         "error",
         "the job has no scratch folder (scratch of its site): {text}",
         "It has no scratch folder",
-        "Free space there, mend the rights of the folder, or name another one with scratch of the site.",
+        "Free space there, fix the permissions of the folder, or name another one with scratch of the site.",
         _OPERATOR,
     ),
     _end(

@@ -45,7 +45,7 @@ ADVICE = "set tunnel_host to the name or the address by which compute nodes reac
 
 
 class RelayError(Exception):
-    """Something that the site's table or its administrator must mend, as text."""
+    """Something that the site's table or its administrator must fix, as text."""
 
 
 class PortTakenError(RelayError):

@@ -24,7 +24,7 @@ SECONDS_OVER_QUOTA = 180.0
 # A throttle pauses launches for so long, and ever longer; what is refused for good as well, seconds.
 FIRST_THROTTLE, LONGEST_THROTTLE = 5.0, 120.0
 FIRST_HOLD, LONGEST_HOLD = 60.0, 900.0
-# What an administrator has to mend for a part of the site is not asked for again before, seconds.
+# What an administrator has to fix for a part of the site is not asked for again before, seconds.
 SECONDS_UNTIL_MENDED = 900.0
 # Which types a zone has changes as rarely as the list of them is asked for, seconds.
 SECONDS_NOT_OFFERED = 86_400.0

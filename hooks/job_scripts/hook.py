@@ -121,7 +121,7 @@ class BatchHook:
         :param force: forget the run of then, which is not cancelled, and submit again
         :raises SubmitRejected: the batch system does not take it, and never will
         :raises NearScriptError: the prologue has failed; the next call runs it again
-        :raises Unusable: the connection is not set up, which time does not mend
+        :raises Unusable: the connection is not set up, which time does not fix
         :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call continues
         :raises ValueError: the script cannot be rendered, or the batch system has no option for something
         """
@@ -141,7 +141,7 @@ class BatchHook:
             if run.record.job_id is None:
                 self.refresh(at_once=True)
         if run.record.cause == "submit_rejected":
-            # Nothing was submitted, so nothing is to be found again: a mended site takes it the next time.
+            # Nothing was submitted, so nothing is to be found again: a fixed site takes it the next time.
             self._forget(name)
             raise SubmitRejected(run.record)
         return run

@@ -76,7 +76,7 @@ class RunSite:
     def login(self) -> tuple[str, str]:
         """The user's name at the site, and the folder of all runs there.
 
-        :raises Unusable: the way to the site is not set up, which time does not mend
+        :raises Unusable: the way to the site is not set up, which time does not fix
         :raises TransportError: the site could not be asked
         """
         with self._lock:

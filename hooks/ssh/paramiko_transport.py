@@ -327,7 +327,7 @@ def _is_wrong(error: BaseException) -> bool:
 
 
 def _is_lasting(error: BaseException) -> bool:
-    """Whether time does not mend what a connection has failed for."""
+    """Whether time does not fix what a connection has failed for."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_NONAME
     lasting = (paramiko.AuthenticationException, paramiko.BadHostKeyException, FileNotFoundError, PermissionError)

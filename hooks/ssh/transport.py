@@ -66,7 +66,7 @@ class SessionRefused(TransportError):
 class Unusable(TransportError):
     """The way to a site is not set up: the connection is not defined, or the server is not the one that is known.
 
-    Time does not mend that, so trying again is of no use before it has been mended.
+    Time does not fix that, so trying again is of no use before it has been fixed.
     """
 
 
@@ -80,7 +80,7 @@ class Transport(ABC):
     """
 
     unusable = False
-    """Whether the last attempt to connect has failed for something that time does not mend."""
+    """Whether the last attempt to connect has failed for something that time does not fix."""
 
     def __init__(self, *, setup: str = "") -> None:
         self.setup = setup

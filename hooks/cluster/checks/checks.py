@@ -1,4 +1,4 @@
-"""What ``airflow lading check`` asks a cluster before it tries a job: each finding says what to mend."""
+"""What ``airflow lading check`` asks a cluster before it tries a job: each finding says what to fix."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_without_credentials_that_alone_is_said(ec2: FakeEC2, monkeypatch: pytes
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     [found] = checks(table(aws_conn_id=""), EC2(table(aws_conn_id="")), US, lambda: None)
     assert not found.good
-    assert "Unable to locate credentials; mend the connection" in found.words
+    assert "Unable to locate credentials; correct the connection" in found.words
 
 
 def test_a_connection_that_there_is_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
