@@ -11,12 +11,15 @@ from lading.scheduling.text.units import UnitError
 
 # Where no other one is named: what nearly all scientific software is built for.
 DEFAULT_ARCH = "x86_64"
+# What a job asks for that runs on every architecture.
+ANY_ARCH = "any"
 DEFAULT_OS = "linux"
 ON_DEMAND = "on-demand"
 SPOT = "spot"
 CAPACITY_TYPES = (ON_DEMAND, SPOT)
 # As uname(1), SLURM and conda write them; EC2, Docker and Go have names of their own for the same.
 ARCH_NAMES = {"amd64": DEFAULT_ARCH, "x86-64": DEFAULT_ARCH, "x64": DEFAULT_ARCH, "arm64": "aarch64"}
+NAMES_OF_ARCHS = "x86_64, aarch64 and what else `uname -m` says"
 WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 # GPUs have names of several words, such as NVIDIA A10G.
 FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:/-]{0,63}")
@@ -35,7 +38,18 @@ def parse_arch(value: object) -> str:
 
     :raises UnitError: it is none
     """
-    word = _word(value, "an architecture", "x86_64, aarch64 and what else `uname -m` says")
+    word = parse_wanted_arch(value)
+    if word == ANY_ARCH:
+        raise UnitError(f"{shortened(value)} is not the architecture of a machine; valid: {NAMES_OF_ARCHS}")
+    return word
+
+
+def parse_wanted_arch(value: object) -> str:
+    """An architecture as :func:`parse_arch` reads it, or ``any``.
+
+    :raises UnitError: it is neither
+    """
+    word = _word(value, "an architecture", f"{NAMES_OF_ARCHS}, or {ANY_ARCH}")
     return ARCH_NAMES.get(word, word)
 
 

@@ -27,6 +27,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
 from lading.scheduling.location import Location
+from lading.scheduling.machine_words import ANY_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.reasons import Reason, because
 
@@ -88,7 +89,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @property
     def arch(self) -> str:
-        return self.config.arch if self.config.arch in self.config.ami else next(iter(self.config.ami))
+        asked = self.config.default_arch
+        return asked if asked == ANY_ARCH or asked in self.config.ami else next(iter(self.config.ami))
 
     def trial(self, folder: Path) -> EC2Site:
         config = self.config.model_copy(update={"terminate_on_shutdown": True})

@@ -16,6 +16,7 @@ from lading.scheduling.machine_words import (
     parse_features,
     parse_os,
     parse_properties,
+    parse_wanted_arch,
 )
 from lading.scheduling.text.printable import cut, printable, shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
@@ -26,6 +27,7 @@ LARGEST = 2**31 - 1
 # needed to set them, and what was their default holds.
 FORMER_KEYS: Mapping[str, str | None] = {
     "absence_deadline": "lost_after",
+    "arch": "default_arch",
     "boot": "boot_script",
     "boot_seconds": "expected_boot_time",
     "keep_failed": "keep_failed_scratch",
@@ -153,6 +155,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 # What distinguishes machines.
 Arch = Annotated[str, BeforeValidator(parse_arch)]
+WantedArch = Annotated[str, BeforeValidator(parse_wanted_arch)]
 Os = Annotated[str, BeforeValidator(parse_os)]
 CapacityType = Annotated[str, BeforeValidator(parse_capacity_type)]
 Features = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sorted(parse_features(value))))]

@@ -62,7 +62,7 @@ class Site(ABC, Generic[Config]):
 
     @property
     def arch(self) -> str:
-        """The architecture of the jobs there that name neither one nor an instance type."""
+        """The architecture of the jobs there that name neither one nor an instance type, or ``any``."""
         return DEFAULT_ARCH
 
     def trial(self, folder: Path) -> Site[Config]:

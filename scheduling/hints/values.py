@@ -127,7 +127,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "filters": place_words.parse_filters,
     "matching": parse_matching,
     "instance_type": place_words.parse_instance_type,
-    "arch": machine_words.parse_arch,
+    "arch": machine_words.parse_wanted_arch,
     "os": machine_words.parse_os,
     "features": machine_words.parse_features,
     "properties": machine_words.parse_properties,

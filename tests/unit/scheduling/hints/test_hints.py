@@ -333,6 +333,7 @@ def test_a_wrong_value_is_quoted_in_one_short_line(hint: str, value: object) -> 
     [
         ({"arch": "amd64"}, Hints(arch="x86_64")),
         ({"arch": " ARM64 "}, Hints(arch="aarch64")),
+        ({"arch": "Any"}, Hints(arch="any")),
         ({"arch": "ppc64le", "os": "Linux"}, Hints(arch="ppc64le", os="linux")),
         ({"features": ["nvme", "NVIDIA A10G", "nvme"]}, Hints(features=frozenset(["nvme", "NVIDIA A10G"]))),
         ({"features": "avx512, nvme"}, Hints(features=frozenset(["avx512", "nvme"]))),

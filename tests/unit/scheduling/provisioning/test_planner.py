@@ -90,6 +90,8 @@ def test_disk_gpus_architecture_and_features(policy: str) -> None:
     check(result, jobs, (), goods)
     kinds = {name: kind for _, kind, held in contents(result) for name in held}
     assert kinds == {"disk": "disk", "gpu": "gpu", "arm": "arm", "plain": "cheap", "fast": "fast"}
+    alone = plan([PlannedJob("any", Resources(1, 8), arch="any")], (), goods, policy=policy)
+    assert [kind for _, kind, _ in contents(alone)] == ["arm"], "the cheapest"
 
 
 @POLICIES
