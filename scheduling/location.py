@@ -82,7 +82,7 @@ class Location:
     :param launched_at: epoch seconds since when it is paid for
     :param idle_since: epoch seconds since when nothing runs on it; None: not known
     :param tasks: steps of which a job is on it, for ``Limits.tasks``; ``runs``: Dag runs, for ``Limits.runs``
-    :param draining: whether it takes no more jobs; ``booting``: whether it comes up, and takes none yet
+    :param draining: whether it takes no more jobs; ``booting``: whether it is starting, and takes none yet
     :param jobs: how many jobs are on it
     :param stored: those of them that have not begun
     :param ahead: so many jobs may be prefetched to it beyond its capacity, for its jobs are known to be short

@@ -111,7 +111,7 @@ class ApiGate:
         return LOOPBACK, self._listener.getsockname()[1]
 
     def close(self) -> None:
-        """Listen no more, and cut the connections."""
+        """Stop listening, and cut the connections."""
         if self._listener is None or self._loop is None or self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -206,7 +206,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, h
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes, and then that no more comes."""
+    """Pass on what comes, and then the end of input."""
     with contextlib.suppress(OSError):
         while data := await reader.read(READ):
             writer.write(data)

@@ -24,7 +24,7 @@ MOST_TOGETHER = 16
 # User data has at most so many bytes before they are encoded:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 MOST_USER_DATA = 16384
-# What EC2 calls what is no more, or soon: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html
+# The states of instances that have ended, or soon will: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html
 ENDED = "shutting-down", "terminated"
 
 

@@ -138,7 +138,7 @@ class EC2Fleet:
                     self._check_liveness(machine)
 
     def _drain(self, machine: EC2Machine) -> None:
-        """Let a machine take no more jobs that is to be released, or goes by itself."""
+        """Give no more jobs to a machine that is to be released, or ends by itself."""
         connection = machine.connection
         if machine.phase is not LifePhase.UP or connection is None:
             return

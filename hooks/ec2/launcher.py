@@ -143,10 +143,10 @@ class Launcher:
         return self._instances.take(len(batch.orders), now) and self._requests.take(1, now)
 
     def _repeat(self, looked_at: float) -> None:
-        """Find out what became of requests that were not answered: a time-out is no answer.
+        """Find out the outcome of requests that were not answered: a time-out is no answer.
 
-        What the fleet has found by its tags since then waits no more. The rest is asked for by the same bytes with the
-        same token, to which EC2 answers with what it has launched for it, and launches nothing twice:
+        What the fleet has found by its tags since then no longer waits. The rest is asked for by the same bytes with
+        the same token, to which EC2 answers with what it has launched for it, and launches nothing twice:
         https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
         """
         for token, request in list(self.unanswered.items()):

@@ -45,7 +45,7 @@ LONGEST_UNTIL_REPEATED = 900.0
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a machine is no more.
+    """Why a machine has ended.
 
     :param cause: of the ends of its jobs that had begun; None: it had none
     """
@@ -80,7 +80,7 @@ def ended(instance: EC2Instance) -> End | None:
 
 
 def unattended(instance: EC2Instance) -> End:
-    """The end of a machine that no controller saw coming: what is stored of it says no more than that it was there."""
+    """The end of a machine while no controller ran: all that is stored is that it was there."""
     end = ended(instance)
     why = end.reason if end is not None else because("machine_down", state=instance.state, text=None)
     is_preempted = end is not None and end.cause == "preempted"

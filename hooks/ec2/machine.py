@@ -21,7 +21,7 @@ from lading.scheduling.resources import NOT_KNOWN, Resources
 PENDING = "pending"
 # What ends when it was pending so lately has never run, seconds.
 SECONDS_UNSEEN = 10.0
-# What a machine cannot say of itself.
+# What a machine cannot report about itself.
 ITS = "launched_at", "usd_per_hour", "priced_at", "surcharges", "features"
 STATES = {
     LifePhase.UP: LocationState.UP,

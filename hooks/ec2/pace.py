@@ -153,7 +153,7 @@ REFUSALS = (
     ),
 )  # fmt: skip
 UNKNOWN = AWSRefusal(".*", Concern.OFFERING, SECONDS_WITHOUT_CAPACITY)
-# The codes of the reasons of what passes by itself.
+# The codes of the reasons of refusals that pass by themselves.
 TRANSIENT = {
     AWSTrouble.CAPACITY: "aws_no_capacity",
     AWSTrouble.QUOTA: "aws_quota",

@@ -84,7 +84,7 @@ class Termination(FleetPart):
         return join(*(machine.refusal.words for machine in condemned if machine.refusal.failures))
 
     def end(self, machine: EC2Machine, end: End) -> None:
-        """Take in that a machine is no more."""
+        """Take in that a machine has ended."""
         if end.cause == "preempted" and machine.asked_at is None:
             self.state.shortages.reclaimed(machine.offering, end.reason)
         self.state.shortages.freed()

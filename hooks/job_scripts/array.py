@@ -2,7 +2,7 @@
 
 An array has a folder of its own, and is an attempt of each of its runs: ``attempt.N`` in the folder of a run is a link
 to it (see :mod:`lading.hooks.job_scripts.layout`). A link is made by one of many, so a run is in one array at a time,
-or was submitted by itself. Whoever knows the token of a run finds there what has come of its submission, as if it had
+or was submitted by itself. A process with the token of a run finds there the outcome of its submission, as if it had
 been submitted alone. In the folder are:
 
 * ``members``: line i is the path of the attempt that element i stands for.

@@ -59,7 +59,7 @@ class Batcher:
     def _gathered(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         """The runs, those whose window is over as elements of arrays or as to be submitted by themselves."""
         now = time.monotonic()
-        # An array that is not known here is that of another one, who has come to nothing.
+        # An array that is not known here is that of another process, which has ended before it was done.
         known = {None, *self._arrays}
         records = [each if each.array in known or not each.waiting else replace(each, array=None) for each in records]
         waiting = [record for record in records if record.gathering and not record.look_up]

@@ -5,11 +5,11 @@ happen twice is decided in it, by renaming, linking or making a folder, which a 
 
 * ``attempt.N``: a submission. The process that makes the folder submits, any process may read what the batch system
   answered. It is a link where the run was submitted in a job array (see :mod:`lading.hooks.job_scripts.array`). Whoever
-  made the next one knew that nothing came of those before.
+  made the next one knew that those before have failed.
 * ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
   submission whose answer never came has left behind, ends at once.
 * ``exit``: the sentinel: the exit status of the script, and the seconds since the epoch at which it began and ended;
-  and ``out_of_memory`` where it has got no more memory; written, then renamed.
+  and ``out_of_memory`` where it could get no more memory; written, then renamed.
 * ``cancelled``: nothing is to begin any more.
 * ``epilogue``: who runs the epilogue.
 * ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.

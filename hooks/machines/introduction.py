@@ -1,4 +1,4 @@
-"""What a machine says of itself when it is asked for the first time, and how its node agent is started.
+"""What a machine reports about itself when it is asked for the first time, and how its node agent is started.
 
 The other side is ``python -m lading.executors.host``, which begins the conversation with the machine's spool.
 """

@@ -53,7 +53,7 @@ Job = TypeVar("Job", bound=JobAtSite)
 class JobTracker(Generic[Job]):
     """The jobs of a site, by token. The thread of the site changes them; other threads hold ``lock`` to read or change.
 
-    :param new: makes a job of which no more than its token is known
+    :param new: makes a job of which only its token is known
     """
 
     def __init__(self, new: Callable[[str], Job]) -> None:

@@ -41,7 +41,7 @@ class Poller(Protocol):
 
 
 class News(Protocol):
-    """What can say by itself that there is something to look at."""
+    """A source of the news that there is something to look at."""
 
     def fileno(self) -> int | None:
         """What select(2) takes, readable when it has something to say; None: it says nothing now."""

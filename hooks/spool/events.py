@@ -221,7 +221,7 @@ class Amounts(Written):
 
 
 class InsideFile(Written):
-    """What came of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
+    """The outcome of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
 
     exit_code: ExitCode
     reason: Why

@@ -212,7 +212,7 @@ def pulse(root: str, _: Message, answer: Message) -> None:
         is_same = identity["boot_id"] == answer["boot_id"] and identity["started"] == int(fields[18])
         answer["lives"] = is_same and state != "Z"
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        pass  # no agent has written it, or it is no more
+        pass  # no agent has written it, or it was removed
     with contextlib.suppress(OSError, ValueError):
         answer["ends_at"] = float(_read(f"{root}/spool/ends_at", 100))
 

@@ -119,7 +119,7 @@ lading_pack() {
 class Exchange:
     """The script for some steps, and what has come back of it so far.
 
-    :param steps: done in this order, each whatever became of the one before it
+    :param steps: done in this order, each whatever the result of the one before
     :param setup: shell text that goes before them and may set variables, as a site's settings file does
     :param timeout: seconds that a command has which sets no limit itself
     :param most: bytes of output that are taken

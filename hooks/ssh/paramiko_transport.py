@@ -406,7 +406,7 @@ class ReverseTunnel:
 
 
 def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
-    """Pass on what comes, and then that no more comes."""
+    """Pass on what comes, and then the end of input."""
     with contextlib.suppress(OSError, EOFError):
         while data := source.recv(TUNNEL_READ):
             sink.sendall(data)

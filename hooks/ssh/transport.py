@@ -87,7 +87,7 @@ class Transport(ABC):
         self._turns = ExchangeSlots(SESSIONS)
 
     def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
-        """Do several steps in one round trip, each whatever became of the one before it.
+        """Do several steps in one round trip, each whatever the result of the one before.
 
         An answer without a status was cut off or never came, its standard error says why; the step may have been done.
 

@@ -43,7 +43,7 @@ from lading.scheduling.resources import Resources
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def explain(args: Namespace) -> None:
-    """Print the steps for the last try of a task instance, with what the sites have now, and what became of it."""
+    """Print the steps for the last try of a task instance, with what the sites have now, and its state."""
     settings = Settings.load()
     with reading_store() as session:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)

@@ -165,7 +165,7 @@ def chosen(lines: Sequence[InstanceLine], names: Sequence[str]) -> list[Instance
 
 
 def let_go(session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind) -> bool:
-    """Have an instance drained or terminated, and say what came of it; returns whether it could be asked."""
+    """Have an instance drained or terminated, and report the outcome; returns whether it could be asked."""
     try:
         words = "; ".join(steps(session, sites, line, kind, getpass.getuser()))
     except (CommandRefused, LookupError, OSError) as error:

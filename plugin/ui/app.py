@@ -169,7 +169,7 @@ def get_jobs(
 
 @looks.get("/requests")
 def get_requests(session: SessionDep) -> list[OperatorRequest]:
-    """What was asked of sites within a day, latest first, and what came of it."""
+    """What was asked of sites within a day, latest first, and the outcome."""
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
     return [OperatorRequest.model_validate(row, from_attributes=True) for row in rows]
 

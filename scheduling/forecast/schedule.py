@@ -179,7 +179,7 @@ class Builder:
         return math.inf
 
     def _open(self, launched: Bin, begin: float, schedule: Schedule) -> PlannedMachine:
-        """A machine more, for which others make way where there may be no more."""
+        """One more machine, for which others make way where there may be no more."""
         since = self.now + self.boot
         if self.most is not None and len(schedule.machines) >= self.most:
             since = begin

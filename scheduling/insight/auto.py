@@ -12,7 +12,7 @@ from lading.scheduling.insight.usage import Usage
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
-# How it is said what a task asks for by itself.
+# How an amount that a task asks for is written.
 AMOUNTS: Mapping[str, Callable[[Any], str]] = {
     "cpus": lambda cpus: f"{format_count(cpus)} cpus",
     "memory": lambda mib: f"{format_memory(mib)} of memory",

@@ -131,7 +131,7 @@ class AllocationLauncher(Submitter):
 
     @property
     def failing(self) -> str | None:
-        """What became of the last allocation, when several in a row have ended before they began; None: one works."""
+        """The end of the last allocation, when several in a row have ended before they began; None: one works."""
         is_enough = len(self._failures) >= (1 if self.is_trial else MOST_FAILURES)
         return self._failures[-1].sentence if is_enough else None
 
