@@ -103,10 +103,10 @@ def as_workflow(steps: Sequence[RunTask], upstream: Mapping[str, Sequence[str]])
 
 
 def on_machines(steps: Sequence[RunTask], begin: Mapping[str, float], market: MachineMarket) -> Bill:
-    """What steps cost at a site that buys machines for them and has none yet, as the simulator has it.
+    """What steps cost at a site that buys machines for them and has none yet, as the simulator computes it.
 
     :param begin: when each step begins, seconds after the run
-    :raises NoEnd: it would go on for ever
+    :raises NoEnd: it would never end
     """
     jobs = [replace(step.job, name=step.name, count=step.jobs, expected=None) for step in steps]
     trace = [Arrival(job, begin[step.name], step.seconds) for job, step in zip(jobs, steps, strict=True) if step.jobs]
