@@ -208,12 +208,14 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     [short] = drive.give(name)
     drive.until(lambda _: asked(api) == 2)
     [machine] = service.living()
-    ends_at = time.time() + 40
+    before = time.time()
     service.reclaim(machine, notice=spot_notice.BEFORE + 40)
+    after = time.time()
     drive.until(lambda states: states[name] is LocationState.DRAINING, spot_notice.INTERVAL + 5)
     [seen] = drive.last.locations if drive.last is not None else ()
     assert "AWS takes it away: its jobs are asked to end at" in (seen.note or "")
-    assert seen.location.ends_at == pytest.approx(ends_at, abs=10)
+    assert seen.location.ends_at is not None
+    assert before + 30 < seen.location.ends_at < after + 50, "as well as one look can tell the machine's clock"
     [late] = drive.give(name)
     [back] = drive.wait_for("returned", late)
     assert told_in(back).startswith("waits: ")
