@@ -9,10 +9,10 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from lading.executors.agent import container, job_folder, process_tree, supervisor
-from lading.executors.agent.inbox import Entry, Inbox
+from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
@@ -39,6 +39,16 @@ MOST_OUTPUT = 4096
 AGAIN = 0.5
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class WaitingJobs(Protocol):
+    """Where the jobs of this location wait to be started, as far as those that run depend on it."""
+
+    def look(self) -> None:
+        """Read what is new or was replaced."""
+
+    def hold(self, token: str, error: object) -> None:
+        """Leave a job alone for a while, because starting it has failed."""
 
 
 @dataclass(slots=True)
@@ -142,7 +152,7 @@ class RunningJobs:
                     free[device] -= share
         return free
 
-    def adopt(self, inbox: Inbox) -> None:
+    def adopt(self, inbox: WaitingJobs) -> None:
         """Find the jobs of the agent before this one: what runs is ours now, what has not been started waits again."""
         job_folder.remove_remains(self.spool.jobs)
         for path in visible(self.spool.jobs):
@@ -198,7 +208,7 @@ class RunningJobs:
         self.spares.add(pid, end)
         return pid
 
-    def collect(self, inbox: Inbox) -> None:
+    def collect(self, inbox: WaitingJobs) -> None:
         """Find out what became of the jobs since the last time."""
         self._reap()
         for job in list(self.jobs.values()):
@@ -209,7 +219,7 @@ class RunningJobs:
             except Exception as error:  # whatever a task has left in the folder, it is this job's trouble alone
                 self.trouble.begin(what, error, traceback=True)
 
-    def _collect(self, job: RunningJob, inbox: Inbox) -> None:
+    def _collect(self, job: RunningJob, inbox: WaitingJobs) -> None:
         job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
         job.press()
         gone = job.is_gone
@@ -233,7 +243,7 @@ class RunningJobs:
                 if pid in by_pid:
                     by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
 
-    def _find_out(self, job: RunningJob, inbox: Inbox) -> None:
+    def _find_out(self, job: RunningJob, inbox: WaitingJobs) -> None:
         """Tell the end of a job that is gone and has left no word of it."""
         waits = job.folder.workload
         if (owner := job_folder.owner(job.folder)) is None and not waits.exists():
@@ -262,7 +272,7 @@ class RunningJobs:
                 process_tree.send(process_tree.tree(stray.pid), signal.SIGKILL)
         self._reap()
 
-    def take_back(self, token: str, inbox: Inbox, problem: str | None = None) -> None:
+    def take_back(self, token: str, inbox: WaitingJobs, problem: str | None = None) -> None:
         """Let a job that has not been started wait again."""
         folder = self.spool.job(token)
         cause = EndCause.read(folder)

@@ -152,7 +152,7 @@ class Runner(Protocol):
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end, in the process of its job.
 
-        :raises JobFailed: it did not succeed
+        :raises AgentJobFailed: it did not succeed
         """
 
 
@@ -308,7 +308,7 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandOver
 def _enter_scratch(job: AgentJob, assignment: HandOver) -> JobScratch:
     """Make the job's folder for temporary files, and say where it is.
 
-    :raises JobFailed: that cannot be done
+    :raises AgentJobFailed: that cannot be done
     """
     try:
         made = JobScratch(assignment.scratch, job.token)

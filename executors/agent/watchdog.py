@@ -1,4 +1,4 @@
-"""What becomes of a task whose batch job is killed: it must not go on where the batch system thinks that nobody is.
+"""Ends a task's processes when its batch job is killed, so that none runs on a node that counts as free.
 
 Some batch systems kill without a warning, and some kill only the processes that they know of. A small process watches
 the batch job, and when that dies it ends what it has left: first asking, then not.

@@ -34,7 +34,7 @@ NOT_BEGUN = because("not_begun")
 NO_MARKET = because("no_market")
 NO_LOCATIONS = because("no_locations")
 
-# Two causes are nobody's failure of the job itself.
+# These two causes are not failures of the job.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
 
 # A job that its location does not know may be between two of its files, or its news may be on the way.

@@ -23,7 +23,7 @@ from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, site_rows
 from lading.executors.store.leases import DatabaseNow
-from lading.executors.store.tables import as_name, clean
+from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
@@ -33,6 +33,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.printable import storable
 
 # The column of the type takes so many characters; what an allocation is for may take more.
 LONGEST_TYPE = 64
@@ -387,7 +388,7 @@ def location_row(
         site=site.name,
         name=location.name,
         kind=site.kind,
-        instance_type=None if instance_type is None else clean(instance_type)[:LONGEST_TYPE],
+        instance_type=None if instance_type is None else storable(instance_type)[:LONGEST_TYPE],
         cpus=capacity.cpus,
         memory=capacity.memory,
         disk=capacity.disk,
@@ -401,7 +402,7 @@ def location_row(
         wraps=as_name(location.wraps),
         stacked=location.stacked,
         usd_per_cpu_hour=cpu_hour(site, location),
-        note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
+        note=storable(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
         state=seen.state.value,
         native_id=as_name(seen.native_id),
         node=as_name(seen.node),

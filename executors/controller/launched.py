@@ -137,7 +137,7 @@ class Launched:
         return instance
 
     def ended(self, session: Session, events: Sequence[Mapping[str, Any]]) -> list[Change]:
-        """Store which instances have ended; returns the ends of the jobs for which was ordered what nobody launches."""
+        """Record ended instances; return failures for the jobs whose launch was refused."""
         ends = [event for event in events if event["event"] == "released"]
         bills = {event["token"]: event["usd"] for event in events if event["event"] == "billed"}
         instances.change(session, self.site, {event["token"]: end(event) for event in ends})

@@ -70,8 +70,9 @@ class Leadership:
         self.renew_at = 0.0
         self.has_lost = False
         self.database_ahead = 0.0
-        self.may_look_ahead = True  # False: a plugin has ended the controller before over a task that is to come
-        """By how many seconds the database's clock is before ours."""
+        """Seconds by which the database's clock is ahead of this one's."""
+        self.may_look_ahead = True
+        """False: a plugin has ended the controller before this one over a task that is to come."""
         self.struck: list[Change] = []
         """What the controllers before it have died or hung over, not yet told."""
         self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)

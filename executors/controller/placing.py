@@ -189,7 +189,7 @@ class Placing:
         """Where jobs go.
 
         :param now: epoch seconds
-        :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
+        :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from lading.executors.store.tables import clean
 from lading.hooks.files.logs import Trouble
 from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import Reason
+from lading.scheduling.text.printable import storable
 
 log = logging.getLogger(__name__)
 
@@ -370,7 +370,7 @@ class SiteThread:
     def _said(self, error: Exception) -> str:
         """Why the site could not be asked, in words, once that is logged."""
         self._log(self.failure, error)
-        return clean(str(error)) or type(error).__name__
+        return storable(str(error)) or type(error).__name__
 
     def _log(self, what: str, error: Exception) -> None:
         """Log what has failed: what is no OSError may be a fault of ours, or of who wrote the site."""

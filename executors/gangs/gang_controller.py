@@ -86,7 +86,7 @@ class GangController:
         :param sites: all of them, in their order
         :param now: epoch seconds
         :param by_dag: whether some site does not take every Dag
-        :param database_ahead: by how many seconds the database's clock is before ours
+        :param database_ahead: seconds by which the database's clock is ahead of this one's
         """
         known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead)
         held: dict[Where, Resources] = {}

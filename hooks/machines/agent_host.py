@@ -95,7 +95,7 @@ class AgentHost:
         self.resumed = False
 
     def keep_alive(self, settings: Mapping[str, Any]) -> str | None:
-        """Start the node agent where none lives; returns what is wrong with it."""
+        """Start the agent if none is running; return why it cannot run, or None."""
         make_private(self.spool.root.parent)
         self.spool.create()
         self._configure(json.dumps(settings))

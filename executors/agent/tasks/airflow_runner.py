@@ -134,7 +134,7 @@ def _load_certificates() -> None:
 def run(workload: dict[str, Any], job: AgentJob) -> None:
     """Run a workload to its end.
 
-    :raises JobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
+    :raises AgentJobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
         than 0, which Airflow knows already unless the agent has ended it for a cause
     :raises JobSettled: the task was cleared, marked or deleted while it ran
     :raises JobRefused: the task was cleared, ended or deleted before it could start, or runs elsewhere: a failure of

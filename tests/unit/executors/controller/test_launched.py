@@ -436,7 +436,7 @@ def one_waits_behind_another(house: House, site: FakeElasticSite) -> None:
 def test_a_job_in_store_is_recalled_when_another_instance_has_room(
     house: House, site: FakeElasticSite, ahead: float
 ) -> None:
-    """A controller placed it whose clock may have been before ours."""
+    """A controller placed it whose clock may have been ahead of ours."""
     one_waits_behind_another(house, site)
     house.change("waits", placed_at=time.time() - 20 + ahead)
     house.tick(2)
