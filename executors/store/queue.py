@@ -220,7 +220,7 @@ def loaded(
     bare = replace(
         location,
         used=Resources(),
-        stored=(),
+        prefetched=(),
         tasks=frozenset(),
         runs=frozenset(),
         ahead=ahead,
@@ -236,7 +236,7 @@ def loaded(
     running = [job.resources for _, job in begun]
     # Where durations count, what runs has one.
     known = tuple(AssignedJob(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
-    stored = [need(each.job) for each in here if each.state == State.PLACED]
+    prefetched = [need(each.job) for each in here if each.state == State.PLACED]
     used = sum(running, Resources())
     location = replace(location, used=used, jobs=len(running), running_jobs=known)
-    return location.given(stored)
+    return location.given(prefetched)

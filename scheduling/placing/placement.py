@@ -42,9 +42,9 @@ def assign(
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
-    First all sites get what they can run at once, then what they have in store: so no job lies behind others at one
-    site while the next one is idle. What is launched is decided in between, as if what is in store had no place: a job
-    waits for that, and goes to no other site.
+    First all sites get what they can run at once, then what is prefetched to them: so no job lies behind others at one
+    site while the next one is idle. What is launched is decided in between, as if what is prefetched had no place: a
+    job waits for that, and goes to no other site.
 
     :param jobs: in the order in which they should start
     :param sites: all of them, in their order
@@ -92,8 +92,8 @@ def assign(
     used = used_by_groups(jobs, at_work, by_name)
     tour = PlacementPass(jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted)
     tour.visit(choice.run, now)
-    tour.begin_storing()
-    tour.visit(choice.store, now)
+    tour.begin_prefetching()
+    tour.visit(choice.prefetch, now)
     tour.explain(now)
     return assignment
 
