@@ -35,7 +35,7 @@ class Decision:
     :param holds: by site and location, the room that is to be held; ``drops``: the tokens of what is given back
     :param gangs: what is recorded of gangs and holds
     :param notes: what the event logs of tasks say
-    :param more_waiting: whether there may be waiting jobs that nobody looked at
+    :param more_waiting: whether there may be waiting jobs that were not looked at
     """
 
     changes: tuple[Change, ...] = ()

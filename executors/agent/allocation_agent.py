@@ -84,7 +84,7 @@ class AllocationAgent(Agent):
             EndCause("time_limit", because("allocation_over", least=terms.unlimited)),
             terms.kill_grace,
         )
-        self.ending.tell(self.spool)
+        self.ending.announce(self.spool)
         self.busy_at = time.monotonic()
         self._tell_at = 0.0
 
@@ -125,7 +125,7 @@ class AllocationAgent(Agent):
         return True
 
     def tell_left(self) -> None:
-        """Say where it is, and how much of its time is left: the clock of whoever reads it may be another one.
+        """Say where it is, and how much of its time is left: its reader may have another clock.
 
         :raises OSError: that cannot be written
         """

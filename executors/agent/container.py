@@ -112,7 +112,7 @@ def is_out_of_memory(token: str) -> bool:
 
 
 def remove(container: str, token: str) -> None:
-    """End the container of a job if it runs: Docker's is no child of whoever has asked for it."""
+    """End the container of a job if it runs: Docker's is no child of the process that has asked for it."""
     if engine_and_image(container)[0] == "docker":
         _docker("rm", "--force", name_of(token))
 

@@ -280,7 +280,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
             JobRow.kind == "ExecuteTask",
             JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
             JobRow.queued_at < DatabaseNow() - SECONDS_UNTIL_UNWANTED,
-            # One that came back waits again, and nobody is left to end it there.
+            # One that came back waits again, and no site has it that could end it.
             or_(JobRow.cancel.is_(None), JobRow.state != State.PLACED),
             ~wanted,
         )
@@ -352,7 +352,7 @@ def location_rows(site: Site[Any], observation: Observation, now: float) -> list
 
 
 def machine_capacities(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:
-    """What the machines of a site have that nobody launched; a queue is none, and what was launched has its own row."""
+    """What machines of a site have that were not launched; a queue is none, and what was launched has its own row."""
     if site.launches:
         return []
     machines = [each.location for each in observation.locations if each.state != LocationState.BOOTING]

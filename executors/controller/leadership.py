@@ -74,7 +74,7 @@ class Leadership:
         self.may_look_ahead = True
         """False: a plugin has ended the controller before this one over a task that is to come."""
         self.struck: list[Change] = []
-        """What the controllers before it have died or hung over, not yet told."""
+        """What the controllers before it have died or hung over, not yet passed on."""
         self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
         self._renewal = threading.Lock()
 
@@ -191,7 +191,7 @@ class LeaseClock:
             still = time.monotonic() - self._alive_at
             hung = still > SECONDS_UNTIL_HUNG
             if hung and not self.hung:
-                log.error("The controller hangs, so it gives up its lease. This is what it does:\n%s", stacks())
+                log.error("The controller hangs, so it lets its lease expire. This is what it does:\n%s", stacks())
             if hung or self.hung:
                 self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung

@@ -325,8 +325,8 @@ def check(found: Assignment, jobs: Sequence[WaitingJob], sites: Sequence[SiteVie
         raise ValueError(f"{wrong[0]} is no location that takes jobs; valid: {', '.join(map(str, sorted(places)))}")
 
 
-def _reason(told: Reason | str) -> Reason:
-    return told if isinstance(told, Reason) else free_text(told)
+def _reason(answer: Reason | str) -> Reason:
+    return answer if isinstance(answer, Reason) else free_text(answer)
 
 
 def in_codes(found: Assignment) -> Assignment:

@@ -533,9 +533,9 @@ class Turn:
 
     def _say(self, members: Sequence[GangMember], reason: Reason) -> None:
         late = self.tick.now - SECONDS_UNTIL_EXPLAINED
-        told = [each.token for each in members if each.job.queued_at < late and each.job.reason != reason]
-        if told:
-            self.tick.outcome.reasons.setdefault(reason, []).extend(told)
+        tokens = [each.token for each in members if each.job.queued_at < late and each.job.reason != reason]
+        if tokens:
+            self.tick.outcome.reasons.setdefault(reason, []).extend(tokens)
 
 
 def _with_whom(end: EndedMember, gang: str) -> Reason:

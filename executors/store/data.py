@@ -21,7 +21,7 @@ from lading.scheduling.text.printable import storable
 
 
 class Data(Base):
-    """A file that a job has left at a location, of which its result or its outlets tell."""
+    """A file that a job has left at a location, which its result or its outlets name."""
 
     __tablename__ = "lading_data"
 
@@ -41,7 +41,7 @@ class Data(Base):
 
 
 def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> None:
-    """Store which files jobs have left, as their ends tell it.
+    """Store which files jobs have left, as their ends report it.
 
     :param site: at which they ran
     """

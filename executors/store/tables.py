@@ -187,7 +187,7 @@ class JobRow(Base):
     given_back: Mapped[bool | None] = mapped_column(Boolean)
     # What it has cost; None: it has not ended, or its site has no price.
     usd: Mapped[float | None] = mapped_column(Double)
-    # When anything of it was changed but whether Airflow has been told; None: it was stored by an older version.
+    # When anything of it was changed but whether it was reported to Airflow; None: it was stored by an older version.
     changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (
@@ -337,7 +337,7 @@ class LocationRow(Base):
 
 
 class Capacity(Base):
-    """What a machine had that nobody launched, from when to when: a row for each time that it was another.
+    """What a machine had that was not launched by Lading, from when to when: a row for each time that it was another.
 
     What was launched has rows of its own. Times are seconds since the epoch, memory is MiB.
     """
