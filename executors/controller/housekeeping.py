@@ -297,8 +297,8 @@ def cancel_unwanted(session: Session, now: float) -> None:
 def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
     """End jobs at locations that are gone: the site was taken out of the file, or no longer names its machine.
 
-    A task that still runs there, as after a fail-over to another machine, goes on telling the API server that it lives,
-    and is left alone as long as it does.
+    A task that still runs there, as after a fail-over to another machine, goes on sending heartbeats to the API
+    server, and is left alone as long as it does.
     """
     silent_since = datetime.fromtimestamp(now - seconds_until_silent(), tz=timezone.utc)
     rows = session.execute(

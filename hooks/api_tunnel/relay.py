@@ -97,7 +97,7 @@ def _full_name() -> str:
 def listeners(port: int, tables: Sequence[Path] = TABLES) -> list[Listener]:
     """Who takes connections on a port, on whatever address.
 
-    :raises RelayError: this system does not tell
+    :raises RelayError: this system does not report it
     """
     found = []
     for table in tables:

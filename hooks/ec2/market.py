@@ -47,16 +47,16 @@ class EC2Offers:
     """What can be bought. ``round`` waits for AWS, so it has a thread of its own, for which no machine waits.
 
     :param folder: for prices, which outlive this process
-    :param tell: called with an event for each bill
+    :param report: called with an event for each bill
     """
 
     no_api: str | None = None
 
     def __init__(
-        self, config: EC2Config, ec2: EC2, folder: Path, tell: Callable[[dict[str, Any]], None] = lambda event: None
+        self, config: EC2Config, ec2: EC2, folder: Path, report: Callable[[dict[str, Any]], None] = lambda event: None
     ) -> None:
         self.config, self.ec2, self.folder = config, ec2, folder
-        self.bills = Bills(ec2, tell)
+        self.bills = Bills(ec2, report)
         self.note: str | None = None
         """What is wrong with prices, as text; None: nothing."""
         self._volumes: str | None = None
@@ -301,11 +301,11 @@ class Life:
 class Bills:
     """The bills that are to be made out. ``round`` waits for AWS; another thread may add to them.
 
-    :param tell: called with an event for each
+    :param report: called with an event for each
     """
 
-    def __init__(self, ec2: EC2, tell: Callable[[dict[str, Any]], None]) -> None:
-        self.ec2, self.tell = ec2, tell
+    def __init__(self, ec2: EC2, report: Callable[[dict[str, Any]], None]) -> None:
+        self.ec2, self.report = ec2, report
         self.due: deque[Life] = deque()
         self.is_new = False
         """Whether something is due for which AWS was not asked yet."""
@@ -330,4 +330,4 @@ class Bills:
                 self.due.remove(machine_life)
                 if prices:
                     usd = billing.metered(prices, machine_life.more, machine_life.launched_at, machine_life.ended_at)
-                    self.tell({"event": "billed", "token": machine_life.name, "usd": usd})
+                    self.report({"event": "billed", "token": machine_life.name, "usd": usd})

@@ -1,6 +1,6 @@
 """Which runs are submitted together as a job array: those that ask for the same and come within a short time.
 
-Sites limit submissions, and a scattered task is hundreds of runs. Whoever follows many runs of a site (the trigger of
+Sites limit submissions, and a scattered task is hundreds of runs. What follows many runs of a site (the trigger of
 JobScriptOperator) lets this gather those that are to share an array: each has its files at the site already, and none
 was submitted. What is kept here is no more than what makes it efficient: the state of each run is known to the
 site, so after a crash the runs alone are continued (see :mod:`lading.hooks.job_scripts.array`).

@@ -19,7 +19,7 @@ class ReleaseState(Enum):
     NONE = 0
     WANTED = 1
     """It is to be asked to end with its running jobs."""
-    TOLD = 2
+    ASKED = 2
     """It was, or was cancelled before it ran."""
 
 
