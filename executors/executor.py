@@ -287,7 +287,7 @@ def job_key(job: store.JobRow) -> WorkloadKey | None:
 
 
 def has_failed(job: store.JobRow) -> bool:
-    """Whether Airflow has to hear of a failure; one that was cancelled while it waited is Airflow's own wish."""
+    """Whether a failure is to be reported to Airflow; one that was cancelled while it waited was so at its request."""
     is_ended = job.state == State.CANCELLED and job.started_at is not None
     return job.state == State.FAILED or (is_ended and not was_settled(job))
 

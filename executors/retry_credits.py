@@ -1,8 +1,8 @@
 """Free tries: a try that the infrastructure has ended is given back to its task, and uses up none of its retries.
 
-Airflow counts a try whatever has ended it. Before it hears of the failure, the task instance's ``max_tries`` is raised
-by one and its state set as Airflow sets that of a running task that a user clears (``clear_task_instances``): Airflow
-then retries it by its own rules, with its callbacks and its delay, also where the Dag has no retries.
+Airflow counts a try whatever has ended it. Before the failure is reported to it, the task instance's ``max_tries`` is
+raised by one and its state set as Airflow sets that of a running task that a user clears (``clear_task_instances``):
+Airflow then retries it by its own rules, with its callbacks and its delay, also where the Dag has no retries.
 """
 
 from __future__ import annotations

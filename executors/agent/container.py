@@ -91,7 +91,7 @@ def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[s
         binds = [option for each in mounts for option in ("--bind", f"{each}:{each}")]
         return [engine, "exec", "--pwd", "/", *(["--nv"] if job.devices else ()), *binds, image, *inside]
     volumes = [option for each in mounts for option in ("--volume", f"{each}:{each}")]
-    # By name alone, for everybody may read a command line.
+    # By name alone, for any user may read a command line.
     kept = [option for name in sorted(environment.keys() - OF_THE_IMAGE) for option in ("--env", name)]
     limits = [f"--cpus={envelope.resources.cpus:g}"] if envelope.resources.cpus else []
     limits += [f"--memory={envelope.memory_limit}m"] if envelope.memory_limit else []

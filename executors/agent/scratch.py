@@ -94,7 +94,7 @@ class KeptScratch:
 
 
 class Scratch:
-    """The scratch space of a machine, as its node agent sees to it.
+    """The scratch space of a machine, as its node agent manages it.
 
     What a job was promised is free until the job writes it, so what is free now does not say what may be promised.
     It does while nothing is promised; that is remembered, less what is promised since then.

@@ -1,4 +1,4 @@
-"""The controller: the loop that decides where jobs run and sees to it that they do.
+"""The controller: the loop that decides where jobs run, and has them started and ended there.
 
 Each tick observes the sites, decides, records what is to be done, and does it, in that order: an intent with its
 token is in the store before it has any effect, so after a crash at any point nothing runs twice and nothing is lost.

@@ -140,7 +140,7 @@ class Batcher:
         return elements
 
     def _learn(self, before: Sequence[RunRecord], after: Sequence[RunRecord]) -> None:
-        """Let go of arrays of which is known what has become, and learn how large they may be."""
+        """Let go of arrays whose submission is settled, and learn how large they may be."""
         for folder, array in list(self._arrays.items()):
             members = [new for old, new in zip(before, after, strict=True) if old.array == folder]
             if any(record.array == folder and record.waiting for record in members):

@@ -157,7 +157,7 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
 
 
 def apply(session: Session, changes: GangChanges, now: float) -> None:
-    """Store what was decided about gangs and holds, before any site hears of it.
+    """Store what was decided about gangs and holds, before any site is asked.
 
     :param now: epoch seconds
     """
