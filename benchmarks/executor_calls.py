@@ -73,7 +73,7 @@ def measure(live: int, calls: int) -> None:
     report(f"queue_workload and commit, {live} live jobs", [timed(queue(workload(live + n))) for n in range(calls)])
     syncs = []
     for number in range(calls):
-        if number % 2:  # every second one has something to tell
+        if number % 2:  # every second one has something to report
             tokens = [row["token"] for row in rows[number * 5 : number * 5 + 5]]
             with create_session(scoped=False) as session:
                 values = {"state": State.SUCCEEDED, "ended_at": time.time()}

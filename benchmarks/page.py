@@ -30,9 +30,9 @@ RANGE = 3600.0
 CHANGES = 200
 # So many pairs of ticks, with the cursor and without it: what else the machine does meets both.
 PAIRS = 60
-# How long a page is open to tell what it costs the API server, seconds.
+# How long a page is open to measure what it costs the API server, seconds.
 OPEN = 20.0
-# So many windows are opened one after the other, in each of which so many deltas are waited for to tell what one costs.
+# So many windows are opened one after the other, in each of which so many deltas are waited for, to measure one.
 WINDOWS = 3
 DELTAS = 3
 # When the page's first tile, and its chart, were there, how long the last redraw took, and the longest that anything

@@ -1,4 +1,4 @@
-"""The controller's process, as an executor looks after it.
+"""The controller's process, as an executor starts it, wakes it and stops it.
 
 The process outlives the scheduler that started it: after a kill -9 of the scheduler it goes on starting jobs, and the
 next scheduler finds it by its lease.
@@ -142,15 +142,15 @@ class ControllerProcess:
             self.explained = True
 
     def ring(self) -> None:
-        """Tell a controller on this machine that there is something to do; elsewhere it looks every second."""
+        """Wake a controller on this machine, as there is something to do; elsewhere it looks every second."""
         Bell(self.settings.controller_bell).ring()
 
     def stop(self) -> None:
         """Stop the controller of this machine in order; one that acts for another scheduler too is left to that.
 
         Where the last one was killed, and none has taken its place, one is started that only lets go of all sites:
-        nothing else would end what was left there. One of a killed scheduler may have yet to begin, and nothing tells
-        of it before: it learns from a file that Airflow was stopped.
+        nothing else would end what was left there. One of a killed scheduler may have yet to begin, and nothing
+        shows that before: it reads in a file that Airflow was stopped.
         """
         lease = current_lease()
         acting = _acting_here(lease)
@@ -282,7 +282,7 @@ def ask_to_make_way(lease: store.Lease) -> None:
 
 
 def is_controller(pid: int) -> bool:
-    """Whether this process is a controller: a pid alone may belong to somebody else by now."""
+    """Whether this process is a controller: a pid alone may belong to another process by now."""
     try:
         return _runs(pid) and "controller" in psutil.Process(pid).cmdline()
     except psutil.Error:

@@ -31,11 +31,11 @@ class Decision:
     :param recalls: by site and location, the tokens of jobs that are to come back unless they have begun
     :param orders: by site, what is launched
     :param provisions: by site, all that was decided about what is launched and released
-    :param reasons: by reason, the tokens of the jobs that wait for it and have been told another one, or none
+    :param reasons: by reason, the tokens of the jobs whose stored reason differs from this one
     :param holds: by site and location, the room that is to be held; ``drops``: the tokens of what is given back
     :param gangs: what is recorded of gangs and holds
     :param notes: what the event logs of tasks say
-    :param more_waiting: whether there may be waiting jobs that nobody looked at
+    :param more_waiting: whether there may be waiting jobs that were not looked at
     """
 
     changes: tuple[Change, ...] = ()

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow.executors.workloads.types import WorkloadKey
     from sqlalchemy.orm import Session
 
-# One sync tells Airflow of at most so many jobs; the rest waits for the next one, a second later.
+# One sync reports at most so many jobs to Airflow; the rest waits for the next one, a second later.
 REPORTS_PER_SYNC = 100
 # How often the executor looks for jobs whose scheduler has died. Airflow itself looks every 300 s.
 SECONDS_BETWEEN_ADOPTIONS = 5.0
@@ -63,7 +63,7 @@ class LadingExecutor(BaseExecutor):
         super().__init__(*args, **kwargs)
         self.live: dict[str, str] = {}
         self.uncommitted: set[str] = set()
-        self.told: Sequence[store.JobRow] = ()
+        self.reported: Sequence[store.JobRow] = ()
         self.controller: ControllerProcess | None = None
         self.presence: Presence | None = None
         self.next_adoption = 0.0
@@ -134,15 +134,15 @@ class LadingExecutor(BaseExecutor):
                 if states[State.QUEUED]:
                     self.controller.ring()
             except Exception:
-                self.log.exception("The controller could not be looked after; trying again in the next loop")
+                self.log.exception("The controller could not be checked or started; trying again in the next loop")
 
     def sync(self) -> None:
-        """Tell Airflow what has changed since the last time."""
+        """Report to Airflow what has changed since the last time."""
         try:
             with create_session(scoped=False) as session:
                 # Between two calls the scheduler has processed our events, so only now they can't be lost with it.
-                store.mark_reported(session, self.told)
-                self.told = ()
+                store.mark_reported(session, self.reported)
+                self.reported = ()
                 self._adopt_orphans(session)
                 jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC)
                 retry_credits.acquit(session, jobs)
@@ -153,7 +153,7 @@ class LadingExecutor(BaseExecutor):
                 session.expunge_all()
             for job in jobs:
                 self._report(job)
-            self.told = jobs
+            self.reported = jobs
         except Exception:
             self.log.exception("The store could not be read; trying again in the next loop")
 
@@ -167,7 +167,7 @@ class LadingExecutor(BaseExecutor):
         if job.state == State.SUCCEEDED or was_settled(job):
             self.success(key)  # by which Airflow queues one anew that was cleared while it ran
         elif has_failed(job):
-            if not told_itself(job):
+            if not reported_itself(job):
                 append_to_task_log(
                     json.loads(job.workload).get("log_path"), str(job.reason or failure_message(job)), job.cause
                 )
@@ -236,7 +236,7 @@ class LadingExecutor(BaseExecutor):
 
     @property
     def owner(self) -> int | None:
-        """The id of this scheduler's Airflow job: it is told of the jobs that it queued."""
+        """The id of this scheduler's Airflow job; the jobs that it queued are reported to it."""
         return int(self.job_id) if self.job_id is not None else None
 
     @property
@@ -250,7 +250,7 @@ class LadingExecutor(BaseExecutor):
         return 0
 
     def end(self) -> None:
-        """Stop in order: what becomes of running jobs is `[lading] on_shutdown`.
+        """Stop in order: `[lading] on_shutdown` says what happens to running jobs.
 
         A scheduler that ends by an error ends here too. That is no reason to touch its jobs: the next one adopts them.
         """
@@ -287,7 +287,7 @@ def job_key(job: store.JobRow) -> WorkloadKey | None:
 
 
 def has_failed(job: store.JobRow) -> bool:
-    """Whether Airflow has to hear of a failure; one that was cancelled while it waited is Airflow's own wish."""
+    """Whether a failure is to be reported to Airflow; one that was cancelled while it waited was so at its request."""
     is_ended = job.state == State.CANCELLED and job.started_at is not None
     return job.state == State.FAILED or (is_ended and not was_settled(job))
 
@@ -297,8 +297,8 @@ def was_settled(job: store.JobRow) -> bool:
     return job.state == State.CANCELLED and job.started_at is not None and job.exit_code == 0
 
 
-def told_itself(job: store.JobRow) -> bool:
-    """Whether a task failed in the ordinary way: its own process told Airflow, so there is nothing to add."""
+def reported_itself(job: store.JobRow) -> bool:
+    """Whether a task failed in the ordinary way: its own process has reported it, and there is nothing to add."""
     return job.cause == "error" and job.exit_code == 0
 
 
@@ -315,7 +315,7 @@ def event_log_entry(job: store.JobRow) -> Log | None:
     key = job_key(job)
     if not isinstance(key, TaskInstanceKey):
         return None
-    if has_failed(job) and not told_itself(job):
+    if has_failed(job) and not reported_itself(job):
         return Log(event=f"lading {job.cause}", task_instance=key, extra=failure_message(job))
     if job.state in (State.QUEUED, State.ATTEMPTED, State.PLACED) and job.reason:
         return Log(event="lading waits", task_instance=key, extra=str(job.reason))

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = json.loads(sys.stdin.readline())  # nothing more is said before the answer
     try:
         found = answer(root, wanted)
-    except OSError as error:  # a full disk, a folder of somebody else's
+    except OSError as error:  # a full disk, another user's folder
         found = {"version": version("airflow-lading"), "refused": f"{root} cannot be used: {error}"}
     print(f"{wanted['mark']}{json.dumps(found)}", flush=True)
     if not (wanted.get("look") or "refused" in found):
@@ -69,7 +69,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         cpus, memory, disk and gpus that Lading may fill, as far as the sites file says so; ``reserve``: the cpus and
         the memory that are left of what it does not say; ``patience``, ``kill_grace``, ``idle_seconds``,
         ``switch_off``, ``scratch``, ``keep_failed``, ``is_spot``; ``stamp``: what the agent is started with; ``logs``:
-        the folder below which each job has its logs; ``look``: whether only to tell what there is; ``owner``: the
+        the folder below which each job has its logs; ``look``: whether only to report what there is; ``owner``: the
         deployment to which the folder of the spool is to belong
     :raises OSError: it belongs to another one
     """

@@ -102,7 +102,7 @@ def of_instance(instance: InstanceRow) -> ColumnElement[bool]:
 
 
 def terminated(name: str, by: str) -> Reason:
-    """Why a job has ended whose machine somebody has terminated."""
+    """Why a job has ended whose machine was terminated at a user's request."""
     return because("machine_terminated", machine=name, by=by)
 
 

@@ -1,8 +1,8 @@
 """Free tries: a try that the infrastructure has ended is given back to its task, and uses up none of its retries.
 
-Airflow counts a try whatever has ended it. Before it hears of the failure, the task instance's ``max_tries`` is raised
-by one and its state set as Airflow sets that of a running task that somebody clears (``clear_task_instances``): Airflow
-then retries it by its own rules, with its callbacks and its delay, also where the Dag has no retries.
+Airflow counts a try whatever has ended it. Before the failure is reported to it, the task instance's ``max_tries`` is
+raised by one and its state set as Airflow sets that of a running task that a user clears (``clear_task_instances``):
+Airflow then retries it by its own rules, with its callbacks and its delay, also where the Dag has no retries.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ UNAWARE = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING)
 def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
     """Give tries back to the tasks of jobs that have ended; returns what their event logs say of it.
 
-    It belongs into the transaction after which Airflow is told of the failures.
+    It belongs into the transaction after which the failures are reported to Airflow.
 
-    :param jobs: of this session, whose ends Airflow has not been told
+    :param jobs: of this session, whose ends were not reported to Airflow yet
     :param most: how many tries of one task instance are given back
     """
     entries: list[Log] = []
@@ -49,9 +49,9 @@ def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
 
 
 def acquit(session: Session, jobs: Iterable[JobRow]) -> None:
-    """Let jobs have succeeded whose tasks had told Airflow so before their machine could say it, and went down.
+    """Let jobs have succeeded whose tasks had reported so to Airflow when their machine went down before it could.
 
-    :param jobs: of this session, whose ends Airflow has not been told
+    :param jobs: of this session, whose ends were not reported to Airflow yet
     """
     for job in jobs:
         if _is_infrastructure(session, job) and session.scalar(_try(job, [TaskInstanceState.SUCCESS])) is not None:

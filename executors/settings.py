@@ -52,7 +52,7 @@ class Settings:
     :param sites_file: the TOML file that describes the sites; None: one site, this machine
     :param state_folder: where Lading keeps its files on this machine
     :param default_resources: what a task without hints is packed by
-    :param on_shutdown: what becomes of running jobs when Airflow stops in order
+    :param on_shutdown: what happens to running jobs when Airflow stops in order
     :param shutdown_seconds: how long stopping may take
     :param job_retention_days: how long ended jobs stay in the store
     :param retry_factors: by how much a retry asks for more of what the try before it had too little
@@ -122,7 +122,7 @@ class Settings:
 
     @property
     def schedulers_folder(self) -> Path:
-        """The files by which schedulers tell each other that they live."""
+        """The files by which schedulers show each other that they live."""
         return self.state_folder / "schedulers"
 
     @property

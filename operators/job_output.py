@@ -26,7 +26,7 @@ class Lines:
         for line in whole:
             self._print(line)
 
-    def tell(self, before: RunRecord, now: RunRecord) -> None:
+    def print_change(self, before: RunRecord, now: RunRecord) -> None:
         """Log what has changed."""
         if (before.state, before.reason, before.job_id) == (now.state, now.reason, now.job_id):
             return

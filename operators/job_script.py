@@ -220,7 +220,7 @@ class JobScriptOperator(BaseOperator):
                 self.log.info("%s", run_near("prologue", prologue, variables(record)))
             patiently(lambda: site.place(record, script), REACH_TIMEOUT)
         first = self._to_be_gathered(site, record, script, ti) or site.advance([record])[0].record
-        Lines(self.log).tell(record, first)
+        Lines(self.log).print_change(record, first)
         self.log.info("Its folder at site %s is %s", self.site, record.folder)
         return first
 
@@ -240,7 +240,7 @@ class JobScriptOperator(BaseOperator):
             (sighting,) = site.advance([record], {record.token: offset})
             offset += len(sighting.output)
             lines.print(sighting.output)
-            lines.tell(record, sighting.record)
+            lines.print_change(record, sighting.record)
             record = sighting.record
             if record.ended:
                 if sighting.more:

@@ -203,7 +203,7 @@ class JobScriptTrigger(BaseTrigger):
                 sighting = await follower.news.get()
                 lines.print(sighting.output)
                 offset += len(sighting.output)
-                lines.tell(last, sighting.record)
+                lines.print_change(last, sighting.record)
                 last = sighting.record
                 self.record = last.to_json()
                 if last.ended:

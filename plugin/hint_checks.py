@@ -306,12 +306,12 @@ def too_much(job: PlannedJob, capacities: Mapping[str, Resources], cpus: str = "
 
 
 def known_bindings() -> Sequence[Binding]:
-    """The bindings of the sites file, as the controller has published them; none where Lading cannot tell."""
+    """The bindings of the sites file, as the controller has published them; none where that cannot be read."""
     return _read_bindings(_now())
 
 
 def known_sites() -> tuple[Mapping[str, PublishedSite], Resources]:
-    """What is known of each site, and what a task without hints asks for; ``{}`` where Lading cannot tell,
+    """What is known of each site, and what a task without hints asks for; ``{}`` where that cannot be read,
     which breaks no Dag.
     """
     return _read_sites(_now())

@@ -70,7 +70,7 @@ def serve(managed: bool) -> None:
     except SitesError as error:
         log.critical("%s", error)  # the last line, which the executor quotes
         sys.exit(1)
-    acting = Controller(sites, mint(), settings, managed, tell_listeners, extensions(settings))
+    acting = Controller(sites, mint(), settings, managed, notify_listeners, extensions(settings))
 
     def stop(signum: int, frame: FrameType | None) -> None:
         acting.stop()
@@ -119,7 +119,7 @@ def wake_api_server() -> None:
         time.sleep(1)
 
 
-def tell_listeners(changes: Sequence[Change]) -> None:
+def notify_listeners(changes: Sequence[Change]) -> None:
     """Call the plugins' ``job_changed``; what one of them gets wrong must not hold up the jobs."""
     for change in changes:
         state = change.values.get("state")

@@ -84,7 +84,7 @@ class Location:
     :param tasks: steps of which a job is on it, for ``Limits.tasks``; ``runs``: Dag runs, for ``Limits.runs``
     :param draining: whether it takes no more jobs; ``booting``: whether it is starting, and takes none yet
     :param jobs: how many jobs are on it
-    :param stored: those of them that have not begun
+    :param prefetched: those of them that have not begun
     :param ahead: so many jobs may be prefetched to it beyond its capacity, for its jobs are known to be short
     :param running_jobs: those that are on it, as far as it is known how long they will run
     :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
@@ -118,7 +118,7 @@ class Location:
     draining: bool = False
     booting: bool = False
     jobs: int = 0
-    stored: tuple[PlannedJob, ...] = ()
+    prefetched: tuple[PlannedJob, ...] = ()
     ahead: int = 0
     os: str = DEFAULT_OS
     running_jobs: tuple[AssignedJob, ...] = ()
@@ -161,8 +161,8 @@ class Location:
 
     def given(self, jobs: Sequence[PlannedJob]) -> Location:
         """The same when it has been given these jobs, too, and they have not begun."""
-        used, stored = self.used.with_all([job.resources for job in jobs]), (*self.stored, *jobs)
-        return replace(self, used=used, stored=stored, jobs=self.jobs + len(jobs)).with_labels(jobs)
+        used, prefetched = self.used.with_all([job.resources for job in jobs]), (*self.prefetched, *jobs)
+        return replace(self, used=used, prefetched=prefetched, jobs=self.jobs + len(jobs)).with_labels(jobs)
 
     def kept_for(self, jobs: Sequence[PlannedJob], now: float) -> Location:
         """The same when these waiting jobs are on it as soon as it is up.
@@ -183,7 +183,7 @@ class Location:
     @property
     def running(self) -> Resources:
         """What the jobs take that have begun."""
-        return self.used - sum((job.resources for job in self.stored), NOTHING)
+        return self.used - sum((job.resources for job in self.prefetched), NOTHING)
 
     @property
     def empty(self) -> bool:

@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Any
 
 from lading.scheduling.resources import Resources, format_resources
+from lading.scheduling.text.printable import storable
 from lading.scheduling.text.units import format_memory, format_moment, format_time
 
 # What a parameter may be; a sequence of names, or the amounts of resources in the order of their fields.
@@ -29,8 +30,7 @@ Value = str | int | float | bool | None | tuple[str | float, ...]
 # Of names in a row so many are shown.
 MOST_NAMES = 3
 MOST_KINDS = 5
-# A parameter has at most so many characters, or parts; more of a message would not be read.
-LONGEST_TEXT = 4000
+# A parameter has at most so many parts, and a code so many characters.
 LONGEST_CODE = 40
 MOST_PARTS = 30
 LONGEST_PART = 250
@@ -313,7 +313,7 @@ class Reason:
     @classmethod
     def _read(cls, data: Mapping[str, Any], levels: int, *, is_strict: bool) -> Reason:
         try:
-            code = _clean(data["code"])[:LONGEST_CODE]
+            code = storable(data["code"])[:LONGEST_CODE]
             named = {*_named(CODES.get(code, UNKNOWN)), "site"} - {"code", "also"}
             params = {name: _value(each) for name, each in dict(data.get("params") or {}).items() if name in named}
             if is_strict and (missing := sorted(named - params.keys() - {"site"})):
@@ -354,11 +354,6 @@ def combined(reasons: Iterable[Reason]) -> Reason:
     return each[first].with_also(*each[:first], *each[first + 1 :])
 
 
-def _clean(text: str) -> str:
-    """Text that every database takes: no NUL, nothing that is no Unicode, and not too long."""
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]
-
-
 def _named(code: Code) -> set[str]:
     """The parameters that a code has."""
     fields = (*_SENTENCE.parse(code.sentence), *_SENTENCE.parse(code.limit))
@@ -374,9 +369,9 @@ def _value(value: Any) -> Value:
         return value.cpus, value.memory, value.disk, value.gpus
     if isinstance(value, (list, tuple)):
         parts = value[:MOST_PARTS]
-        return tuple(each if isinstance(each, (int, float)) else _clean(each)[:LONGEST_PART] for each in parts)
+        return tuple(each if isinstance(each, (int, float)) else storable(each)[:LONGEST_PART] for each in parts)
     if isinstance(value, str):
-        return _clean(value)
+        return storable(value)
     if value is None or isinstance(value, (int, float)):
         return value
     raise TypeError(f"{value!r} is no parameter of a reason; valid: text, numbers, and sequences of them")

@@ -1,4 +1,4 @@
-"""The node agent: one long-lived process per location that starts jobs, looks after them and tells how they ended.
+"""The node agent: one long-lived process per location that starts jobs, enforces their limits and reports their ends.
 
 It is started as ``python -m lading.executors.agent SPOOL`` and driven through the spool folder alone. It has imported
 Airflow's Task SDK once and forks a process per job, so a job starts in milliseconds. It keeps nothing in memory that
@@ -133,7 +133,7 @@ class Agent:
             os.execv("/bin/sh", ["sh", "-c", self.config.switch_off])
 
     def _is_the_one(self) -> bool:
-        """Whether it has the lock that is there; one that somebody has removed is made again."""
+        """Whether it has the lock that is there; one that was removed is made again."""
         if self.held is None:
             return True
         with contextlib.suppress(FileNotFoundError):
@@ -152,13 +152,13 @@ class Agent:
         return self.shutdown is not None or self._is_idle()
 
     def _is_idle(self) -> bool:
-        """Whether it has had nothing to do for so long that it is not needed; whoever needs one starts it again."""
+        """Whether it has been idle for so long that it is not needed; it is started again when there is work."""
         idle_seconds = self.config.idle_seconds if self.config else None
         is_awaited = self.inbox.entries or self.holds.by_job
         if idle_seconds is None or is_awaited or time.monotonic() - self._busy_at < idle_seconds:
             return False
         if self.scratch.kept and self.config is not None and not self.config.switch_off:
-            return False  # nobody else removes them
+            return False  # no other process removes them
         log.info("nothing has run here and no request has come for %g s", idle_seconds)
         return True
 
@@ -173,7 +173,7 @@ class Agent:
             signal.signal(number, ask_to_end)
 
     def _wait(self, pause: float) -> None:
-        """Sleep until somebody rings, a child process ends, or the time has come to look anyway."""
+        """Sleep until the bell rings, a child process ends, or the time has come to look anyway."""
         for descriptor in select.select([self.bell, self.wakeup], [], [], min(pause, TICK))[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(descriptor, 65536)
@@ -202,7 +202,7 @@ class Agent:
     def _read_shutdown(self) -> None:
         if self.terminated:
             self.shutdown = "cancel"
-        if self.shutdown != "cancel":  # which jobs were told of, so there is no way back
+        if self.shutdown != "cancel":  # jobs have been asked to end, so there is no way back
             try:
                 self.shutdown = self.spool.request(self.spool.shutdown)
             except FileNotFoundError:
@@ -235,7 +235,7 @@ class Agent:
             try:
                 self._read_cancel(path)
             except FileNotFoundError:
-                continue  # whoever left it has taken it away
+                continue  # it was withdrawn
             except NotReadable as error:
                 self.inbox.rejected.move(path, error)
             except Exception as error:  # it may be read another time, and the others are
@@ -288,12 +288,12 @@ class Agent:
         for token in decision.starts:
             self._start(token, gpus.pick(devices, self.inbox.entries[token].waiting.resources.gpus) or {})
             devices = self.holds.without(self.running.free_devices(self.config.gpu_devices))
-        if clock < self._reasons_due and not self.inbox.has_untold(now):
+        if clock < self._reasons_due and not self.inbox.has_unreported(now):
             return
         self._reasons_due = clock + REASONS_INTERVAL
         free = self._free(self.config)
         reasons = queueing.reasons(self.inbox.ready(now), free, now=clock, patience=patience, devices=devices)
-        self.inbox.tell_reasons(reasons, now)
+        self.inbox.report_reasons(reasons, now)
 
     def _free(self, config: AgentConfig) -> Resources:
         """What further jobs may have now."""

@@ -84,9 +84,9 @@ class AllocationAgent(Agent):
             EndCause("time_limit", because("allocation_over", least=terms.unlimited)),
             terms.kill_grace,
         )
-        self.ending.tell(self.spool)
+        self.ending.announce(self.spool)
         self.busy_at = time.monotonic()
-        self._tell_at = 0.0
+        self._write_left_at = 0.0
 
     def run(self) -> None:
         super().run()
@@ -124,20 +124,20 @@ class AllocationAgent(Agent):
         log.info("nothing has run for %s", format_time(self.terms.idle))
         return True
 
-    def tell_left(self) -> None:
-        """Say where it is, and how much of its time is left: the clock of whoever reads it may be another one.
+    def write_left(self) -> None:
+        """Say where it is, and how much of its time is left: its reader may have another clock.
 
         :raises OSError: that cannot be written
         """
-        self._tell_at = time.monotonic() + SECONDS_BETWEEN_WORDS
+        self._write_left_at = time.monotonic() + SECONDS_BETWEEN_WORDS
         said = {"host": socket.gethostname(), "now": time.time(), "left": round(max(self.left, 0.0))}
         write_atomically(Path(self.folder.up), f"{json.dumps(said)}\n")
 
     def _obey_end(self) -> None:
         super()._obey_end()
-        if time.monotonic() >= self._tell_at:
+        if time.monotonic() >= self._write_left_at:
             with contextlib.suppress(OSError):  # limits are to be enforced all the same, and it is tried again
-                self.tell_left()
+                self.write_left()
 
     def _read_config(self) -> None:
         """The terms of an allocation do not change."""
@@ -223,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
     gc.collect()
     gc.freeze()
     agent = AllocationAgent(folder, terms, runner, began=began, close=(watched,))
-    agent.tell_left()
+    agent.write_left()
     agent.run()
     watchdog.revoke(watched)
     return 0

@@ -23,7 +23,7 @@ from typing import Any
 
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.container import MayBeContained
-from lading.executors.agent.inbox import Entry, Inbox
+from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
@@ -49,7 +49,7 @@ TICK = 1.0
 ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
 
 
-class NoInbox:
+class NothingWaiting:
     """There is only one job here: nothing waits behind it."""
 
     def look(self) -> None:
@@ -77,7 +77,7 @@ class BatchJob:
         self.watched = watched
         self.running = RunningJobs(spool, self.journal, runner, close=(watched, self.wakeup, self.wakeup_writer))
         self.limits = LimitEnforcer()
-        self.inbox: Inbox = NoInbox()  # type: ignore[assignment]
+        self.inbox = NothingWaiting()
         self.terminated = False
 
     def run(self) -> int:

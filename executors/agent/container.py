@@ -1,7 +1,7 @@
-"""A job whose runner is in a container: how that is started and ended, and what has become of the job in it.
+"""A job whose runner is in a container: how the container is started and ended, and how the job in it has ended.
 
-The process of the job stays outside and hands the signals on. In the container, :mod:`.inside` gets the workload, which
-has a secret, on its standard input, and leaves in the job's folder what came of it.
+The process of the job stays outside and hands the signals on. In the container, :mod:`.tasks.inside` gets the workload,
+which has a secret, on its standard input, and leaves the result in the job's folder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MayBeContained:
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end.
 
-        :raises JobFailed: it did not succeed, or its container could not be started
+        :raises AgentJobFailed: it did not succeed, or its container could not be started
         """
         if job.envelope is None or job.envelope.container is None:
             self.runner.run(workload, job)
@@ -92,7 +92,7 @@ def start(job: AgentJob, envelope: Envelope, runner: str, environment: Mapping[s
         binds = [option for each in mounts for option in ("--bind", f"{each}:{each}")]
         return [engine, "exec", "--pwd", "/", *(["--nv"] if job.devices else ()), *binds, image, *inside]
     volumes = [option for each in mounts for option in ("--volume", f"{each}:{each}")]
-    # By name alone, for everybody may read a command line.
+    # By name alone, for any user may read a command line.
     kept = [option for name in sorted(environment.keys() - OF_THE_IMAGE) for option in ("--env", name)]
     limits = [f"--cpus={envelope.resources.cpus:g}"] if envelope.resources.cpus else []
     limits += [f"--memory={envelope.memory_limit}m"] if envelope.memory_limit else []
@@ -113,7 +113,7 @@ def is_out_of_memory(token: str) -> bool:
 
 
 def remove(container: str, token: str) -> None:
-    """End the container of a job if it runs: Docker's is no child of whoever has asked for it."""
+    """End the container of a job if it runs: Docker's is no child of the process that has asked for it."""
     if engine_and_image(container)[0] == "docker":
         _docker("rm", "--force", name_of(token))
 
@@ -123,7 +123,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
 
     :param code: of the command that has run it
     :param is_killed: whether the kernel has killed the container's first process for its memory
-    :raises JobFailed: it did not succeed
+    :raises AgentJobFailed: it did not succeed
     """
     try:
         outcome = checked(InsideFile, parsed(read_regular(job.folder.root / OUTCOME, MOST_BYTES)))

@@ -40,8 +40,8 @@ LONGEST_PAUSE = 60.0
 TOKEN_SECONDS = 21600
 # What has more is no answer of this service.
 MOST_BYTES = 65536
-# Jobs are asked to end so long before the machine goes, and killed while there is time to tell of it, seconds.
-BEFORE, TIME_TO_TELL = 30.0, 10.0
+# Jobs are asked to end so long before the machine goes, and killed while there is time to report it, seconds.
+BEFORE, TIME_TO_REPORT = 30.0, 10.0
 # No notice comes earlier, seconds.
 LONGEST_NOTICE = 120.0
 
@@ -66,8 +66,8 @@ class Ending:
         """Seconds for jobs."""
         return self.at - time.monotonic()
 
-    def tell(self, spool: Spool) -> None:
-        """Let jobs and the controller know."""
+    def announce(self, spool: Spool) -> None:
+        """Announce it to jobs and to the controller."""
         try:
             write_atomically(spool.ends_at, f"{time.time() + self.left:.0f}\n")
         except OSError as error:
@@ -91,7 +91,7 @@ class SpotNotice:
         self._trouble = Trouble(log)
 
     def look(self, spool: Spool, kill_grace: float) -> Ending | None:
-        """The end of this machine, of which jobs are told; None: none is known, or it is too early to ask again.
+        """The end of this machine, which is announced to jobs; None: none is known, or it is too early to ask again.
 
         :param kill_grace: seconds between SIGTERM and SIGKILL, as far as there is time for that
         """
@@ -110,7 +110,7 @@ class SpotNotice:
             return None
         found = ending_of_notice(*said, kill_grace)
         log.warning("%s", found.cause.reason)
-        found.tell(spool)
+        found.announce(spool)
         return found
 
     def _ask(self) -> tuple[datetime, float] | None:
@@ -155,4 +155,4 @@ def ending_of_notice(at: datetime, now: float, kill_grace: float) -> Ending:
     """
     left = min(at.timestamp() - now, LONGEST_NOTICE) - BEFORE
     reason = because("spot_interrupted", at=at.timestamp())
-    return Ending(time.monotonic() + left, EndCause("preempted", reason), min(kill_grace, BEFORE - TIME_TO_TELL))
+    return Ending(time.monotonic() + left, EndCause("preempted", reason), min(kill_grace, BEFORE - TIME_TO_REPORT))

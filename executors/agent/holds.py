@@ -30,7 +30,7 @@ RUN_OUT = because("hold_run_out")
 class GrantedHold:
     """A hold that was granted.
 
-    :param file: its inode, by which it is told from one that was asked for again
+    :param file: its inode, which distinguishes it from one that was asked for again
     :param devices: the share of each GPU
     :param since: when the file was first seen, on the monotonic clock
     """
@@ -83,7 +83,7 @@ class AgentHolds:
                 else:
                     self.rejected.move(path, "its name is not that of a hold, TOKEN.json")
             except FileNotFoundError:
-                continue  # whoever left it has taken it away
+                continue  # it was withdrawn
             except (NotReadable, ValueError) as error:
                 self.rejected.move(path, error)
             except OSError as error:  # it may be read another time

@@ -30,12 +30,12 @@ LEAST_VALIDITY = 30.0
 # How long a job that could not be started is left alone, seconds.
 RETRY_PAUSE = 5.0
 
-# A folder's modification time is as coarse as the clock of whoever dates it, so what came at the same moment might be
+# A folder's modification time is as coarse as the clock that dates it, so what came at the same moment might be
 # missed. How long it has been the same is measured here: a file server has another clock.
 CLOCK_TICK = 0.1
 
 # Short waits are not worth an entry in Airflow's event log each.
-SECONDS_UNTIL_TOLD = 10.0
+SECONDS_UNTIL_REPORTED = 10.0
 
 STALE_TOKEN = because("stale_token")
 CANNOT_START = because("cannot_start")
@@ -47,7 +47,7 @@ class Entry:
 
     :param not_before: leave it alone until then, on the monotonic clock
     :param failure: why
-    :param told: the reason for its waiting that was told last
+    :param reported: the reason for its waiting that was reported last
     """
 
     waiting: QueuedJob
@@ -57,10 +57,10 @@ class Entry:
     inode: int
     not_before: float = 0.0
     failure: Reason | None = None
-    told: Reason | None = None
+    reported: Reason | None = None
 
     def has_waited_long(self, now: float) -> bool:
-        return now - self.waiting.queued_at >= SECONDS_UNTIL_TOLD
+        return now - self.waiting.queued_at >= SECONDS_UNTIL_REPORTED
 
 
 class Inbox:
@@ -110,18 +110,18 @@ class Inbox:
         entry = self.entries[token]
         self._replace(entry, replace(entry.waiting, overtaken_since=clock))
 
-    def has_untold(self, now: float) -> bool:
-        """Whether it has not been told yet why some job waits that has waited for a while."""
-        return any(entry.told is None and entry.has_waited_long(now) for entry in self.entries.values())
+    def has_unreported(self, now: float) -> bool:
+        """Whether a job that has waited for a while has no reported reason yet."""
+        return any(entry.reported is None and entry.has_waited_long(now) for entry in self.entries.values())
 
-    def tell_reasons(self, reasons: dict[str, Reason], now: float) -> None:
+    def report_reasons(self, reasons: dict[str, Reason], now: float) -> None:
         """Write down why each job waits that has waited for a while, where that has changed."""
         for token, entry in self.entries.items():
             if not entry.has_waited_long(now):
                 continue
             reason = self._hindrance(entry, now) or reasons.get(token)
-            if reason is not None and reason != entry.told:
-                entry.told = reason
+            if reason is not None and reason != entry.reported:
+                entry.reported = reason
                 self.journal.waiting(token, reason)
 
     def take(self, token: str) -> Entry | None:
@@ -186,7 +186,7 @@ class Inbox:
     def _read(self, token: str, inode: int) -> None:
         path = self.spool.envelope(token)
         if self.is_running(token) or self.journal.has_finished(token):
-            if not self.journal.pending:  # else it is all that would tell a new agent of this job
+            if not self.journal.pending:  # else it is all by which a new agent would know of this job
                 self.rejected.remove(path)
             return
         try:
@@ -227,7 +227,7 @@ class Inbox:
         del self._order[bisect_left(self._order, waiting.rank, key=lambda job: job.rank)]
 
     def _set_aside(self, token: str, fault: str) -> None:
-        """Keep what can't be read for whoever wants to know, outside the inbox."""
+        """Keep what can't be read outside the inbox, where it can be examined."""
         reason = because("envelope_unreadable", text=fault)
         log.error("%s (%s)", reason, token)
         self.forget(token)

@@ -1,8 +1,8 @@
-"""What the folder of a job on a location tells about it: who runs it, how it ended, why it was ended.
+"""What the folder of a job on a location says of it: who runs it, how it ended, why it was ended.
 
 The folder is all that a new node agent has after the death of the one before, so each step of a job's life is one
-rename in it: ``workload.json`` (about to start), ``claimed.<pid>.<started>.json`` (a process has taken it, and nobody
-else ever will), ``supervisor.json`` (it runs), ``exit.json`` (it has ended).
+rename in it: ``workload.json`` (about to start), ``claimed.<pid>.<started>.json`` (a process has taken it, and no
+other ever will), ``supervisor.json`` (it runs), ``exit.json`` (it has ended).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CLAIM = re.compile(r"claimed\.([0-9]{1,9})\.([0-9]{1,18})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Supervisor:
-    """The process that runs a job, and what the agent must know to look after it: ``supervisor.json``.
+    """The process that runs a job, and what the agent must know to watch and end it: ``supervisor.json``.
 
     :param started: clock ticks after boot
     :param at: when it started with the job, seconds since the epoch
@@ -117,7 +117,7 @@ class EndCause:
     """Why the agent ends a job, written before it does: ``cause.json``.
 
     :param cause: ``out_of_memory``, ``time_limit``, ``cancelled``, ``preempted`` or ``terminated``
-    :param reason: the same as people are told it
+    :param reason: the same in a sentence for users
     """
 
     cause: str
@@ -141,7 +141,7 @@ def as_written(file: ExitFile | EndCause) -> dict[str, Any]:
 
 
 def claim(folder: JobFolder, pid: int, started: int) -> Path | None:
-    """Take an unclaimed job for this process; None when somebody else has taken it."""
+    """Take an unclaimed job for this process; None when another process has taken it."""
     mine = folder.claim(pid, started)
     try:
         os.rename(folder.workload, mine)
@@ -151,7 +151,7 @@ def claim(folder: JobFolder, pid: int, started: int) -> Path | None:
 
 
 def give_back(folder: JobFolder, envelope: Path) -> bool:
-    """Put a job that nobody has claimed back to where it waits; False when somebody has claimed it by now.
+    """Put an unclaimed job back to where it waits; False when it has been claimed by now.
 
     :param envelope: its place in the inbox; what lies there already is newer and stays
     """

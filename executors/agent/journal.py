@@ -1,4 +1,4 @@
-"""Journals: what is told to the controller of jobs, in batches, each event at least once and in order."""
+"""Journals: what is reported of jobs to the controller, in batches, each event at least once and in order."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Journal(ABC):
         self._events.append({"event": "waiting", "token": token, "reason": reason})
 
     def held(self, token: str, *, at: float) -> None:
-        """Tell that room is held."""
+        """Report that room is held."""
         self._events.append({"event": "held", "token": token, "at": at})
 
     def not_held(self, token: str, event: str, reason: Reason, *, at: float) -> None:
-        """Tell that room is not held: ``refused``, or not any more: ``hold_lost``."""
+        """Report that room is not held: ``refused``, or not any more: ``hold_lost``."""
         self._events.append({"event": event, "token": token, "at": at, "reason": reason})
 
     def finished(
@@ -72,7 +72,7 @@ class Journal(ABC):
         outputs: Mapping[str, int] | None = None,
         cleanup: Callable[[], None],
     ) -> None:
-        """Tell the end of a job; ``cleanup`` removes its files, not before this is on disk. No cause means success."""
+        """Report the end of a job; ``cleanup`` removes its files, not before this is on disk. No cause: success."""
         self._events.append(
             {
                 "event": "finished",
@@ -146,7 +146,7 @@ class AgentJournal(Journal):
         self._is_finished = set(self._finished)
 
     def has_finished(self, token: str) -> bool:
-        """Whether the end of this job was told, also by an agent before this one."""
+        """Whether the end of this job was reported, also by an agent before this one."""
         return token in self._is_finished
 
     @property
@@ -205,7 +205,7 @@ class AgentJournal(Journal):
 class JobJournal(Journal):
     """The journal of one job of a batch system, in a spool to which others write, too.
 
-    The job's files stay until the controller has stored its end: while they are there nobody starts the job anew.
+    The job's files stay until the controller has stored its end: while they are there the job is not started anew.
 
     :ivar nodes: how many nodes it has got that has asked for a range of them; None: it has not
     """

@@ -1,4 +1,4 @@
-"""Looks after the memory and the time of running jobs: their peak use, and the end of those that go beyond a limit."""
+"""Enforces the limits of memory and time: measures running jobs, and ends those that go beyond a limit."""
 
 from __future__ import annotations
 

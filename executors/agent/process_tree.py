@@ -193,7 +193,7 @@ class ProcessMemory:
 
     :param anonymous: its own pages and those that it shares with its parent since it was forked
     :param shared: of shared memory, its proportional share where we may know it, else all that it has touched
-    :param private: of the anonymous pages, those that nobody shares; None where we may not know it
+    :param private: of the anonymous pages, those that are not shared; None where we may not know it
     """
 
     anonymous: int
@@ -205,10 +205,10 @@ class ProcessMemory:
         """The memory of a process, none when it is gone.
 
         Only root may look closely into a process that has made itself undumpable, as Airflow's supervisor and its task
-        do; of such a process everybody may know the totals.
+        do; of such a process any user may know the totals.
         """
         close = _amounts(f"/proc/{pid}/smaps_rollup", (b"Anonymous:", b"Private_Dirty:", b"Pss_Shmem:"))
-        if b"Pss_Shmem:" in close:  # Linux before 5.4 does not tell
+        if b"Pss_Shmem:" in close:  # Linux before 5.4 does not report it
             shared = close[b"Pss_Shmem:"]
             return cls(close[b"Anonymous:"], shared, max(close[b"Private_Dirty:"] - shared, 0))
         totals = _amounts(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:"))

@@ -1,4 +1,4 @@
-"""The jobs that run on this location: their start, how they are ended, and what became of them."""
+"""The jobs that run on this location: how they are started and ended, and their outcome."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from lading.executors.agent import container, job_folder, process_tree, supervisor
-from lading.executors.agent.inbox import Entry, Inbox
+from lading.executors.agent.inbox import Entry
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
@@ -39,6 +39,16 @@ MOST_OUTPUT = 4096
 AGAIN = 0.5
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class WaitingJobs(Protocol):
+    """Where the jobs of this location wait to be started, as far as those that run depend on it."""
+
+    def look(self) -> None:
+        """Read what is new or was replaced."""
+
+    def hold(self, token: str, error: object) -> None:
+        """Leave a job alone for a while, because starting it has failed."""
 
 
 @dataclass(slots=True)
@@ -79,7 +89,7 @@ class RunningJob:
         self.kill_supervisor_at = min(self.kill_supervisor_at or deadline, deadline)
 
     def press(self) -> None:
-        """Do what is due when a job was told to end and has not."""
+        """Do what is due when a job was asked to end and has not."""
         now = time.monotonic()
         if self.kill_task_at is not None and now >= self.kill_task_at and not self.task_has_ended:
             process_tree.kill_descendants(self.supervisor.pid)
@@ -90,7 +100,7 @@ class RunningJob:
 
     @property
     def age(self) -> float:
-        """For how long it has run, seconds; whoever sets the machine's clock does not change it."""
+        """For how long it has run, seconds; setting the machine's clock does not change it."""
         return host.since_boot() - self.supervisor.began
 
     @property
@@ -142,7 +152,7 @@ class RunningJobs:
                     free[device] -= share
         return free
 
-    def adopt(self, inbox: Inbox) -> None:
+    def adopt(self, inbox: WaitingJobs) -> None:
         """Find the jobs of the agent before this one: what runs is ours now, what has not been started waits again."""
         job_folder.remove_remains(self.spool.jobs)
         for path in visible(self.spool.jobs):
@@ -155,7 +165,9 @@ class RunningJobs:
                 else:
                     self._adopt(path.name, owner)
             except Exception as error:  # whatever a task has left there, it is this job's trouble alone
-                log.error("cannot find out what became of job %s, the next agent will try again: %r", path.name, error)
+                log.error(
+                    "cannot find out how it stands with job %s, the next agent will try again: %r", path.name, error
+                )
 
     def start(self, entry: Entry, assignment: HandOver) -> None:
         """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
@@ -182,7 +194,7 @@ class RunningJobs:
     def _fork(self, assignment: HandOver) -> int:
         """Make a new supervisor; its pid."""
         end, line = make_line()
-        # Until the process has left the agent's handlers behind it must not run them: it would miss what it is told.
+        # Until the process has left the agent's handlers behind it must not run them: it would miss a signal to itself.
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         try:
             pid = os.fork()
@@ -198,18 +210,18 @@ class RunningJobs:
         self.spares.add(pid, end)
         return pid
 
-    def collect(self, inbox: Inbox) -> None:
-        """Find out what became of the jobs since the last time."""
+    def collect(self, inbox: WaitingJobs) -> None:
+        """Find out which jobs have ended since the last time, and how."""
         self._reap()
         for job in list(self.jobs.values()):
-            what = f"cannot find out what became of job {job.token}"
+            what = f"cannot find out how it stands with job {job.token}"
             try:
                 self._collect(job, inbox)
                 self.trouble.end(what)
             except Exception as error:  # whatever a task has left in the folder, it is this job's trouble alone
                 self.trouble.begin(what, error, traceback=True)
 
-    def _collect(self, job: RunningJob, inbox: Inbox) -> None:
+    def _collect(self, job: RunningJob, inbox: WaitingJobs) -> None:
         job.task_has_ended = job.task_has_ended or job_folder.task_has_ended(job.folder)
         job.press()
         gone = job.is_gone
@@ -233,8 +245,8 @@ class RunningJobs:
                 if pid in by_pid:
                     by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
 
-    def _find_out(self, job: RunningJob, inbox: Inbox) -> None:
-        """Tell the end of a job that is gone and has left no word of it."""
+    def _find_out(self, job: RunningJob, inbox: WaitingJobs) -> None:
+        """Report the end of a job that is gone and has left no exit file."""
         waits = job.folder.workload
         if (owner := job_folder.owner(job.folder)) is None and not waits.exists():
             owner = job_folder.owner(job.folder)  # it may have been claimed in this very moment
@@ -262,7 +274,7 @@ class RunningJobs:
                 process_tree.send(process_tree.tree(stray.pid), signal.SIGKILL)
         self._reap()
 
-    def take_back(self, token: str, inbox: Inbox, problem: str | None = None) -> None:
+    def take_back(self, token: str, inbox: WaitingJobs, problem: str | None = None) -> None:
         """Let a job that has not been started wait again."""
         folder = self.spool.job(token)
         cause = EndCause.read(folder)
@@ -295,8 +307,8 @@ class RunningJobs:
         self.failures += end["cause"] is not None
         if end["cause"] in ("error", "lost"):
             log.warning("job %s, %s: %s\n%s", job.token, end["cause"], end["reason"], _tail(job.folder))
-        told = {"started_at": job.supervisor.at, **end}
-        self.journal.finished(job.token, **told, cleanup=lambda: job_folder.remove(job.folder))
+        event = {"started_at": job.supervisor.at, **end}
+        self.journal.finished(job.token, **event, cleanup=lambda: job_folder.remove(job.folder))
 
 
 def _tail(folder: JobFolder) -> str:
@@ -306,7 +318,7 @@ def _tail(folder: JobFolder) -> str:
 
 
 def judge_end(
-    left: ExitFile | None, told: EndCause | None, exit_status: int | None, peak_memory: int, *, was_rebooted: bool
+    left: ExitFile | None, cause: EndCause | None, exit_status: int | None, peak_memory: int, *, was_rebooted: bool
 ) -> dict[str, Any]:
     """The event of a job's end, without when it began.
 
@@ -314,13 +326,13 @@ def judge_end(
     that went with an agent before this one, only that the job is gone.
 
     :param left: by its supervisor; None: it is gone without
-    :param told: why the agent has ended it; None: it has not
-    :param exit_status: of its supervisor; None: nobody has heard of it
+    :param cause: why the agent has ended it; None: it has not
+    :param exit_status: of its supervisor; None: it is not known
     :param peak_memory: the most that the agent has measured, MiB
     :param was_rebooted: whether the machine was started anew since the job began
     """
     file = as_written(left or _without_file(exit_status, was_rebooted=was_rebooted))
-    end = of_sentinel(file, as_written(told) if told else None)
+    end = of_sentinel(file, as_written(cause) if cause else None)
     end["peak_memory"] = max(peak_memory or file["touched_memory"], file["peak_memory"] or 0) or None
     return end
 

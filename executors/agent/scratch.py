@@ -1,6 +1,6 @@
 """Scratch space: a folder for each job, which goes when the job has ended, and what a disk has left for further jobs.
 
-All folders of a user lie in one folder of the machine, whoever started the jobs. As long as anything of a job lives,
+All folders of a user lie in one folder of the machine, also those of several agents. While anything of a job lives,
 ``TOKEN.lock`` is locked; of a job that failed ``TOKEN.kept`` says by its time until when its folder is kept, and holds
 the MiB of disk that the job had asked for. What is hidden is being deleted.
 """
@@ -58,7 +58,7 @@ class JobScratch:
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(self._lock.lstat().st_mode):
                     raise OSError(f"{self._lock} is there, and is no file: remove it")
-            time.sleep(0.01)  # somebody only looks whether it is held
+            time.sleep(0.01)  # another process only looks whether it is held
         self._held = held
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
@@ -94,9 +94,9 @@ class KeptScratch:
 
 
 class Scratch:
-    """The scratch space of a machine, as its node agent sees to it.
+    """The scratch space of a machine, as its node agent manages it.
 
-    What a job was promised is free until the job writes it, so what is free now does not tell what may be promised.
+    What a job was promised is free until the job writes it, so what is free now does not say what may be promised.
     It does while nothing is promised; that is remembered, less what is promised since then.
 
     :param configured: ``scratch`` of the site
@@ -137,7 +137,7 @@ class Scratch:
             self._sweep()
 
     def make_room(self) -> None:
-        """Give up the folder of a failed job whose time is over first, for another job needs the room."""
+        """Remove the folder of the failed job whose time is over first, for another job needs the room."""
         self._sweep()
         if self.kept and not self._removes():
             self._sweep(min(each.until for each in self.kept))
@@ -156,7 +156,7 @@ class Scratch:
 
 
 def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[list[KeptScratch], list[Path]]:
-    """Hide what nobody needs any more; returns the folders that are kept, and those that are hidden.
+    """Hide what is not needed any more; returns the folders that are kept, and those that are hidden.
 
     :param keep_failed: seconds for which the folder of a job is kept that has died without a word
     :param now: epoch seconds by the clock that dates the files there, which nodes may share; None: what it says
@@ -166,7 +166,7 @@ def sweep(parent: Path, keep_failed: float, now: float | None = None) -> tuple[l
     now = host.file_time(parent) if now is None else now
     kept = []
     for mark in list(parent.glob("*.lock")):
-        with contextlib.suppress(FileNotFoundError):  # somebody else has come before
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
             if (held := _hold(mark)) is not None:
                 _keep(mark, now + keep_failed)
                 os.close(held)
@@ -217,7 +217,7 @@ def _refuse_others(parent: Path) -> None:
 
 
 def _hide(folder: Path) -> Path:
-    """Mark a folder as one that nobody needs any more."""
+    """Mark a folder as one that is not needed any more."""
     hidden = folder.with_name(f".{folder.name}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(folder, hidden)

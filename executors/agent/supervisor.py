@@ -84,7 +84,7 @@ class JobRefused(AgentJobFailed):
 class JobSettled(AgentJobFailed):
     """A job about whose task Airflow has decided while it ran: it was cleared, marked or deleted.
 
-    Its exit code is 0, which tells it from a job that is ended for another cause: Airflow has nothing to learn of it.
+    Its exit code is 0, by which it differs from a job that is ended for another cause: Airflow has decided already.
     """
 
     cause = "cancelled"
@@ -115,17 +115,17 @@ class AgentJob:
         return EndCause.read(self.folder)
 
     def is_cancelled(self) -> bool:
-        """Whether the agent has ended this job because somebody has cancelled it."""
+        """Whether the agent has ended this job because it was cancelled."""
         return (ended := self.cause()) is not None and ended.cause == "cancelled"
 
     def leave_scratch(self, keep: float, disk: int) -> None:
         """Remove the job's folder for temporary files, or keep it, as :meth:`JobScratch.end` does."""
         if self.scratch is not None:
-            with contextlib.suppress(OSError):  # somebody has taken it away
+            with contextlib.suppress(OSError):  # it was removed
                 self.scratch.end(keep, disk)
 
     def task_has_ended(self) -> None:
-        """Tell the agent that the task's process has ended, so that the next job gets its cpus and memory."""
+        """Signal to the agent that the task's process has ended, so that the next job gets its cpus and memory."""
         if self.ended_at is None:
             self.ended_at = time.time()
             job_folder.mark_task_ended(self.folder)
@@ -152,7 +152,7 @@ class Runner(Protocol):
     def run(self, workload: dict[str, Any], job: AgentJob) -> None:
         """Run a workload to its end, in the process of its job.
 
-        :raises JobFailed: it did not succeed
+        :raises AgentJobFailed: it did not succeed
         """
 
 
@@ -234,7 +234,7 @@ def _leave_the_agent() -> None:
 def _volunteer_for_the_oom_killer() -> None:
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):
-        if int(score.read_text()) < OOM_SCORE:  # whoever runs Lading may have asked for more
+        if int(score.read_text()) < OOM_SCORE:  # the deployment may have asked for more
             score.write_text(str(OOM_SCORE))
 
 
@@ -248,7 +248,7 @@ def _redirect_output(path: Path) -> None:
 
 
 def _take(job: AgentJob, devices: Mapping[str, float]) -> Envelope | None:
-    """Claim the job and note who runs it; None when it is somebody else's."""
+    """Claim the job and note who runs it; None when another process has claimed it."""
     pid = os.getpid()
     started = host.started(pid)
     claimed = job_folder.claim(job.folder, pid, started)
@@ -308,14 +308,14 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandOver
 def _enter_scratch(job: AgentJob, assignment: HandOver) -> JobScratch:
     """Make the job's folder for temporary files, and say where it is.
 
-    :raises JobFailed: that cannot be done
+    :raises AgentJobFailed: that cannot be done
     """
     try:
         made = JobScratch(assignment.scratch, job.token)
     except OSError as error:
         raise AgentJobFailed(because("no_scratch", text=str(error))) from error
     os.environ.update({VARIABLE: str(made.path), "TMPDIR": str(made.path)})
-    tempfile.tempdir = None  # somebody may have asked for it before
+    tempfile.tempdir = None  # it may have been cached before
     return made
 
 

@@ -6,7 +6,7 @@ supervisor, as they do in Airflow's LocalExecutor. Only a job that has succeeded
 supervisor on.
 
 Each supervisor has a line to the agent that forked it. When that agent is gone the line is closed, and a supervisor
-ends when its job has: the next agent never has to tell which of several jobs a process runs.
+ends when its job has: the next agent never has to find out which of several jobs a process runs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SupervisorLine:
         self._end = end
 
     def announce(self) -> bool:
-        """Tell the agent that this process can run another job; returns whether there is an agent."""
+        """Signal to the agent that this process can run another job; returns whether there is an agent."""
         try:
             return self._end.send(READY) > 0
         except OSError:
@@ -114,7 +114,7 @@ class Spares:
 
     def _listen(self) -> None:
         for pid, end in self._lines.items():
-            with contextlib.suppress(OSError):  # nothing said, or it is gone, which its end tells
+            with contextlib.suppress(OSError):  # no signal yet, or it is gone, which its end of the line shows
                 if end.recv(1, socket.MSG_DONTWAIT) == READY:
                     self._ready.add(pid)
 

@@ -1,4 +1,4 @@
-"""What becomes of a task whose batch job is killed: it must not go on where the batch system thinks that nobody is.
+"""Ends a task's processes when its batch job is killed, so that none runs on a node that counts as free.
 
 Some batch systems kill without a warning, and some kill only the processes that they know of. A small process watches
 the batch job, and when that dies it ends what it has left: first asking, then not.
@@ -37,8 +37,8 @@ def make(folder: JobFolder, token: str, grace: float, deaf_to: tuple[signal.Sign
     :param deaf_to: what the watcher does not listen to
     """
 
-    def fulfil_taken(told: bytes) -> None:
-        if told == TAKEN:
+    def fulfil_taken(state: bytes) -> None:
+        if state == TAKEN:
             fulfil(folder, token, grace)
 
     return _watch(fulfil_taken, deaf_to)
@@ -47,7 +47,7 @@ def make(folder: JobFolder, token: str, grace: float, deaf_to: tuple[signal.Sign
 def make_for_all(spool: Spool, grace: float, deaf_to: tuple[signal.Signals, ...]) -> int:
     """The same for a process that runs all jobs of a spool."""
 
-    def fulfil_all(told: bytes) -> None:
+    def fulfil_all(state: bytes) -> None:
         threads = [
             threading.Thread(target=fulfil, args=(spool.job(path.name), path.name, grace))
             for path in visible(spool.jobs)
@@ -66,13 +66,13 @@ def take_up(descriptor: int) -> None:
 
     Before, it is another batch job of the same task that may run it, maybe on this very machine.
     """
-    with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+    with contextlib.suppress(BrokenPipeError):  # the watcher was killed
         os.write(descriptor, TAKEN)
 
 
 def revoke(descriptor: int) -> None:
     """The batch job has done its work: its watcher ends."""
-    with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+    with contextlib.suppress(BrokenPipeError):  # the watcher was killed
         os.write(descriptor, DONE)
     os.close(descriptor)
 
@@ -84,10 +84,10 @@ def fulfil(folder: JobFolder, token: str, grace: float) -> None:
         if time.monotonic() > deadline:
             return
         time.sleep(0.1)
-    if owner.boot_id != host.boot_id():  # its pid is somebody else's here
+    if owner.boot_id != host.boot_id():  # its pid is another process here
         return
     if EndCause.read(folder) is None and not task_has_ended(folder):
-        # The supervisor then leaves it to the controller to tell Airflow of the failure, and why.
+        # The supervisor then leaves it to the controller to report the failure to Airflow, with its reason.
         with contextlib.suppress(OSError):
             TERMINATED.write(folder)
     if owner.alive:
@@ -106,7 +106,7 @@ def fulfil(folder: JobFolder, token: str, grace: float) -> None:
 def _watch(will: Callable[[bytes], None], deaf_to: tuple[signal.Signals, ...]) -> int:
     """Start a process that does something if this one ends before it says that all is done.
 
-    :param will: what it does, by what it was told last
+    :param will: what it does, by the last byte that it has got
     """
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     if between := os.fork():
@@ -114,17 +114,17 @@ def _watch(will: Callable[[bytes], None], deaf_to: tuple[signal.Signals, ...]) -
         os.waitpid(between, 0)
         return write_end
     try:
-        if os.fork():  # the watcher is nobody's child: what a task leaves behind is, and is ended with the task
+        if os.fork():  # the watcher must not be our child: children that a task leaves behind are ended with it
             os._exit(0)
         os.setsid()
         for number in deaf_to:
             signal.signal(number, signal.SIG_IGN)
         os.close(write_end)
-        told = b""
-        while word := os.read(read_end, 1):
-            told = word
-        if told != DONE:
-            will(told)
+        state = b""
+        while byte := os.read(read_end, 1):
+            state = byte
+        if state != DONE:
+            will(state)
     finally:
         os._exit(0)
 

@@ -34,13 +34,13 @@ NOT_BEGUN = because("not_begun")
 NO_MARKET = because("no_market")
 NO_LOCATIONS = because("no_locations")
 
-# Two causes are nobody's failure of the job itself.
+# These two causes are not failures of the job.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
 
 # A job that its location does not know may be between two of its files, or its news may be on the way.
 SECONDS_UNTIL_REPEATED = 5.0
 SECONDS_UNTIL_LOST = 30.0
-# What a site has and the store does not want: another database, or a job that was given up too early.
+# What a site has and the store does not want: another database, or a job that was taken for lost too early.
 SECONDS_UNTIL_STRANGE = 60.0
 STRANGE = because("stranger")
 
@@ -194,7 +194,7 @@ def changes_by_events(events: Iterable[dict[str, Any]]) -> list[Change]:
 
 
 def _add(steps: list[Change], change: Change) -> None:
-    """Add a change of a job to those before it; what is told a thousand times is stored once."""
+    """Add a change of a job to those before it; what is reported a thousand times is stored once."""
     before = steps[-1] if steps else None
     if before is not None and before.values.get("state") in ENDED:
         return

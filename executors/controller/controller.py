@@ -1,4 +1,4 @@
-"""The controller: the loop that decides where jobs run and sees to it that they do.
+"""The controller: the loop that decides where jobs run, and has them started and ended there.
 
 Each tick observes the sites, decides, records what is to be done, and does it, in that order: an intent with its
 token is in the store before it has any effect, so after a crash at any point nothing runs twice and nothing is lost.
@@ -63,13 +63,13 @@ SECONDS_BETWEEN_DECISIONS = 5.0
 
 
 class Controller:
-    """Runs ticks until it is told to stop.
+    """Runs ticks until it is stopped.
 
     :param sites: the sites by name, in the order of the sites file; the first is the default
     :param mint: makes a JWT for a subject that is valid for so many seconds
     :param settings: the ``[lading]`` section
     :param managed: whether an executor started it and may stop it
-    :param notify: is told of changes after they have been stored
+    :param notify: is called with changes after they have been stored
     :param extensions: what third parties add to the choice of places
     """
 
@@ -127,7 +127,7 @@ class Controller:
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
-        """Tick until ``stop`` is called, or until nobody needs this controller any more."""
+        """Tick until ``stop`` is called, or until this controller is not needed any more."""
         self.leadership.clock.start()
         with Bell(self.settings.controller_bell) as bell:
             while not self.stopping:
@@ -187,7 +187,7 @@ class Controller:
             return
         if self.leadership.struck:
             struck, self.leadership.struck = self.leadership.struck, []
-            self._tell([change for change in struck if "state" in change.values])
+            self._publish([change for change in struck if "state" in change.values])
         if self.managed and was_stopped(self.settings):
             self.stop()
             return
@@ -260,7 +260,7 @@ class Controller:
         if not is_all:
             self.ring()
         self.throughput[site.name].note(short)
-        self._tell(changes)
+        self._publish(changes)
         return is_all
 
     def any_wait(self) -> bool:
@@ -274,7 +274,7 @@ class Controller:
         """End jobs that wait and that Airflow does not want any more, before anything is done for them."""
         with create_session(scoped=False) as session:
             changes = housekeeping.drop_unwanted(session, time.time())
-        self._tell(changes)
+        self._publish(changes)
 
     def size(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
@@ -283,10 +283,10 @@ class Controller:
             changes = sizing.stored(session, found)
             session.add_all(lesson.entry() for lesson in lessons)
         self.estimator.start()
-        self._tell([change for change in changes if "state" in change.values])
+        self._publish([change for change in changes if "state" in change.values])
 
     def decide(self, seen: Sequence[SiteAnswer], any_wait: bool) -> Decision:
-        """Choose where waiting jobs go, and what becomes of jobs that a site does not know (any more)."""
+        """Choose where waiting jobs go, and what to do with jobs that a site does not know (any more)."""
         now = time.time()
         decision = Decision()
         is_work = any_wait or any(each.instances for each in seen)
@@ -365,10 +365,10 @@ class Controller:
             if any_wait:
                 before = started + self.leadership.database_ahead - SECONDS_UNTIL_EXPLAINED
                 dispatch.explain(session, decision, before)
-        self._tell(decision.changes)
+        self._publish(decision.changes)
 
-    def _tell(self, changes: Sequence[Change]) -> None:
-        """Tell metrics and listeners what has been stored."""
+    def _publish(self, changes: Sequence[Change]) -> None:
+        """Pass on to metrics and listeners what has been stored."""
         self.metrics.count(changes)
         self.notify(changes)
 
@@ -399,13 +399,13 @@ class Controller:
             ready, changes = self.staging.ready(session, site.name, placed)
             ahead = self.leadership.database_ahead
             found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, ahead)
-        self._tell([*changes, *refused])
+        self._publish([*changes, *refused])
         return found
 
     def close(self) -> None:
-        """Let go of the sites, take in their last news, and give up the lease.
+        """Let go of the sites, take in their last news, and release the lease.
 
-        One that was told to stop before it has led does so as well, where no other controller acts: it has taken the
+        One that was stopped before it has led does so as well, where no other controller acts: it has taken the
         place of one that was killed, whose agents and jobs go on.
         """
         self.estimator.close()
@@ -420,7 +420,7 @@ class Controller:
         log.info("Controller %s has ended", self.leadership.holder)
 
     def _let_go(self) -> None:
-        """Let go of all sites at the same time, and store what they have to tell; one that hangs is left as it is."""
+        """Let go of all sites at the same time, and store what they have to report; one that hangs is left as it is."""
         how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
         if how != "hand_over":
             self.threads.meet(self.settings.shutdown_seconds)
@@ -433,7 +433,7 @@ class Controller:
 class IdleDetector:
     """Whether there is nothing to do now.
 
-    While jobs are at a site, or a site cannot be asked, there is none: their deadlines are looked after in each tick.
+    While jobs are at a site, or a site cannot be asked, there is none: their deadlines are checked in each tick.
     """
 
     def __init__(self) -> None:

@@ -87,7 +87,7 @@ def to_send(
 
     One whose row cannot be read fails, and it alone.
 
-    :param database_ahead: by how many seconds the clock is before ours that says when they were queued
+    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     """
     expires_at = time.time() + seconds
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
@@ -112,7 +112,7 @@ def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0
 
     :param jwt: with which its task introduces itself
     :param expires_at: when that is no longer valid, epoch seconds
-    :param database_ahead: by how many seconds the clock is before ours that says when it was queued
+    :param database_ahead: seconds by which the database's clock, which dates its queueing, is ahead of this one's
     """
     return Envelope(
         token=job.token,

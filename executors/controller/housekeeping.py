@@ -23,7 +23,7 @@ from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, site_rows
 from lading.executors.store.leases import DatabaseNow
-from lading.executors.store.tables import as_name, clean
+from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
@@ -33,6 +33,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.printable import storable
 
 # The column of the type takes so many characters; what an allocation is for may take more.
 LONGEST_TYPE = 64
@@ -279,7 +280,7 @@ def cancel_unwanted(session: Session, now: float) -> None:
             JobRow.kind == "ExecuteTask",
             JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)),
             JobRow.queued_at < DatabaseNow() - SECONDS_UNTIL_UNWANTED,
-            # One that came back waits again, and nobody is left to end it there.
+            # One that came back waits again, and no site has it that could end it.
             or_(JobRow.cancel.is_(None), JobRow.state != State.PLACED),
             ~wanted,
         )
@@ -296,8 +297,8 @@ def cancel_unwanted(session: Session, now: float) -> None:
 def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str], bool], now: float) -> None:
     """End jobs at locations that are gone: the site was taken out of the file, or no longer names its machine.
 
-    A task that still runs there, as after a fail-over to another machine, goes on telling the API server that it lives,
-    and is left alone as long as it does.
+    A task that still runs there, as after a fail-over to another machine, goes on sending heartbeats to the API
+    server, and is left alone as long as it does.
     """
     silent_since = datetime.fromtimestamp(now - seconds_until_silent(), tz=timezone.utc)
     rows = session.execute(
@@ -351,7 +352,7 @@ def location_rows(site: Site[Any], observation: Observation, now: float) -> list
 
 
 def machine_capacities(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:
-    """What the machines of a site have that nobody launched; a queue is none, and what was launched has its own row."""
+    """What machines of a site have that were not launched; a queue is none, and what was launched has its own row."""
     if site.launches:
         return []
     machines = [each.location for each in observation.locations if each.state != LocationState.BOOTING]
@@ -387,7 +388,7 @@ def location_row(
         site=site.name,
         name=location.name,
         kind=site.kind,
-        instance_type=None if instance_type is None else clean(instance_type)[:LONGEST_TYPE],
+        instance_type=None if instance_type is None else storable(instance_type)[:LONGEST_TYPE],
         cpus=capacity.cpus,
         memory=capacity.memory,
         disk=capacity.disk,
@@ -401,7 +402,7 @@ def location_row(
         wraps=as_name(location.wraps),
         stacked=location.stacked,
         usd_per_cpu_hour=cpu_hour(site, location),
-        note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
+        note=storable(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
         state=seen.state.value,
         native_id=as_name(seen.native_id),
         node=as_name(seen.node),

@@ -107,7 +107,7 @@ class Launched:
         return self.sizes.known
 
     def record(self, session: Session, orders: Sequence[Order], provision: Provision, now: float) -> None:
-        """Store what was decided, before the site hears of it."""
+        """Store what was decided, before the site gets it."""
         session.add_all(self._priced(row(self.site, each, now)) for each in orders)
         self.ordered_for |= {each.name: each.launch.jobs for each in orders}
         self.for_gangs |= {each.name: each.launch.jobs for each in orders if self.wanted.issuperset(each.launch.jobs)}
@@ -137,7 +137,7 @@ class Launched:
         return instance
 
     def ended(self, session: Session, events: Sequence[Mapping[str, Any]]) -> list[Change]:
-        """Store which instances have ended; returns the ends of the jobs for which was ordered what nobody launches."""
+        """Record ended instances; return failures for the jobs whose launch was refused."""
         ends = [event for event in events if event["event"] == "released"]
         bills = {event["token"]: event["usd"] for event in events if event["event"] == "billed"}
         instances.change(session, self.site, {event["token"]: end(event) for event in ends})
@@ -171,7 +171,7 @@ def orders(launches: Iterable[Launch]) -> list[Order]:
 
 
 def row(site: str, order: Order, now: float) -> InstanceRow:
-    """The row of an order, to be stored before the site hears of it."""
+    """The row of an order, to be stored before the site gets it."""
     capacity = order.launch.capacity
     return InstanceRow(
         token=order.name,

@@ -70,10 +70,11 @@ class Leadership:
         self.renew_at = 0.0
         self.has_lost = False
         self.database_ahead = 0.0
-        self.may_look_ahead = True  # False: a plugin has ended the controller before over a task that is to come
-        """By how many seconds the database's clock is before ours."""
+        """Seconds by which the database's clock is ahead of this one's."""
+        self.may_look_ahead = True
+        """False: a plugin has ended the controller before this one over a task that is to come."""
         self.struck: list[Change] = []
-        """What the controllers before it have died or hung over, not yet told."""
+        """What the controllers before it have died or hung over, not yet passed on."""
         self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
         self._renewal = threading.Lock()
 
@@ -190,7 +191,7 @@ class LeaseClock:
             still = time.monotonic() - self._alive_at
             hung = still > SECONDS_UNTIL_HUNG
             if hung and not self.hung:
-                log.error("The controller hangs, so it gives up its lease. This is what it does:\n%s", stacks())
+                log.error("The controller hangs, so it lets its lease expire. This is what it does:\n%s", stacks())
             if hung or self.hung:
                 self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung

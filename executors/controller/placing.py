@@ -189,7 +189,7 @@ class Placing:
         """Where jobs go.
 
         :param now: epoch seconds
-        :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
+        :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
@@ -325,8 +325,8 @@ def check(found: Assignment, jobs: Sequence[WaitingJob], sites: Sequence[SiteVie
         raise ValueError(f"{wrong[0]} is no location that takes jobs; valid: {', '.join(map(str, sorted(places)))}")
 
 
-def _reason(told: Reason | str) -> Reason:
-    return told if isinstance(told, Reason) else free_text(told)
+def _reason(answer: Reason | str) -> Reason:
+    return answer if isinstance(answer, Reason) else free_text(answer)
 
 
 def in_codes(found: Assignment) -> Assignment:

@@ -9,18 +9,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from lading.executors.store.tables import clean
 from lading.hooks.files.logs import Trouble
 from lading.hooks.site import ElasticSite, Holding, Observation, Order, Site
 from lading.hooks.spool import events
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import Reason
+from lading.scheduling.text.printable import storable
 
 log = logging.getLogger(__name__)
 
-# What is decided first waits so long, or until all sites have answered, so that jobs are not told that a site cannot
-# be asked which answers at once; nothing waits later, seconds.
+# What is decided first waits so long, or until all sites have answered, so that no job waits with
+# the reason that a site cannot be asked which answers at once; nothing waits later, seconds.
 FIRST_LOOK_SECONDS = 0.5
 # The last news of sites that were let go of in time are acknowledged within this, seconds.
 LAST_NEWS_SECONDS = 2.0
@@ -31,7 +31,7 @@ SECONDS_UNTIL_SILENT = 10.0
 SECONDS_BETWEEN_LOOKS = 0.1
 # What has failed is tried again after this, seconds.
 SECONDS_AFTER_TROUBLE = 2.0
-# So many events of a site are stored in one tick: a site that has many to tell must not keep the others waiting.
+# So many events of a site are stored in one tick: a site that has many must not keep the others waiting.
 MOST_EVENTS = 1000
 
 NOT_YET = "it has not answered yet"
@@ -94,7 +94,7 @@ class SiteThreads:
         return any(thread.has_news or thread.has_more for thread in self)
 
     def exhaust(self, take: Callable[[], object], seconds: float) -> None:
-        """Have all stored that they have to tell, as far as there is time.
+        """Have all stored that they have to report, as far as there is time.
 
         :param take: stores a part of it
         """
@@ -219,7 +219,7 @@ class SiteThread:
     def take(self) -> Sequence[dict[str, Any]] | None:
         """The first events of those that are not stored yet; None: nothing has been found since the last time.
 
-        They are the same until :meth:`settle` says what became of them.
+        They are the same until :meth:`settle` says whether they were stored.
         """
         with self._change:
             self.has_news = False
@@ -233,7 +233,7 @@ class SiteThread:
         return self._is_taken
 
     def settle(self, error: Exception | None = None) -> bool:
-        """Say what became of the events that were taken.
+        """Say whether the events that were taken have been stored.
 
         :param error: what kept them from being stored; the next look finds them again
         :returns: whether all that the look has found is stored
@@ -244,7 +244,7 @@ class SiteThread:
                 if self._events:
                     return False
             if self._is_taken and error is None and self.last is not None:
-                self._tasks.append(("be told that its events are stored", self.last.acknowledge))
+                self._tasks.append(("acknowledge its events", self.last.acknowledge))
             self._is_taken = False
             if error is None:
                 self.trouble.end(self.failure)
@@ -280,7 +280,7 @@ class SiteThread:
             self._add("give jobs back", lambda: site.recall(tokens))
 
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        """Have room held at locations of the site. What becomes of that are events."""
+        """Have room held at locations of the site. Whether it is, events report."""
         site = self.site
         if holds and isinstance(site, Holding):
             self._add("hold room", lambda: site.hold(holds))
@@ -346,10 +346,10 @@ class SiteThread:
 
     def _look(self) -> None:
         observation, trouble = None, None
-        told: list[dict[str, Any]] = []
+        sifted: list[dict[str, Any]] = []
         try:
             observation = self.site.observe()
-            told, faults = events.sift(observation.events)
+            sifted, faults = events.sift(observation.events)
             self._complain(faults)
         except Exception as error:  # a third party's site may say anything
             observation, trouble = None, self._said(error)
@@ -359,7 +359,7 @@ class SiteThread:
             self._trouble = trouble
             self.has_news = self.has_news or is_news
             if observation is not None:
-                self._found, self._events, self._is_new = observation, told, True
+                self._found, self._events, self._is_new = observation, sifted, True
             if self._phase == "closing":
                 self._phase = "closed"
             self._next_look = time.monotonic() + pause
@@ -370,7 +370,7 @@ class SiteThread:
     def _said(self, error: Exception) -> str:
         """Why the site could not be asked, in words, once that is logged."""
         self._log(self.failure, error)
-        return clean(str(error)) or type(error).__name__
+        return storable(str(error)) or type(error).__name__
 
     def _log(self, what: str, error: Exception) -> None:
         """Log what has failed: what is no OSError may be a fault of ours, or of who wrote the site."""

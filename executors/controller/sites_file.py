@@ -33,7 +33,7 @@ def edition(path: Path | None) -> str:
 
 
 def edition_now(path: Path | None) -> str | None:
-    """The same; None where it cannot be told."""
+    """The same; None where the file cannot be read."""
     try:
         return edition(path)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One site as a controller drives it, without a database: for trials, and for whoever wants to see what a site does.
+"""One site as a controller drives it, without a database: for trials, and to see what a site does.
 
 Placement and provisioning are those of the controller; what it keeps in the store is kept here.
 """
@@ -29,7 +29,7 @@ from lading.scheduling.reasons import Reason
 class Solo:
     """Drives a site: one tick observes it, decides, and acts.
 
-    :param site: that nobody else drives
+    :param site: that no controller drives
     """
 
     def __init__(self, site: Site[Any]) -> None:
@@ -48,7 +48,7 @@ class Solo:
         self.sizes = Sizes({})
         self.throughput = Throughput(site.seconds_ahead)
         self.ends: list[dict[str, Any]] = []
-        """Those of jobs that were at no location, which the next tick tells."""
+        """Those of jobs that were at no location, which the next tick reports."""
 
     def put(self, envelopes: Iterable[Envelope]) -> None:
         """Take jobs, which ticks give to locations, or give them again with other JWTs."""

@@ -1,4 +1,4 @@
-"""Gangs as the controller keeps them: what has become of their members and of what is held for them, and what follows.
+"""Gangs as the controller keeps them: the states of their members and of what is held for them, and what follows.
 
 The pass itself is pure and lives in ``scheduling/gangs``; the rows are in ``executors/store/gangs``.
 """

@@ -93,7 +93,7 @@ class Ahead:
         :param sites: with what is held taken
         :param now: epoch seconds
         :param by_dag: whether some site does not take every Dag
-        :param database_ahead: by how many seconds the database's clock is before ours
+        :param database_ahead: seconds by which the database's clock is ahead of this one's
         """
         live, outlook = runs.live(session), Outlook()
         self.seen_at |= dict.fromkeys(live, now)
@@ -175,7 +175,7 @@ class AheadHistory:
     :param route: says where a job may ever run; ``route_together``: one of a gang
     :param filters: the binding filters by name
     :param by_dag: whether some site does not take every Dag
-    :param database_ahead: by how many seconds the clock is before ours that says when jobs were queued
+    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     """
 
     durations: Durations

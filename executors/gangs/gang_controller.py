@@ -86,7 +86,7 @@ class GangController:
         :param sites: all of them, in their order
         :param now: epoch seconds
         :param by_dag: whether some site does not take every Dag
-        :param database_ahead: by how many seconds the database's clock is before ours
+        :param database_ahead: seconds by which the database's clock is ahead of this one's
         """
         known = rows.load(session, by_dag=by_dag, database_ahead=database_ahead)
         held: dict[Where, Resources] = {}
@@ -533,9 +533,9 @@ class Turn:
 
     def _say(self, members: Sequence[GangMember], reason: Reason) -> None:
         late = self.tick.now - SECONDS_UNTIL_EXPLAINED
-        told = [each.token for each in members if each.job.queued_at < late and each.job.reason != reason]
-        if told:
-            self.tick.outcome.reasons.setdefault(reason, []).extend(told)
+        tokens = [each.token for each in members if each.job.queued_at < late and each.job.reason != reason]
+        if tokens:
+            self.tick.outcome.reasons.setdefault(reason, []).extend(tokens)
 
 
 def _with_whom(end: EndedMember, gang: str) -> Reason:

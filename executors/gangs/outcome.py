@@ -172,7 +172,7 @@ class GangOutcome:
         """End a member that has been given to a location."""
         if member.state == State.RUNNING:
             self.changes.append(Change(member.token, {"cancel": reason}))
-        else:  # nobody would tell Airflow of one that was cancelled before it began
+        else:  # one that was cancelled before it began would not be reported to Airflow
             values = {"state": State.FAILED, "cause": "cancelled", "reason": reason, "ended_at": now}
             self.changes.append(Change(member.token, values, report=True))
         if member.site is not None and member.location is not None:

@@ -53,7 +53,7 @@ MOST_HANGING = 64
 SECONDS_KEPT = 60.0
 # What keeps failing at a place that answers fails its jobs after so many times.
 MOST_FAILURES = 5
-# Copies that nobody needs are looked for so often, seconds.
+# Copies that are not needed are looked for so often, seconds.
 SWEEP_INTERVAL = 60.0
 
 # A staging area, by its site and its name.
@@ -97,7 +97,7 @@ class Fetch:
 
     @property
     def is_due(self) -> bool:
-        """Whether somebody has to look for it, or bring it."""
+        """Whether it is time to look for it, or to bring it."""
         return self.thread is None and self.failure is None and self.lies is None and self.backoff.left <= 0
 
     @property
@@ -189,7 +189,7 @@ class Fetch:
                 return copying.found(self.area, self.address, version) or self._brought(where, source, version)
         if trouble is not None:
             raise trouble
-        # What nobody can tell the version of will do as it is.
+        # A file whose version cannot be found out will do as it is.
         if (path := copying.found(self.area, self.address, None)) is not None:
             return path
         words = "; ".join(why) or "no task has left it anywhere"
@@ -336,7 +336,7 @@ class Staging:
         """
         try:
             area = self.sites[job.site].staging_area(job.location)
-        except LookupError:  # whoever is given the job says that its location is gone
+        except LookupError:  # the site reports that its location is gone when it gets the job
             return Change(job.token, {"stage": job.stage})
         if area is None:
             kind = self.sites[job.site].kind

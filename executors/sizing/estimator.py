@@ -1,7 +1,7 @@
 """The estimator: threads in which it is found out what jobs ask for, beside the controller's ticks.
 
 Inputs may be on file systems that are slow or hang. No Dag takes all threads, each takes its turn, and a thread that
-hangs is counted against its Dag alone. Where several hang, nobody looks until one of them goes on. A job without
+hangs is counted against its Dag alone. Where several hang, no thread looks until one of them goes on. A job without
 expressions, such as a plain retry, needs no look. The threads are daemons, so none of them keeps a stopped controller.
 
 Jobs are noted in the store before a thread looks at them, and those over which a controller may have died or hung are
@@ -60,7 +60,7 @@ class Work:
     :param keeps_inputs: whether plugins ask for the values of inputs
     :ivar behind: the jobs that wait for the end of an earlier try, each with its token
     :param is_alone: whether it is one job beside which no other is looked at
-    :ivar left: the jobs that nobody has looked at, as the time was up
+    :ivar left: the jobs that were not looked at, as the time was up
     :ivar place: where it hangs
     """
 
@@ -223,7 +223,7 @@ class Estimator:
             work.is_given_up = True
 
     def _ended(self) -> Iterator[Work]:
-        """What is over, and what hangs and is given up, with the end of the job at which it hangs."""
+        """What is over, and what hangs and is abandoned, with the end of the job at which it hangs."""
         for work in list(self.under_way):
             if work.is_over:
                 self._rest(work)

@@ -25,7 +25,7 @@ MOST_SECONDS = 20.0
 # this machine is looked at each time.
 SECONDS_KEPT = 60.0
 MOST_KEPT = 10_000
-# So many input files of a job are told to policies.
+# Policies get so many input files of a job.
 MOST_INPUTS = 200
 
 DECLARE = 'give its size with it, as the CWL File {{"class": "File", "location": "{}", "size": BYTES}}'
@@ -278,7 +278,7 @@ def place(address: str) -> str:
 
 
 def mount_points() -> list[str]:
-    """The mounts of this machine but for its root (proc_pid_mountinfo(5)); none where it does not tell."""
+    """The mounts of this machine but for its root (proc_pid_mountinfo(5)); none where the kernel does not list them."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
             found = [line.split(" ")[4] for line in lines]

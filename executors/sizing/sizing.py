@@ -176,7 +176,7 @@ def unsized_jobs(
 
 
 def explain(session: Session, before: float) -> None:
-    """Tell jobs why they wait whose sizing takes long.
+    """Store why jobs wait whose sizing takes long.
 
     :param before: those that were queued before, seconds since the epoch
     """

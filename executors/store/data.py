@@ -14,13 +14,14 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from lading.executors import store
 from lading.executors.store import LIVE, JobRow
-from lading.executors.store.tables import Base, clean
+from lading.executors.store.tables import Base
 from lading.hooks.staging.copying import key
 from lading.scheduling.placing.policies import Files
+from lading.scheduling.text.printable import storable
 
 
 class Data(Base):
-    """A file that a job has left at a location, of which its result or its outlets tell."""
+    """A file that a job has left at a location, which its result or its outlets name."""
 
     __tablename__ = "lading_data"
 
@@ -40,7 +41,7 @@ class Data(Base):
 
 
 def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> None:
-    """Store which files jobs have left, as their ends tell it.
+    """Store which files jobs have left, as their ends report it.
 
     :param site: at which they ran
     """
@@ -52,7 +53,7 @@ def note(session: Session, site: str, events: Iterable[Mapping[str, Any]]) -> No
         )
         for token, location, dag_id, run_id in session.execute(query.where(JobRow.location.is_not(None))):
             for uri, size in outputs[token].items():
-                if clean(uri) != uri:
+                if storable(uri) != uri:
                     continue  # no database takes its name
                 run = {"dag_id": dag_id, "run_id": run_id}
                 where = {"key": key(uri), "site": site, "location": location}

@@ -1,4 +1,4 @@
-"""Figures: what runs, waits and is up now, and what it costs by the hour; the page and the metrics tell the same."""
+"""Figures: what runs, waits and is up now, and what it costs by the hour; the page and the metrics show the same."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def may_start(session: Session, most: int) -> list[Row[Any]]:
 
 
 def explain(session: Session, before: float) -> None:
-    """Tell the jobs that their group's limit keeps from starting.
+    """Store that reason for the jobs that their group's limit keeps from starting.
 
     :param before: those that were queued before, seconds since the epoch
     """

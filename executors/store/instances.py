@@ -71,7 +71,7 @@ def revive(session: Session, site: str, tokens: Sequence[str]) -> None:
 
 
 def give_up(session: Session, launching: Iterable[str], reason: Reason, now: float) -> None:
-    """End those of sites at which nothing is launched (any more): nobody hears of them again.
+    """End those of sites at which nothing is launched (any more): no event will ever report their end.
 
     :param launching: the other sites
     """
@@ -126,7 +126,7 @@ def of_which(instance: InstanceRow, until: float) -> dict[str, float]:
 def shares(session: Session, charged: Mapping[str, float]) -> tuple[float, dict[str, float]]:
     """What jobs have beside their own cost of the machines on which they were.
 
-    Of the time in which nobody used a machine, each job that was on it has the part that it has of what was used.
+    Of the time in which no job used a machine, each job that was on it has the part that it has of what was used.
 
     :param charged: what these jobs were charged on each machine, USD by its name
     :returns: their part of what no job used, and what of all that is not the machines themselves by name, USD
@@ -163,7 +163,7 @@ def bill(session: Session, site: str, bills: Mapping[str, float]) -> None:
 
 
 def settle(session: Session, site: str, tokens: Collection[str]) -> None:
-    """Bill the instances of a site that have ended: what each has cost, what each job on it, and what nobody used.
+    """Bill the instances of a site that have ended: what each has cost, what each job on it, and what was not used.
 
     Instances without a capacity type are none that were bought: they are left as they are.
     """
@@ -178,7 +178,7 @@ def settle(session: Session, site: str, tokens: Collection[str]) -> None:
         ).all()
         for row in rows:
             _settle(session, row)
-    session.flush()  # whoever forgets what it has read must not forget this
+    session.flush()  # a caller that expires what it has read must not lose this
 
 
 def _settle(session: Session, row: InstanceRow) -> None:

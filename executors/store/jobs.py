@@ -30,7 +30,7 @@ class Change:
 
     :param token: the job
     :param values: column values to set
-    :param report: whether the executor has to tell Airflow
+    :param report: whether the executor has to report it to Airflow
     :param only_if: column values that the job must have; where it has others nothing is changed
     """
 
@@ -78,7 +78,7 @@ def any_queued(session: Session) -> bool:
 
 
 def unreported(session: Session, owner: int | None, limit: int) -> Sequence[JobRow]:
-    """Jobs of a scheduler whose news Airflow has not been told, at most ``limit``; those that have ended come first."""
+    """Jobs of a scheduler with news that Airflow has not got yet, at most ``limit``; ended ones come first."""
     return session.scalars(
         select(JobRow)
         .where(JobRow.owner == owner, JobRow.unreported.is_(True))
@@ -88,7 +88,7 @@ def unreported(session: Session, owner: int | None, limit: int) -> Sequence[JobR
 
 
 def mark_reported(session: Session, jobs: Iterable[JobRow]) -> None:
-    """Remember that Airflow has been told; a job with more news since then stays unreported."""
+    """Remember that news were reported to Airflow; a job with more news since then stays unreported."""
     by_news: dict[int, list[str]] = {}
     for job in jobs:
         by_news.setdefault(job.news, []).append(job.token)
@@ -160,13 +160,13 @@ def foreign_owners(session: Session, owner: int | None) -> Sequence[int | None]:
 
 def explained(reason: Reason) -> list[tuple[Any, Any]]:
     """The columns of jobs that are given a reason for their waiting, in the order in which they are set: MySQL looks at
-    those that are new already. Airflow is told when it is another code or limit, not when a number has changed."""
+    those that are new already. Another code or limit is reported to Airflow, another number is not."""
     same = JobRow.reason_code.is_not_distinct_from(reason.code) & JobRow.reason_limit.is_not_distinct_from(reason.limit)
-    told = {
+    values = {
         "unreported": case((same, JobRow.unreported), else_=True),
         "news": case((same, JobRow.news), else_=JobRow.news + 1),
     }
-    return [(getattr(JobRow, name), value) for name, value in {**told, **reason_values(reason)}.items()]
+    return [(getattr(JobRow, name), value) for name, value in {**values, **reason_values(reason)}.items()]
 
 
 def explain_the_rest(session: Session, reason: Reason, before: float | DatabaseNow) -> None:
@@ -199,7 +199,7 @@ def forget_reasons(session: Session, code: str) -> None:
 
 
 def apply(session: Session, changes: Iterable[Change], site: str | None = None) -> list[Change]:
-    """Record changes, those of one kind together. An ended job stays as it is: events may be told twice.
+    """Record changes, those of one kind together. An ended job stays as it is: events may be reported twice.
 
     :param site: whose events they follow from: only its own jobs are changed; None: Lading's own decisions
     :returns: those that have changed something
@@ -267,7 +267,7 @@ class StatementKind(NamedTuple):
     :param columns: that get a value
     :param nulls: those that get none
     :param only_if: those whose values it looks at
-    :param report: whether the executor has to tell Airflow
+    :param report: whether the executor has to report it to Airflow
     """
 
     columns: tuple[str, ...]

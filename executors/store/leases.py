@@ -91,7 +91,7 @@ def take_lease(
 
 
 def lease(session: Session) -> Lease | None:
-    """Who acts, if anybody."""
+    """The lease of the controller that acts; None: none does."""
     return session.scalars(select(Lease).execution_options(populate_existing=True)).first()
 
 

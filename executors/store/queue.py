@@ -61,7 +61,7 @@ def waiting(
     :param turn: of more shapes than can be looked at together each turn has others
     :param by_dag: whether some site does not take every Dag
     :param durations: predict how long they run; None: nothing depends on that
-    :param database_ahead: by how many seconds the clock is before ours that says when they were queued
+    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     """
     build = partial(as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead)
     jobs = [build(row) for row in session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))]
@@ -111,7 +111,7 @@ def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, datab
 
     :param by_dag: whether some site does not take every Dag
     :param durations: predict how long it runs; None: nothing depends on that
-    :param database_ahead: by how many seconds the clock is before ours that says when it was queued
+    :param database_ahead: seconds by which the database's clock, which dates its queueing, is ahead of this one's
     """
     queue = row.queue or row.queue_hint
     return WaitingJob(
@@ -154,7 +154,7 @@ def given(
     """The jobs that a site has been given and that have not ended.
 
     :param durations: predict how long they run; None: nothing depends on that
-    :param database_ahead: by how many seconds the clock is before ours that says when they were queued
+    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     """
     columns = JobRow.state, JobRow.location, JobRow.placed_at, JobRow.expires_at, JobRow.cancel, JobRow.started_at
     at_work = JobRow.site == site, JobRow.state.in_(groups.AT_WORK)
@@ -220,7 +220,7 @@ def loaded(
     bare = replace(
         location,
         used=Resources(),
-        stored=(),
+        prefetched=(),
         tasks=frozenset(),
         runs=frozenset(),
         ahead=ahead,
@@ -236,7 +236,7 @@ def loaded(
     running = [job.resources for _, job in begun]
     # Where durations count, what runs has one.
     known = tuple(AssignedJob(at, job.expected, job.resources) for at, job in begun if at is not None and job.expected)
-    stored = [need(each.job) for each in here if each.state == State.PLACED]
+    prefetched = [need(each.job) for each in here if each.state == State.PLACED]
     used = sum(running, Resources())
     location = replace(location, used=used, jobs=len(running), running_jobs=known)
-    return location.given(stored)
+    return location.given(prefetched)

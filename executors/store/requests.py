@@ -35,7 +35,7 @@ OF_SITES = (RequestKind.PAUSE, RequestKind.RESUME)
 
 
 def ask(session: Session, kind: RequestKind, target: str, by: str) -> RequestRow:
-    """Note what somebody asks now, by the database's clock: those of the controller and of who asks may differ.
+    """Note what a user asks for, dated by the database's clock: the asking process and the controller may have others.
 
     :param target: a site, or site/instance, or the token of a job
     :raises LookupError: there is no such target

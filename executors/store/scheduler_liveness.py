@@ -1,8 +1,8 @@
 """Which of Airflow's schedulers live.
 
 Airflow takes a scheduler for dead that has been silent for 30 s. Each one that uses Lading also holds a lock on a file
-in the state folder, which the kernel lets go when the process ends, however it ends: whoever shares the folder
-knows at once. A lock that can't be seen from here, as on another machine, leaves it at Airflow's 30 s.
+in the state folder, which the kernel lets go when the process ends, however it ends: all that share the folder
+see it at once. A lock that can't be seen from here, as on another machine, leaves it at Airflow's 30 s.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lading.hooks.files.safe_files import make_private, visible
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# After so many seconds of silence Airflow has long found out by itself, and the file tells nothing new.
+# After so many seconds of silence Airflow has long found out by itself, and the file says nothing new.
 SECONDS_UNTIL_FORGOTTEN = 86400
 
 
 class Presence:
-    """Tells others that this scheduler lives, until ``end`` or the end of the process.
+    """Shows others that this scheduler lives, until ``end`` or the end of the process.
 
     :param folder: where the files are
     :param job_id: the number of the scheduler's Airflow job

@@ -1,7 +1,7 @@
 """Strikes: under which jobs controllers have died or hung, so that none brings down one after the other.
 
 A controller notes the jobs that it is about to examine, and takes the note back when it has come through, or ends in
-order. Whoever takes the lease after it finds the notes of one that did neither. A job that was noted alone has brought
+order. The next holder of the lease finds the notes of one that did neither. A job that was noted alone has brought
 it down: a strike. Of several any may have, so each counts as struck once at least and is examined alone from then on.
 At :data:`MOST_STRIKES` a job has failed.
 """

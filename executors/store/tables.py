@@ -1,4 +1,7 @@
-"""The tables: jobs and what they used, sites, locations, instances, and requests."""
+"""The tables of jobs and what they used, sites, locations, instances, and requests.
+
+The others are beside their queries: :mod:`.capacity`, :mod:`.leases`, :mod:`.data` and :mod:`.gangs.tables`.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 from lading.scheduling.matching.rules import NODES, soft
 from lading.scheduling.reasons import CAUSES, LONGEST_CODE, LONGEST_LIMIT, Reason
 from lading.scheduling.resources import Layout, Resources
+from lading.scheduling.text.printable import storable
 
-# MySQL's TEXT holds 65,535 bytes, and nobody reads more of a message.
-LONGEST_TEXT = 4000
 LONGEST_NAME = 250
 
 metadata = MetaData(schema=_get_schema(), naming_convention=naming_convention)
@@ -54,12 +56,7 @@ def reason_values(reason: Reason | None) -> dict[str, Any]:
 
 def as_name(text: str | None) -> str | None:
     """A name as others have it, as the columns for it take it."""
-    return None if text is None else clean(text)[:LONGEST_NAME]
-
-
-def clean(text: str) -> str:
-    """Words that every database takes: no NUL, nothing that is no Unicode, and not too long."""
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]
+    return None if text is None else storable(text)[:LONGEST_NAME]
 
 
 class State(str, enum.Enum):
@@ -190,7 +187,7 @@ class JobRow(Base):
     given_back: Mapped[bool | None] = mapped_column(Boolean)
     # What it has cost; None: it has not ended, or its site has no price.
     usd: Mapped[float | None] = mapped_column(Double)
-    # When anything of it was changed but whether Airflow has been told; None: it was stored by an older version.
+    # When anything of it was changed but whether it was reported to Airflow; None: it was stored by an older version.
     changed_at: Mapped[float | None] = mapped_column(Double, default=time.time, onupdate=time.time)
 
     __table_args__ = (
@@ -340,7 +337,7 @@ class LocationRow(Base):
 
 
 class Capacity(Base):
-    """What a machine had that nobody launched, from when to when: a row for each time that it was another.
+    """What a machine had that was not launched by Lading, from when to when: a row for each time that it was another.
 
     What was launched has rows of its own. Times are seconds since the epoch, memory is MiB.
     """

@@ -20,7 +20,7 @@ SECONDS_PER_DAY = 86400
 DAYS_KEPT = 366
 # So many jobs are forgotten at a time, so that no tick takes long.
 MOST_FORGOTTEN = 2000
-# Of each task the youngest tries count; more of them would tell of code that is no more.
+# Of each task the youngest tries count; more of them would be of code that is no more.
 MOST_TRIES = 1000
 # What ended a try says nothing of what it would have used.
 SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
@@ -84,7 +84,7 @@ def count(row: UsageRow, jobs: Sequence[Any]) -> None:
 
 
 def as_use(job: Any) -> Use | None:
-    """What a job tells of its task; None: nothing. What batch jobs of several nodes have used is not told by node."""
+    """What a job has used, as a try of its task; None: nothing is known, as of batch jobs of several nodes."""
     if job.started_at is None or job.cause in SILENT or (job.nodes or 1) > 1:
         return None
     waited = max(job.started_at - job.queued_at, 0.0)
@@ -119,7 +119,7 @@ class TaskTries:
     number: int = 0
 
     def add(self, job: Any) -> None:
-        """Add a job, if it tells anything of its task."""
+        """Add a job, if its use says anything of its task."""
         if (use := as_use(job)) is not None:
             self.classes.setdefault(size_class(job.input_size), Usage()).add(use)
             self.number += 1

@@ -1,6 +1,6 @@
 """The gate before a tunnel over ``http``: of all that the API server answers, Airflow's execution API passes it alone.
 
-Whoever can connect to the login node's end of a tunnel can send what he likes, and the API server also answers people:
+Any user who can connect to the login node's end of a tunnel can send anything, and the API server also answers people:
 ``/auth/token`` takes passwords. So the tunnel leads to a gate on this machine, which understands what is asked. It
 stands behind every way into the tunnel: the relay, sshd's own port with GatewayPorts, and the loopback address of the
 login node. What goes through ``https`` cannot be read here; then a server of its own is needed, see docs/clusters.md.

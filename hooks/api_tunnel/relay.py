@@ -97,7 +97,7 @@ def _full_name() -> str:
 def listeners(port: int, tables: Sequence[Path] = TABLES) -> list[Listener]:
     """Who takes connections on a port, on whatever address.
 
-    :raises RelayError: this system does not tell
+    :raises RelayError: this system does not report it
     """
     found = []
     for table in tables:
@@ -227,7 +227,7 @@ def allow_many_files() -> None:
 
 
 def _converse(address: IPAddress) -> tuple[tuple[socket.socket, IPAddress] | None, int] | None:
-    """Hear of ports until one is good; None: the connection has ended."""
+    """Read ports until one is good; None: the connection has ended."""
     while line := os.read(0, 100).decode():  # one line at a time: the controller waits for our answer
         try:
             port = int(line.removeprefix(LOOK))

@@ -88,7 +88,7 @@ class ApiTunnel:
         return self._session is not None and self._session.alive
 
     def keep(self) -> None:
-        """Build the tunnel, unless it stands, and tell the nodes where it is.
+        """Build the tunnel, unless it stands, and publish its address to the nodes.
 
         :raises TransportError: it could not be built, or it is too early to try again
         """

@@ -1,4 +1,4 @@
-"""Directives as text: quoting their values, and telling when two of them say the same."""
+"""Directives as text: quoting their values, and whether two of them say the same."""
 
 from __future__ import annotations
 

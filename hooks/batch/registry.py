@@ -25,7 +25,7 @@ def extensions() -> pluggy.PluginManager:
 def batch_systems(manager: pluggy.PluginManager | None = None) -> dict[str, BatchSystem]:
     """The batch systems by name, in the order in which they were offered; built-in ones first.
 
-    :param manager: of those who offer them; None: everybody who is installed
+    :param manager: of the plugins that offer them; None: all that are installed
     :raises ValueError: two plugins offer the same name
     """
     systems: dict[str, BatchSystem] = {}

@@ -32,7 +32,7 @@ def clean_cluster(
     :param older_than: seconds for which nothing in them has changed; an hour is added, by which the clocks of a
         cluster may differ
     :param keep: the tokens of jobs and runs that live
-    :param dry_run: only tell what would be removed
+    :param dry_run: only report what would be removed
     :raises TransportError: the cluster or its batch system could not be asked; nothing was removed, or not all
     :raises ValueError: the age is too small
     """

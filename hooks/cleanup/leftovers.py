@@ -207,7 +207,7 @@ def sweep(
     :param root: Lading's folder, absolute
     :param living: tokens, names and ids of what lives; those that can be no name of Lading's are left out
     :param older_than: seconds for which nothing in it has changed
-    :param dry_run: only tell what would be removed
+    :param dry_run: only report what would be removed
     :raises ValueError: it is too young to be distinguished from what is being written
     """
     if older_than < YOUNGEST:

@@ -1,4 +1,4 @@
-"""The site of kinds ``slurm``, ``pbspro``, ``torque``, ``lsf``, ``sge``: each task is a job of the batch system.
+"""A batch cluster as a site, in either mode: kinds ``slurm``, ``pbspro``, ``torque``, ``lsf`` and ``sge``.
 
 A thread talks to the cluster, in at most three exchanges a round over one connection, so a login node that does not
 answer holds up neither the controller nor its other sites.

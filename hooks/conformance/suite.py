@@ -315,7 +315,7 @@ class Conformance:
             raised(CouldNotAsk, self.system.statuses, CommandResult(0, text))
             raised(CouldNotAsk, self.system.statuses, CommandResult(1, text))
 
-    def test_an_answer_that_is_cut_tells_nothing_that_is_not_so(self) -> None:
+    def test_an_answer_that_is_cut_says_nothing_that_is_not_so(self) -> None:
         for answer, _ in self.queues:
             whole = {(job.id, job.index): job.state for job in self.system.statuses(answer)}
             for part in range(1, 8):

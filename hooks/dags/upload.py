@@ -78,7 +78,7 @@ class _Upload:
             lines += [
                 f"(cd {stage} && rm -rf {content} && mkdir {content} && cat part.* | gzip -dc > archive) || exit",
                 f"(cd {stage}/{content} && tar -xof ../archive) || exit",
-                # Whoever comes second renames into the folder that is there by now.
+                # The second of two processes renames into the folder that is there by now.
                 f"[ -d {self.hash} ] || mv {stage}/{content} {self.hash} || exit",
                 f"rm -rf {self.hash}/{content} {stage}",
             ]
@@ -255,7 +255,7 @@ def bind(envelope: Envelope, folder: str, hash: str) -> Envelope:
 
 
 def listing(folder: str) -> RunCommand:
-    """Tell what is in the folder of bundles."""
+    """List the folder of bundles."""
     place = shlex.quote(folder)
     return RunCommand(f"umask 077; mkdir -p -- {place} && ls -- {place}")
 

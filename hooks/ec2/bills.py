@@ -35,11 +35,11 @@ class EndedInstance:
 class Bills:
     """The bills still to be made of ended spot instances. ``round`` waits for AWS; another thread adds to it.
 
-    :param tell: called with an event for each bill
+    :param report: called with an event for each bill
     """
 
-    def __init__(self, ec2: EC2, tell: Callable[[dict[str, Any]], None]) -> None:
-        self.ec2, self.tell = ec2, tell
+    def __init__(self, ec2: EC2, report: Callable[[dict[str, Any]], None]) -> None:
+        self.ec2, self.report = ec2, report
         self.due: deque[EndedInstance] = deque()
         self.is_new = False
         """Whether something is due for which AWS was not asked yet."""
@@ -64,4 +64,4 @@ class Bills:
                 self.due.remove(instance)
                 if prices:
                     usd = billing.metered(prices, instance.more, instance.launched_at, instance.ended_at)
-                    self.tell({"event": "billed", "token": instance.name, "usd": usd})
+                    self.report({"event": "billed", "token": instance.name, "usd": usd})

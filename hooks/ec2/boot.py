@@ -236,7 +236,7 @@ def environment(config: EC2Config, requirements: Sequence[str]) -> str:
     """User data that makes the environment of jobs from a stock image of Linux, to be made an image of its own.
 
     When all is installed there is a file ``.lading-ready`` in the environment; where that has failed there is
-    ``.lading-failed``, with what was said, which the site's machines of such an image tell.
+    ``.lading-failed``, with the error message, which the site's machines of such an image report.
 
     :param requirements: what pip installs
     :raises ValueError: ``python`` of the table is in no environment that could be made

@@ -212,7 +212,7 @@ class EC2:
         self._zones: Mapping[str, tuple[str, ...]] | None = None
         self._read_at = time.monotonic()
         self.clock_ahead = 0.0
-        """Seconds by which AWS's clock is before ours, as far as it was asked; 0: they agree."""
+        """Seconds by which AWS's clock is ahead of ours, as measured in its answers so far; 0: they agree."""
 
     def read_again(self, older_than: float = 0.0) -> None:
         """Read the credentials, the parameters of images and the subnets again at the next question.
@@ -281,7 +281,7 @@ class EC2:
         return found
 
     def _compare_clocks(self, page: Mapping[str, Any], asked_at: float) -> None:
-        """Know by how much AWS's clock is before ours: each answer says the time."""
+        """Measure by how much AWS's clock is ahead of ours: each answer says the time."""
         said = parsedate_tz(str(page.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")))
         if said is not None:
             self.clock_ahead = seconds_ahead(mktime_tz(said), asked_at, time.time(), self.clock_ahead)

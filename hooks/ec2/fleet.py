@@ -57,7 +57,7 @@ class EC2Fleet:
     ) -> None:
         self.config, self.ec2, self.identities = config, ec2, identities
         self.event_buffer = EventBuffer()
-        self.offers = EC2Offers(config, ec2, folder, self.event_buffer.tell)
+        self.offers = EC2Offers(config, ec2, folder, self.event_buffer.add)
         self.state = FleetState(site, scope, config, ec2, identities, self.offers, self.event_buffer)
         self.machines = self.state.machines
         self.termination = Termination(self.state)

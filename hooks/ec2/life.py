@@ -45,7 +45,7 @@ LONGEST_UNTIL_REPEATED = 900.0
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a machine has ended.
+    """Why a machine ended.
 
     :param cause: of the ends of its jobs that had begun; None: it had none
     """

@@ -41,7 +41,7 @@ class EC2Machine:
     :param since: of its phase, on the monotonic clock
     :param instance: as EC2 described it last; None: it has not
     :param heard_at: when EC2 first said that it is there, epoch seconds of our own clock; None: it has not
-    :param clock_ahead: seconds by which AWS's clock was before ours when EC2 described it last
+    :param clock_ahead: seconds by which AWS's clock was ahead of ours when EC2 described it last
     :param is_described: whether EC2 ever has described it
     :param missed_at: since when it does not, though others are described, on the monotonic clock; None: it does
     :param connection: None: it was not reached yet
@@ -93,7 +93,7 @@ class EC2Machine:
     def describe(self, instance: EC2Instance, clock_ahead: float = 0.0) -> None:
         """Know what EC2 says of it now.
 
-        :param clock_ahead: seconds by which AWS's clock is before ours
+        :param clock_ahead: seconds by which AWS's clock is ahead of ours
         """
         self.clock_ahead = clock_ahead
         if instance.state == PENDING:

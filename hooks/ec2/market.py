@@ -46,16 +46,16 @@ class EC2Offers:
     """What can be bought. ``round`` waits for AWS, so it has a thread of its own, for which no machine waits.
 
     :param folder: for prices, which outlive this process
-    :param tell: called with an event for each bill
+    :param report: called with an event for each bill
     """
 
     no_api: str | None = None
 
     def __init__(
-        self, config: EC2Config, ec2: EC2, folder: Path, tell: Callable[[dict[str, Any]], None] = lambda event: None
+        self, config: EC2Config, ec2: EC2, folder: Path, report: Callable[[dict[str, Any]], None] = lambda event: None
     ) -> None:
         self.config, self.ec2, self.folder = config, ec2, folder
-        self.bills = Bills(ec2, tell)
+        self.bills = Bills(ec2, report)
         self.note: str | None = None
         """What is wrong with prices, as text; None: nothing."""
         self._volumes: str | None = None

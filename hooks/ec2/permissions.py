@@ -34,7 +34,7 @@ DESCRIBED = (
 # Without it `airflow lading check` cannot look at quotas; nothing else needs it.
 QUOTAS = "servicequotas:ListServiceQuotas"
 # An instance that there is not, and what EC2 says of it.
-NOBODY = "i-00000000000000000"
+NO_INSTANCE = "i-00000000000000000"
 NO_SUCH_INSTANCE = "InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"
 # The beginnings of regions that are not in the partition ``aws``, and how names of services end there.
 PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "us-iso-": "aws-iso", "us-isob-": "aws-iso-b"}
@@ -261,7 +261,7 @@ def _ending(ec2: EC2, identities: Sequence[Identity]) -> Check:
     with suppress(EC2Error):
         found = ec2.describe({f"tag:{boot.DEPLOYMENT}": [each.deployment for each in identities]})
         there = next((each.id for each in found if each.lives and boot.is_ours(each, identities)), None)
-    tried = _asked(action, lambda: ec2.reader.terminate_instances(DryRun=True, InstanceIds=[there or NOBODY]))
+    tried = _asked(action, lambda: ec2.reader.terminate_instances(DryRun=True, InstanceIds=[there or NO_INSTANCE]))
     if tried.good or there is not None:
         return tried
     words = "it is granted for machines of this deployment, of which there is none now: "

@@ -146,7 +146,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             if (connection := self._connection(name)) is None:
                 for each in here:
                     event = {"event": "returned", "token": each.token, "location": name}
-                    self.fleet.event_buffer.tell({**event, "reason": because("machine_gone")})
+                    self.fleet.event_buffer.add({**event, "reason": because("machine_gone")})
                 continue
             connection.machine.tracker.give([envelope.at(self.config) for envelope in here])
             connection.rounds.wake()

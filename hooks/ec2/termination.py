@@ -114,9 +114,9 @@ class Termination(FleetPart):
         ended_at = (instance.ended_at if instance is not None else None) or time.time() + ahead
         event = {"event": "released", "token": name, "at": ended_at - ahead, "cause": end.cause, "reason": end.reason}
         if instance is None:
-            self.state.event_buffer.tell(event)
+            self.state.event_buffer.add(event)
             return
         self.reported.add(instance.id)
         launched_at = None if instance.launched_at is None else instance.launched_at - ahead
-        self.state.event_buffer.tell({**event, "native_id": instance.id, "launched_at": launched_at})
+        self.state.event_buffer.add({**event, "native_id": instance.id, "launched_at": launched_at})
         self.state.offers.bill(name, instance, ended_at)

@@ -23,7 +23,7 @@ MIB = 2**20
 # A column of a database holds no more; there are file systems of more than these 2 PiB.
 MOST_DISK = 2**31 - 1
 ROOT = Path("/")
-# In which the batch systems tell a job its id.
+# In which the batch systems pass a job its id.
 BATCH_JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 # cgroup v1 says "no limit" with the largest page-aligned number.
 UNLIMITED = 2**60

@@ -137,7 +137,7 @@ class RunArray:
         reported, _, rest = answer.stdout.partition("\n")
         elements, _, rest = rest.partition("\n")
         if reported == "answered" and str(record.index) not in elements.split():
-            # Somebody else has submitted or cancelled it; what has come of that lies in its folder.
+            # Another process has submitted or cancelled it; its folder shows with which result.
             return record.by_itself()
         said = (
             f"{reported} {record.index} {self.name or '-'}\n{rest}"

@@ -1,6 +1,6 @@
 """Which runs are submitted together as a job array: those that ask for the same and come within a short time.
 
-Sites limit submissions, and a scattered task is hundreds of runs. Whoever follows many runs of a site (the trigger of
+Sites limit submissions, and a scattered task is hundreds of runs. What follows many runs of a site (the trigger of
 JobScriptOperator) lets this gather those that are to share an array: each has its files at the site already, and none
 was submitted. What is kept here is no more than what makes it efficient: the state of each run is known to the
 site, so after a crash the runs alone are continued (see :mod:`lading.hooks.job_scripts.array`).
@@ -140,7 +140,7 @@ class Batcher:
         return elements
 
     def _learn(self, before: Sequence[RunRecord], after: Sequence[RunRecord]) -> None:
-        """Let go of arrays of which is known what has become, and learn how large they may be."""
+        """Let go of arrays whose submission is settled, and learn how large they may be."""
         for folder, array in list(self._arrays.items()):
             members = [new for old, new in zip(before, after, strict=True) if old.array == folder]
             if any(record.array == folder and record.waiting for record in members):

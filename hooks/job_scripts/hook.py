@@ -186,7 +186,7 @@ class BatchHook:
         A script whose run is not saved any more is submitted again.
 
         :param older_than: for how long nothing has changed in them: seconds, or such as ``"30d"``; an hour at least
-        :param dry_run: only tell what would be removed
+        :param dry_run: only report what would be removed
         :raises TransportError: the site could not be asked; nothing was removed, or not all
         :raises ValueError: it is no length of time, or less than an hour
         """

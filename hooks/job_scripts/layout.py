@@ -4,8 +4,8 @@ A run is one job script that is to be executed once. Its folder is named by its 
 happen twice is decided in it, by renaming, linking or making a folder, which a file system does for one of many:
 
 * ``attempt.N``: a submission. The process that makes the folder submits, any process may read what the batch system
-  answered. It is a link where the run was submitted in a job array (see :mod:`lading.hooks.job_scripts.array`). Whoever
-  made the next one knew that those before have failed.
+  answered. It is a link where the run was submitted in a job array (see :mod:`lading.hooks.job_scripts.array`). The
+  next one is made when those before are known to have failed.
 * ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
   submission whose answer never came has left behind, ends at once.
 * ``exit``: the sentinel: the exit status of the script, and the seconds since the epoch at which it began and ended;
@@ -269,7 +269,7 @@ def refuse_arrays(request: BatchJobRequest, system: BatchSystem) -> None:
     chosen = {key: value for key, value in request.native.items() if value}
     for key in sorted(ARRAY_DIRECTIVES.get(system.name, set()) & chosen.keys()):
         raise JobScriptError(
-            f"{key} = {chosen[key]!r} makes the job an array, whose elements a run cannot tell apart; give "
+            f"{key} = {chosen[key]!r} makes the job an array, whose elements a run cannot distinguish; give "
             "array='1-10%4' instead, or scatter a JobScriptOperator, which submits its elements as a job array"
         )
 

@@ -251,7 +251,7 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     if reported in ("answered", "pending"):
         record = _as_element(record, element)
     if answer.status is None or reported not in ("answered", "claimed", "cancelled"):
-        # Nobody knows; it may be under way. What is not under way after so long has died with its machine.
+        # It is not known; it may be under way. What is not under way after so long has died with its machine.
         since = record.doubtful_since or now
         words = "its submission has not been answered yet" if reported == "pending" else answer.words
         record = replace(record, doubtful_since=since, reason=words)

@@ -95,7 +95,7 @@ class AgentHost:
         self.resumed = False
 
     def keep_alive(self, settings: Mapping[str, Any]) -> str | None:
-        """Start the node agent where none lives; returns what is wrong with it."""
+        """Start the agent if none is running; return why it cannot run, or None."""
         make_private(self.spool.root.parent)
         self.spool.create()
         self._configure(json.dumps(settings))
@@ -140,7 +140,7 @@ class AgentHost:
         """Let the agent end as :meth:`lading.hooks.site.Site.close` says; ``cancel`` waits for that.
 
         One that is not known to live is asked as well: a controller that was killed may have started one that has yet
-        to say who it is. Whoever starts the next one takes the request away.
+        to say who it is. The request is withdrawn when the next one is started.
         """
         if how == "hand_over" or not self.spool.root.is_dir():
             return
@@ -196,7 +196,7 @@ class AgentHost:
 
 
 def introduce(spool: Spool, stamp: str = "") -> None:
-    """Write that this process is the agent of a spool, so that its site can tell whether it lives.
+    """Write that this process is the agent of a spool, so that its site can see whether it lives.
 
     :param stamp: what it was started with; another one is started where that has changed
     """

@@ -64,7 +64,7 @@ class MachineRefused(TransportError):
 class Introduction:
     """An answer to the first question.
 
-    :param clock_ahead: seconds by which its clock is before ours; 0: they agree
+    :param clock_ahead: seconds by which its clock is ahead of ours; 0: they agree
     :param lives: whether its agent lives
     :param drains: whether that is another one than is to be, which takes no jobs
     :param note: what is wrong with the agent

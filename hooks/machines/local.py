@@ -115,7 +115,7 @@ class LocalSite(Site[LocalConfig], Holding):
         return host.arch()
 
     def potential(self) -> list[Location]:
-        # Whoever asks may be another container than the controller's: only what no process here can exceed is certain.
+        # This process may run in another container than the controller: only what none here can exceed is certain.
         return [self._location(self._configured(host.hardware(host.scratch(self.config.scratch)) - self._kept))]
 
     @property

@@ -279,7 +279,7 @@ class Machine:
             self.transport,
             [(job, envelope, job.bundle) for job, envelope in waiting],
             refuse=lambda job, words: self.endings.end(job, "submit_rejected", because("bundle_refused", text=words)),
-            hold=self.event_buffer.tell_reason,
+            hold=self.event_buffer.add_reason,
         ):
             bound.job.bundle = bound.hash
             parcels.append(self._parcel(bound.job, given[bound.job.token], bound.envelope))
@@ -316,7 +316,7 @@ class Machine:
         self.tracker.arrived([] if reply.fault is not None else parcels, reply.known, reply.waiting)
 
     def _note_vanished(self, reply: Reply) -> None:
-        """Tell what will not begin there, and what a machine that was restarted has lost with its folder."""
+        """Report what will not begin there, and what a machine that was restarted has lost with its folder."""
         for token in reply.returned:
             if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
                 self.endings.give_back(token, because("agent_leaves"), file)
@@ -339,7 +339,7 @@ class Machine:
         for event, last in self.event_buffer.new({EVENTS + file: files[file] for file in files}, self.rejected):
             self.interval.changed()
             self.tracker.read(event)
-            self.event_buffer.tell(by_our_clock(event, self._clock_ahead), last)
+            self.event_buffer.add(by_our_clock(event, self._clock_ahead), last)
 
 
 # The parts of a machine.
@@ -360,7 +360,7 @@ class Endings:
         """Report the end of a job that its machine does not report."""
         end = {"event": "finished", "token": job.token, "at": time.time(), "cause": cause, "reason": reason}
         self.tracker.read(end)
-        self.event_buffer.tell({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
+        self.event_buffer.add({**end, "exit_code": None, "peak_memory": None, "cpu_seconds": None})
 
     def give_back(self, token: str, reason: Reason, file: str | None = None) -> None:
         """Report that a job has not begun there, and will not.
@@ -369,7 +369,7 @@ class Endings:
         """
         self.tracker.give_back(token)
         event = {"event": "returned", "token": token, "location": self.location, "reason": reason}
-        self.event_buffer.tell(event, file)
+        self.event_buffer.add(event, file)
 
     def give_up(self, cause: str, reason: Reason) -> None:
         """Report the ends of all jobs of a machine that is gone.
@@ -440,4 +440,4 @@ class Writing:
         self.is_in_doubt = self.fault is not None or stands_still
         for token in self._waiting if self.fault is not None else ():
             if (job := tracker.jobs.get(token)) is not None:
-                event_buffer.tell_reason(job, reason)
+                event_buffer.add_reason(job, reason)

@@ -34,7 +34,7 @@ class EventBuffer:
         self._done: set[str] = set()
         self._seen: set[str] = set()
 
-    def tell(self, event: dict[str, Any], file: str | None = None) -> None:
+    def add(self, event: dict[str, Any], file: str | None = None) -> None:
         """Add an event.
 
         :param file: whose last event it is; None: it came in no file, or is not the last
@@ -42,7 +42,7 @@ class EventBuffer:
         with self._lock:
             self._items.append((event, [] if file is None else [file]))
 
-    def tell_reason(self, job: JobAtSite, reason: Reason, **more: str) -> None:
+    def add_reason(self, job: JobAtSite, reason: Reason, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
         One of the same codes, sites and limits is the same, but for a batch system's own text: each report is a row
@@ -52,7 +52,7 @@ class EventBuffer:
         """
         if job.reported is None or _kept(job.reported) != _kept(reason):
             job.reported = reason
-            self.tell({"event": "waiting", "token": job.token, "reason": reason, **more})
+            self.add({"event": "waiting", "token": job.token, "reason": reason, **more})
 
     def unread(self) -> list[dict[str, Any]]:
         """The events that were not acknowledged yet."""

@@ -1,6 +1,6 @@
 """What other clocks say, by ours. They are never compared with ours: what they date is brought to our own first.
 
-How far another clock is before ours is measured when it answers: what it says then lies between our asking and our
+How far another clock is ahead of ours is measured when it answers: what it says then lies between our asking and our
 hearing of it. A clock that cannot be asked, as that of a node of a cluster, is known by what it has dated: a file that
 was not there at one look and is at the next was written between the two. All times are seconds since the epoch.
 """
@@ -21,7 +21,7 @@ TIMES = "at", "started_at"
 
 
 def seconds_ahead(said: float, asked_at: float, answered_at: float, known: float = 0.0) -> float:
-    """By how many seconds another clock is before ours; what is known of it where it agrees with that.
+    """Seconds by which another clock is ahead of ours; what is known of it where it agrees with that.
 
     :param said: what it said
     :param asked_at: when it was asked, by our clock; ``answered_at`` likewise
@@ -31,12 +31,12 @@ def seconds_ahead(said: float, asked_at: float, answered_at: float, known: float
 
 
 def least_ahead(said: float, earliest: float, latest: float) -> float:
-    """By how many seconds another clock is before ours, at least, that has said this between two times of ours."""
+    """Seconds by which another clock is ahead of ours, at least, that has said this between two times of ours."""
     return said - min(max(said, earliest), latest)
 
 
 def by_our_clock(event: Mapping[str, Any], ahead: float) -> dict[str, Any]:
-    """An event that was dated by a clock which is so far before ours."""
+    """An event that was dated by a clock which is so far ahead of ours."""
     there = {name: event[name] for name in TIMES if event.get(name) is not None}
     return {**event, **{name: max(0.0, at - ahead) for name, at in there.items()}}
 

@@ -128,7 +128,7 @@ class Site(ABC, Generic[Config]):
 
         :param older_than: seconds, at least an hour, for which nothing has changed in it, by the site's own clock
         :param keep: the tokens of all that Airflow has there: jobs of this site, runs of job scripts
-        :param dry_run: only tell what would be removed
+        :param dry_run: only report what would be removed
         :raises OSError: the site could not be asked; nothing is concluded from that
         """
         yield from ()
@@ -159,7 +159,7 @@ class Site(ABC, Generic[Config]):
     def script(self, envelope: Envelope) -> str | None:
         """The script that would be submitted now if this were the only job; None: nothing is ever submitted here.
 
-        Nobody asks the site, and nothing is changed.
+        The site is not asked, and nothing is changed.
 
         :raises ValueError: the batch system does not take such a job; the message says why
         """

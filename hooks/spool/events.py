@@ -1,6 +1,6 @@
 """Events: what has happened to jobs, as agents and batch jobs write it and controllers read it.
 
-Whoever may write at a site may write anything, so each event is checked when it is read. One that is wrong changes
+All that can write at a site can write anything, so each event is checked when it is read. One that is wrong changes
 nothing and keeps nothing from being read; one of a kind that is not known here is from a newer agent.
 """
 

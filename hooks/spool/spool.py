@@ -82,7 +82,7 @@ class Envelope:
         return replace(self, **limits, container=container, container_python=site.container_python)
 
     def by_clock(self, ahead: float) -> Envelope:
-        """The same with its times by a clock that is so many seconds before ours."""
+        """The same with its times by a clock that is so many seconds ahead of ours."""
         return replace(self, queued_at=self.queued_at + ahead, expires_at=self.expires_at + ahead)
 
     def waiting(self) -> WaitingJob:

@@ -26,7 +26,7 @@ class CommandResult:
 
     @property
     def words(self) -> str:
-        """What to tell people: the standard error, else the standard output, else the exit status."""
+        """What is shown to users: the standard error, else the standard output, else the exit status."""
         text = " ".join((self.stderr.strip() or self.stdout.strip()).split())
         if len(text) > 2000:
             text = f"{text[:1000]} [...] {text[-1000:]}"

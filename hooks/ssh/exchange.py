@@ -63,14 +63,14 @@ lading_put() (
 )
 # Notes which files in the current folder are larger than $1 bytes, and which are not small: of those few are read.
 lading_weigh() {
-  lading_tell=yes
+  lading_report=yes
   lading_large=$(find -L . ! -name . -prune -type f -size "+$1c" 2>/dev/null)
   lading_heavy=$(find -L . ! -name . -prune -type f -size +16384c 2>/dev/null)
 }
 lading_is_in() { case "$lading_line$1$lading_line" in *"$lading_line$2$lading_line"*) return 0;; esac; return 1; }
 lading_line='
 '
-# Tells of each file whether it is there (p), absent (a), unreadable (u), too large (l) or no file (n), then packs those
+# Says of each file whether it is there (p), absent (a), unreadable (u), too large (l) or no file (n), then packs those
 # that are there, at most $1 of them.
 lading_get() {
   lading_most=$1 lading_few=2; shift
@@ -93,7 +93,7 @@ lading_get() {
 }
 lading_leave() {
   printf %s "$1"
-  if [ -n "$lading_tell" ]; then printf 'lading-left %s %s\\n' "$1" "$each" >&2; fi
+  if [ -n "$lading_report" ]; then printf 'lading-left %s %s\\n' "$1" "$each" >&2; fi
 }
 lading_pack() {
   lading_most=$1 lading_few=2 lading_first=yes; shift

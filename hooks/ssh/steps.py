@@ -188,7 +188,7 @@ class Remove(RemoteStep):
 def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
     # The names are found once: a file that comes in between must not be packed without being listed.
     text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
-    return f"(cd -- {quoted(folder)} && {{ lading_large= lading_heavy= lading_tell=; {weigh}{text}; }})"
+    return f"(cd -- {quoted(folder)} && {{ lading_large= lading_heavy= lading_report=; {weigh}{text}; }})"
 
 
 def _unpacked(folder: str, answer: CommandResult) -> tuple[str, dict[str, bytes]]:
@@ -288,7 +288,7 @@ def _files(packed: bytes) -> dict[str, bytes]:
 
 # Parts of many files at a site, such as what logs have grown by.
 
-# Tells of each file, named by pairs of an offset and a path, whether it is there (=) or not (-), and what is in it
+# Says of each file, named by pairs of an offset and a path, whether it is there (=) or not (-), and what is in it
 # beyond the offset, $1 bytes at most. One process finds all that have grown: most have not, and a look that started
 # three for each file would keep a login node busy.
 PARTS = """\

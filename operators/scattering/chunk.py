@@ -199,7 +199,7 @@ class Chunk:
         self.stopping = True
 
     def _outcomes(self, numbers: Sequence[int]) -> Iterator[ChunkJobOutcome]:
-        """Run jobs, each as soon as a process is free, and tell how they end."""
+        """Run jobs, each as soon as a process is free, and report how they end."""
         waiting = list(reversed(numbers))
         children: list[Child] = []
         try:

@@ -108,7 +108,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
                     ),
                     hurry=1.0 if args.hurry is None else args.hurry,
                     lengths=given.lengths,
-                    progress=partial(tell, watch, policy, total),
+                    progress=partial(show, watch, policy, total),
                 )
             )
     print_reports(reports, given.references, goods.offered, args.output, out or sys.stdout)
@@ -176,7 +176,7 @@ def refuse_idle_options(args: argparse.Namespace, policies: Sequence[str]) -> No
             raise UsageError(f"{name} means nothing to the policy {FORECAST}; compare others, or leave it out")
 
 
-def tell(watch: ProgressWatch, policy: str, total: int, ended: int) -> None:
+def show(watch: ProgressWatch, policy: str, total: int, ended: int) -> None:
     """Show how many jobs have ended."""
     watch(policy, ended / max(1, total))
 

@@ -84,7 +84,7 @@ def clean_sites(only: Sequence[str], older_than: float, dry_run: bool) -> Iterat
 
     :param only: the sites; empty: all, and this machine
     :param older_than: seconds for which nothing has changed in it
-    :param dry_run: only tell what would be removed
+    :param dry_run: only report what would be removed
     :raises SitesError: the sites file cannot be read
     :raises SQLAlchemyError: the database cannot be read
     """

@@ -27,7 +27,7 @@ from lading.scheduling.text.printable import shortened
 # How long it is tried to store a request, seconds: SQLite lets one write at a time.
 PATIENCE = 30.0
 
-# Whoever may see Airflow's own jobs may see the page.
+# A user who may see Airflow's own jobs may see the page.
 may_look = Depends(requires_access_view(AccessView.JOBS))
 may_see_dag = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
 

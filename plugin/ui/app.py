@@ -161,7 +161,7 @@ def get_jobs(
     if state is not None:
         conditions.append(JobRow.state.in_(state))
     if conditions:
-        conditions.append(sight.condition())  # how many answer to a name would tell what they are
+        conditions.append(sight.condition())  # how many have a name would reveal what they are
     if since is not None:
         conditions.append(JobRow.changed_at > since)
     return tries(session, sight, time.time(), conditions, limit, after)

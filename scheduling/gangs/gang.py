@@ -3,7 +3,7 @@ are effects.
 
 The partitions of a gang are tried one after the other: at each of its matches, then at each of them by each rule that
 asks for less. What is held stays held until all are; then they start. The pass ends at the first partition that has
-found no room anywhere.
+found no room anywhere. Room that the gang does not have in ``held`` or ``trying`` any more is given back.
 """
 
 from __future__ import annotations
@@ -129,10 +129,6 @@ class Gathered(NamedTuple):
     """All members are there."""
 
 
-class Woken(NamedTuple):
-    """Somebody wants the next attempt now."""
-
-
 class Freed(NamedTuple):
     """All of it has room now, at sites where nothing is launched."""
 
@@ -157,13 +153,7 @@ class Lost(NamedTuple):
     why: Reason | None = None
 
 
-Event: TypeAlias = "Gathered | Woken | Freed | RoomFound | NoRoomFound | Lost"
-
-
-class Cancel(NamedTuple):
-    """What was held is given back, at its site too."""
-
-    held: RoomAttempt
+Event: TypeAlias = "Gathered | Freed | RoomFound | NoRoomFound | Lost"
 
 
 class Start(NamedTuple):
@@ -192,7 +182,7 @@ class Fail(NamedTuple):
     why: Reason
 
 
-Effect: TypeAlias = "RoomAttempt | Cancel | Start | Sleep | Alone | Fail"
+Effect: TypeAlias = "RoomAttempt | Start | Sleep | Alone | Fail"
 Found: TypeAlias = tuple[Gang, list[Effect]]
 
 
@@ -209,9 +199,8 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
     for event in events:
         if isinstance(event, Freed):
             is_between = is_between or gang.wakes_by_room(now)
-        elif isinstance(event, (Gathered, Woken)):
-            wanted = Stage.GATHERING if isinstance(event, Gathered) else Stage.ATTEMPTED
-            begins = begins or gang.stage is wanted
+        elif isinstance(event, Gathered):
+            begins = begins or gang.stage is Stage.GATHERING
         elif gang.stage is Stage.TRYING:
             gang = _answered(gang, event)
     if begins:
@@ -231,9 +220,7 @@ def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str
         return gang, []
     if gang.until is not None and now >= gang.until and gang.pending is not None:
         why = _with_last(because("gang_timeout", seconds=gang.attempts.timeout), gang)
-        given_up: list[Effect] = [] if gang.trying is None else [Cancel(gang.trying)]
-        gang, effects = _over(replace(gang, trying=None, why=why, doubted=True), now, is_hopeless=False)
-        return gang, [*given_up, *effects]
+        return _over(replace(gang, trying=None, why=why, doubted=True), now, is_hopeless=False)
     return (gang, []) if gang.trying is not None else _go_on(gang, now, choices)
 
 
@@ -284,19 +271,18 @@ def _over(gang: Gang, now: float, *, is_hopeless: bool, is_final: bool = False) 
     assert pending is not None
     if gang.partial and not is_hopeless and len(gang.partitions) > 1:
         return _parted(gang, pending, now, is_final=is_final)
-    effects: list[Effect] = [Cancel(each) for each in gang.held]
     gang = replace(gang, held=(), tried=(), until=None)
     pause = None if is_final else gang.attempts.pause(gang.attempt)
     if pause is None:
         names = tuple(each.name for each in gang.partitions)
-        return replace(gang, stage=Stage.FAILED), [*effects, Fail(names, _failure(gang, is_final=is_final))]
-    return asleep(gang, now, pause), [*effects, Sleep(gang.roots, gang.wake_at or now + pause)]
+        return replace(gang, stage=Stage.FAILED), [Fail(names, _failure(gang, is_final=is_final))]
+    return asleep(gang, now, pause), [Sleep(gang.roots, gang.wake_at or now + pause)]
 
 
 def _dated_by(gang: Gang, now: float) -> Gang:
     """A gang by the clock of who decides now: no sleep and no pass ends later than one that begins now.
 
-    It was dated by a controller of another machine, whose clock may have been before this one's.
+    It was dated by a controller of another machine, whose clock may have been ahead of this one's.
     """
     pause = gang.attempts.pause(gang.attempt)
     wake_at = gang.wake_at if gang.wake_at is None or pause is None else min(gang.wake_at, now + pause)

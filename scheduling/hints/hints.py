@@ -77,7 +77,7 @@ class Hints:
     :param gang: what those jobs of its run are called together that start together with it
     :param partial: whether those of them start for which there is room, and the others are tried alone
     :param spread: whether each of them runs on a location of its own
-    :param on_failure: what becomes of the others when one has failed: ``cancel`` or ``leave``
+    :param on_failure: what happens to the others when one has failed: ``cancel`` or ``leave``
     :param attempts: how often room is looked for, and when; None: a gang as usual, a job alone until there is some
     :param gang_tasks: the tasks of the gang, each with those of them that come before it
     :param gang_limits: how many jobs of a task of the gang Airflow lets run at once, and what its limit is called

@@ -18,7 +18,7 @@ FEWEST_TRIES = 20
 # What most tries used is a bound from below: of a job without a limit memory is looked at every five seconds, and the
 # next inputs are others. So much is added.
 HEADROOM = 1.2
-# Nobody is ended for his cpus, so it is the lower edge of a bucket that counts: 1.5 stays 1.5.
+# No job is ended for its use of cpus, so it is the lower edge of a bucket that counts: 1.5 stays 1.5.
 CPU_HEADROOM = 2 ** (-1 / STEPS)
 SMALLEST_CPUS = 0.25
 SMALLEST_MEMORY = 64

@@ -44,7 +44,7 @@ def remaining(predictions: Sequence[Prediction], ages: Sequence[float], draws: S
     """Seconds that jobs will still run (jobs, scenarios).
 
     :param ages: seconds that each has run for
-    :param draws: numbers that tell jobs apart: the order of its scenarios
+    :param draws: numbers that distinguish jobs: the order of its scenarios
     :param exact: whether to take one scenario, for all durations are known
     """
     if not predictions:

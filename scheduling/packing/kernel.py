@@ -105,7 +105,7 @@ def insert(
     :param number: how many machines are looked at, and the one that is ``empty``
     """
     resources, types = shop.resources, shop.types
-    best, best_type, least = shop.nobody, shop.nobody, 1e300
+    best, best_type, least = shop.none, shop.none, 1e300
     kind, worth = jobs.kind[job], jobs.worth[job]
     for i in range(number + 1):
         machine = desk.among[i] if i < number else empty
@@ -220,7 +220,7 @@ def ruin(
     stay = way.some * WORD if chance % 2 == 0 else 0.0
     off = changed = shop.nothing
     for _ in range(several):
-        chosen, worst = shop.nobody, -1.0
+        chosen, worst = shop.none, -1.0
         for _ in range(way.choice):
             chance = drawn(chance)
             machine = desk.among[chance % up]

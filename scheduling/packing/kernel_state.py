@@ -89,7 +89,7 @@ class Shop(NamedTuple):
     :param capacity: of each resource, type by type (t × r)
     :param granted: 1 where a type grants a kind, kind by kind (w × t)
     :param both: the kind of two kinds together, or -1 (w × w)
-    :param nothing: 0, where counting begins, and ``nobody``, -1: they are given, since Numba compiles a function once
+    :param nothing: 0, where counting begins, and ``none``, -1: they are given, since Numba compiles a function once
         more for each constant that it is called with
     """
 
@@ -101,7 +101,7 @@ class Shop(NamedTuple):
     granted: Numbers
     both: Numbers
     nothing: int = 0
-    nobody: int = -1
+    none: int = -1
 
 
 class KernelJobs(NamedTuple):

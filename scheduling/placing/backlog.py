@@ -18,10 +18,10 @@ from lading.scheduling.matching.groups import Allowance
 from lading.scheduling.plan import InstanceLimits
 
 # A location is given at most its own capacity once more, in at most so many jobs.
-MOST_JOBS_IN_STORE = 128
+MOST_PREFETCHED = 128
 # Where jobs are short it is given more, but so many times its capacity at most: those that come next may be long.
 MOST_AHEAD = 8
-# What makes jobs alike here: where one finds no store, none of them does.
+# What makes jobs alike here: where one finds no place in a backlog, none of them does.
 alike = attrgetter(*ASKED, "time", "task", "run")
 
 
@@ -32,7 +32,7 @@ def fill(
     *,
     now: float,
 ) -> dict[str, str]:
-    """Give jobs to locations until their stores are full.
+    """Give jobs to locations until their backlogs are full.
 
     The jobs come in the order in which they should start, and none is passed over: one that no location takes now
     closes those that could ever take it to the jobs behind it, so that a large job comes to its turn. Other locations
@@ -44,40 +44,41 @@ def fill(
     :param now: epoch seconds
     :returns: the name of the location of each job that was given away, by the job's name
     """
-    # The emptiest store comes first, of equal ones the first location.
+    # The emptiest backlog comes first, of equal ones the first location.
     allowance = Allowance(limits, locations)
-    stores = [
-        (len(location.stored), number, _Store(location, now, allowance)) for number, location in enumerate(locations)
+    backlogs = [
+        (len(location.prefetched), number, _Backlog(location, now, allowance))
+        for number, location in enumerate(locations)
     ]
-    running = sum(store.running for _, _, store in stores)
-    heapq.heapify(stores)
+    running = sum(backlog.running for _, _, backlog in backlogs)
+    heapq.heapify(backlogs)
     placed: dict[str, str] = {}
     left_out: set[tuple[object, ...]] = set()
     for behind, job in zip(reversed(range(len(jobs))), jobs, strict=True):
-        if not stores:
+        if not backlogs:
             break
         shape = alike(job)
         if shape in left_out:
             continue
         wish = job.wish
         full = []
-        while stores and not stores[0][2].takes(job, wish, behind, running):
-            full.append(heapq.heappop(stores))
-        if stores:
-            _, number, store = stores[0]
-            placed[job.name] = store.location.name
-            store.put(job)
-            heapq.heapreplace(stores, (store.count, number, store))
+        while backlogs and not backlogs[0][2].takes(job, wish, behind, running):
+            full.append(heapq.heappop(backlogs))
+        if backlogs:
+            _, number, backlog = backlogs[0]
+            placed[job.name] = backlog.location.name
+            backlog.put(job)
+            heapq.heapreplace(backlogs, (backlog.count, number, backlog))
         else:
             left_out.add(shape)
             full = [each for each in full if not each[2].suits(job, wish)]
         for each in full:
-            heapq.heappush(stores, each)
+            heapq.heappush(backlogs, each)
     return placed
 
 
-class _Store:
-    """The store of one location while it is filled."""
+class _Backlog:
+    """The backlog of one location while it is filled."""
 
     __slots__ = ("allowance", "count", "kind", "later", "location", "now", "room", "running")
 
@@ -86,10 +87,10 @@ class _Store:
         self.allowance = allowance
         self.kind = location.kind
         self.now = now
-        self.count = stored = len(location.stored)
-        begun = location.jobs - stored
+        self.count = prefetched = len(location.prefetched)
+        begun = location.jobs - prefetched
         # Where nothing has begun, what it has been given is about to.
-        self.running, self.later = (begun, stored) if begun else (stored, 0)
+        self.running, self.later = (begun, prefetched) if begun else (prefetched, 0)
         self.room = location.capacity + location.capacity - location.used
 
     def put(self, job: PlannedJob) -> None:
@@ -107,12 +108,12 @@ class _Store:
         return fits and location.lasts(job.time, self.now)
 
     def takes(self, job: PlannedJob, wish: Wish, behind: int, running: int) -> bool:
-        """Whether its store takes such a job now.
+        """Whether its backlog takes such a job now.
 
         :param behind: how many jobs wait behind it
         :param running: how many jobs run at all locations together, of which this one has its share
         """
-        if self.count >= MOST_JOBS_IN_STORE or self.later * running > self.running * (behind + self.later):
+        if self.count >= MOST_PREFETCHED or self.later * running > self.running * (behind + self.later):
             return False
         room = self.room
         if self.count < self.location.ahead:

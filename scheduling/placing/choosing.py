@@ -79,11 +79,11 @@ class Choice:
             return first | each_by(rooms, [job for job in jobs if job.name not in first], rooms.oldest)
         return each_by(rooms, jobs, rooms.oldest)
 
-    def store(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
-        """The location of each job that one has in store, by the job's name."""
+    def prefetch(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
+        """The location of each job that is prefetched to one, by the job's name."""
         if site.policy not in FILLING or stacks(site.locations):
             return {}
-        return fill(hours.may_lie_in_store(site, jobs), machines(site.locations), limits, now=self.now)
+        return fill(hours.may_be_prefetched(site, jobs), machines(site.locations), limits, now=self.now)
 
     def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:
         """What a policy of a third party answers."""

@@ -1,4 +1,4 @@
-"""Machines that are bought by the hour: which jobs begin on them now, and which may lie there in store. Pure.
+"""Machines that are bought by the hour: which jobs begin on them now, and which may be prefetched to them. Pure.
 
 Where lengths differ it matters which jobs share a machine: a long one on a machine that would soon be empty keeps it
 for its own sake, and a smaller one would have cost less. So where machines are bought by machine-hours, the plan by
@@ -78,7 +78,7 @@ def with_jobs(there: Sequence[Location], jobs: Sequence[PlannedJob], taken: Mapp
     return [each.given(theirs[each.name]) if each.name in theirs else each for each in there]
 
 
-def may_lie_in_store(site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
+def may_be_prefetched(site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
     """Those that may wait on a machine, which are all where none boots for them and machine-hours do not count.
 
     Of the others only short ones: the rest is worth a question when there is room.

@@ -64,8 +64,8 @@ class JobClass:
         """The order in which a job goes to the stops."""
         return self.orders.get(job.name, self.order) if self.orders else self.order
 
-    def in_store(self) -> JobClass:
-        """The same where nothing has room for them now: in store they are with the least that will do."""
+    def prefetched(self) -> JobClass:
+        """The same where nothing has room for them now: they are prefetched with the least that will do."""
         if all(stop.rule is None for stop in self.route):
             return self
         orders = {name: least_first(self.route, order) for name, order in self.orders.items()}

@@ -42,9 +42,9 @@ def assign(
 ) -> Assignment:
     """Give waiting jobs to the sites that have room.
 
-    First all sites get what they can run at once, then what they have in store: so no job lies behind others at one
-    site while the next one is idle. What is launched is decided in between, as if what is in store had no place: a job
-    waits for that, and goes to no other site.
+    First all sites get what they can run at once, then what is prefetched to them: so no job lies behind others at one
+    site while the next one is idle. What is launched is decided in between, as if what is prefetched had no place: a
+    job waits for that, and goes to no other site.
 
     :param jobs: in the order in which they should start
     :param sites: all of them, in their order
@@ -53,7 +53,7 @@ def assign(
     :param filters: the binding filters by name
     :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
     :param rank: orders the sites of each job that names no place; None: that is done for all together that are alike
-    :param wanted: by site, further jobs for which it is to launch what they need, but which are placed elsewhere
+    :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
     :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
     choice = choice or Choice(now)
@@ -92,8 +92,8 @@ def assign(
     used = used_by_groups(jobs, at_work, by_name)
     this_pass = PlacementPass(jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted)
     this_pass.visit(choice.run, now)
-    this_pass.begin_storing()
-    this_pass.visit(choice.store, now)
+    this_pass.begin_prefetching()
+    this_pass.visit(choice.prefetch, now)
     this_pass.explain(now)
     return assignment
 

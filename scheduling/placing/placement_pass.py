@@ -61,9 +61,9 @@ class PlacementPass:
         self.positions = {job.name: position for position, job in enumerate(self.jobs)}
         self.hidden = {job.name: each for each in self.kinds for job in each.jobs if job.hidden}
 
-    def begin_storing(self) -> None:
-        """Go on with what locations take in store: what runs now, and what is launched, is decided."""
-        self.kinds = [each.in_store() for each in self.kinds]
+    def begin_prefetching(self) -> None:
+        """Go on with what is prefetched to locations: what runs now, and what is launched, is decided."""
+        self.kinds = [each.prefetched() for each in self.kinds]
         self.is_decided = True
 
     def visit(self, filling: Filling, now: float) -> None:

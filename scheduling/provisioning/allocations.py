@@ -60,17 +60,17 @@ def decide(
     :param now: epoch seconds
     """
     names = frozenset(each.name for each in live)
-    stored = [job for each in live for job in each.stored]
-    if not (jobs or stored):
+    prefetched = [job for each in live for job in each.prefetched]
+    if not (jobs or prefetched):
         return Provision(releases=_unused(live, names, market, now), spare=names)
-    needs = _needed([*jobs, *stored], live, market, limits, now)
+    needs = _needed([*jobs, *prefetched], live, market, limits, now)
     waiting = [job for job in jobs if job.name not in needs.refused]
     releases = _unused(live, names - needs.used, market, now)
     # What can't be followed by anything, or need not be, does not make way.
     may_give_way = market.held is None and not (needs.launches or releases)
     if may_give_way and (first := _giving_way(waiting, live, needs.used, market, limits, now)) is not None:
         releases |= first
-    due = () if market.held is not None else _settled(needs.launches, [*jobs, *stored], since, market, now)
+    due = () if market.held is not None else _settled(needs.launches, [*jobs, *prefetched], since, market, now)
     return Provision(due, releases, names - needs.used, _waits(waiting, live, needs, market), needs.refused)
 
 
@@ -123,7 +123,7 @@ def _needed(
     # All at one price: the planner then launches as few as it can.
     planned = plan(
         jobs,
-        [replace(each, used=each.running, stored=(), usd_per_hour=1.0) for each in open_ones],
+        [replace(each, used=each.running, prefetched=(), usd_per_hour=1.0) for each in open_ones],
         Catalogue({kind: InstanceType(kind, market.capacity, (Offering(1.0),)) for kind in kinds}),
         replace(
             groups.less(limits, [each for each in live if each.draining or each.instance_type not in kinds]),
@@ -261,7 +261,7 @@ def _giving_way(
     odd = {job.name for job in jobs if not any(suits(each, job, now) for each in longest)}
     if odd:
         first = min(yielding, key=lambda each: (left(each) >= market.unlimited, each.used.cpus, left(each)))
-        launches = without(first, [*jobs, *(job for each in live for job in each.stored)])
+        launches = without(first, [*jobs, *(job for each in live for job in each.prefetched)])
         if any(not odd.isdisjoint(launch.jobs) for launch in launches):  # else it is not their turn
             return {first.name: because("makes_way")}
     smallest = min(yielding, key=lambda each: (each.capacity.cpus, each.capacity.memory, left(each)))

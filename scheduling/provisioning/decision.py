@@ -40,8 +40,8 @@ def decide(
     if isinstance(market, MachineMarket):
         return machines.decide(jobs, live, market, since, limits, now=now, made=made)
     found = allocations.decide(jobs, live, market, since, limits, now=now)
-    stored = (job for each in live for job in each.stored)
-    launches, over = within(found.launches, [*jobs, *stored], {})
+    prefetched = (job for each in live for job in each.prefetched)
+    launches, over = within(found.launches, [*jobs, *prefetched], {})
     waits = {job.name: over[job.name] for job in jobs if job.name in over}
     return replace(found, launches=launches, waits={**waits, **found.waits}) if over else found
 
@@ -78,7 +78,7 @@ def decide_apart(
             shut.add(there[number].name)
             kept.add(there[number].name)
             continue
-        closed = [replace(each, draining=True, used=each.running, stored=()) for each in there]
+        closed = [replace(each, draining=True, used=each.running, prefetched=()) for each in there]
         alone = decide([job], closed, market, since, limits, now=now)
         provision = replace(
             provision,

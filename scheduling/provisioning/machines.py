@@ -87,8 +87,8 @@ def decide(
     where something else could then be bought for what waits. Where nothing that is there can ever run a job, and the
     limits allow no more, one machine takes no more jobs, and makes way when its jobs have ended.
     """
-    stored = [job for each in live for job in each.stored]
-    waiting = [*jobs, *stored]
+    prefetched = [job for each in live for job in each.prefetched]
+    waiting = [*jobs, *prefetched]
     needs = _needed(waiting, live, market, limits, now, made) if waiting else _Needs((), frozenset(), {}, {})
     spare = frozenset(each.name for each in live) - needs.used
     released = _idle(live, needs.used, market, now)
@@ -115,7 +115,7 @@ def _needed(
 ) -> _Needs:
     """What jobs need if none of them has a place."""
     there = [
-        replace(each, used=each.running, stored=(), jobs=each.jobs - len(each.stored))
+        replace(each, used=each.running, prefetched=(), jobs=each.jobs - len(each.prefetched))
         for each in live
         if not each.draining
     ]
@@ -131,8 +131,8 @@ def _needed(
     ).plan
     launches, placements = bought(plan, market)
     by_name = {job.name: job for job in jobs}
-    given = [each for each in live if each.stored and begins_all(each)]
-    begins = {job.name for each in given for job in each.stored}
+    given = [each for each in live if each.prefetched and begins_all(each)]
+    begins = {job.name for each in given for job in each.prefetched}
     placed = {each.job: each.location for each in placements} | homes
     cared_for = begins.union(placed, *(launch.jobs for launch in launches))
     booting = {each.name for each in there if each.booting}

@@ -11,13 +11,13 @@ from lading.scheduling.provisioning.planner import placements
 
 
 def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) -> dict[str, list[str]]:
-    """By location, the stored jobs that another one could run at once, or that their own cannot run any more.
+    """By location, the prefetched jobs that another one could run at once, or that their own cannot run any more.
 
-    :param settled: those that have been in store for a while; the others may begin at any moment
+    :param settled: those that were prefetched a while ago; the others may begin at any moment
     """
-    home = {job.name: each.name for each in live for job in each.stored}
-    recalled = {job.name for each in live for job in each.stored if not suits(each, job, now)}
-    movable = [job for each in live for job in each.stored if job.name in settled and job.name not in recalled]
+    home = {job.name: each.name for each in live for job in each.prefetched}
+    recalled = {job.name for each in live for job in each.prefetched if not suits(each, job, now)}
+    movable = [job for each in live for job in each.prefetched if job.name in settled and job.name not in recalled]
     open_ones = [each for each in live if takes(each)]
     if movable and len(open_ones) > 1:
         recalled |= {

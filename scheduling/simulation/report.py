@@ -17,7 +17,7 @@ from lading.scheduling.simulation.timeline import CapacityTimeline
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a trace. Times in seconds, money in USD, utilisations from 0 to 1.
+    """What running a trace came to. Times in seconds, money in USD, utilisations from 0 to 1.
 
     :param unplaced: jobs that found no place although everything else had ended
     :param refusals: names of jobs that no machine fits, with the reason

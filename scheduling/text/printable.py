@@ -1,4 +1,7 @@
-"""Text that others wrote, as a terminal or a log gets it: it moves no cursor, hides nothing and begins no line."""
+"""Text that others wrote, as a terminal, a log or a database gets it.
+
+On a terminal and in a log it moves no cursor, hides nothing and begins no line.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import reprlib
 from collections.abc import Callable
 from typing import Any
 
+# MySQL's TEXT holds 65,535 bytes; more characters than these of a message would not be read.
+LONGEST_TEXT = 4000
 _LONGEST = 500
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
@@ -24,6 +29,11 @@ def printable(text: object) -> str:
 def printable_lines(text: str) -> str:
     """The same for text of several lines, which stay lines, tabs included."""
     return "".join(each if each.isprintable() or each in "\n\t" else _escape(each) for each in text)
+
+
+def storable(text: str) -> str:
+    """The text as every database takes it: no NUL, no lone surrogate, at most :data:`LONGEST_TEXT` characters."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()[:LONGEST_TEXT]
 
 
 def shortened(value: object) -> str:

@@ -30,14 +30,14 @@ class Clock:
 class Machine:
     """What was launched.
 
-    :param ends: when the jobs end that have begun, by their tokens; ``stored``: those that have not
+    :param ends: when the jobs end that have begun, by their tokens; ``prefetched``: those that have not
     """
 
     order: Order
     location: Location
     ready_at: float
     ends: dict[str, float] = field(default_factory=dict)
-    stored: list[Envelope] = field(default_factory=list)
+    prefetched: list[Envelope] = field(default_factory=list)
     used: Resources = NOTHING
     closing: bool = False
 
@@ -98,10 +98,10 @@ class BoughtSite(ElasticSite[SiteConfig]):
 
     def _begin(self, name: str) -> None:
         machine = self.machines[name]
-        for each in [] if machine.ready_at > self.clock.now else list(machine.stored):
+        for each in [] if machine.ready_at > self.clock.now else list(machine.prefetched):
             if not (machine.used + each.resources).fits(machine.location.capacity):
                 return
-            machine.stored.remove(each)
+            machine.prefetched.remove(each)
             machine.used += each.resources
             self.needs[each.token] = each.resources
             machine.ends[each.token] = self.clock.now + self.lengths[each.token]
@@ -109,7 +109,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
             self.events.append({"event": "started", "token": each.token, "at": self.clock.now})
 
     def _go(self, name: str) -> None:
-        for each in self.machines.pop(name).stored:
+        for each in self.machines.pop(name).prefetched:
             self.events.append({"event": "returned", "token": each.token, "location": name})
         event = {"event": "released", "token": name, "at": self.clock.now, "cause": None, "reason": "it is let go"}
         self.events.append(event)
@@ -120,7 +120,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
         for name, each in self.machines.items():
             is_up = each.ready_at <= self.clock.now
             state = LocationState.UP if is_up else LocationState.BOOTING
-            known = frozenset([*each.ends, *(one.token for one in each.stored)])
+            known = frozenset([*each.ends, *(one.token for one in each.prefetched)])
             state = LocationState.DRAINING if each.closing else state
             seen.append(Seen(each.location, state, known, native_id=f"i-{name}"))
 
@@ -131,7 +131,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         for name, jobs in envelopes.items():
-            self.machines[name].stored += jobs
+            self.machines[name].prefetched += jobs
             self._begin(name)
 
     def cancel(self, reasons: Mapping[str, Mapping[str, Reason]]) -> None:
@@ -167,8 +167,8 @@ class BoughtSite(ElasticSite[SiteConfig]):
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
         for name, some in tokens.items():
             machine = self.machines[name]
-            for each in [one for one in machine.stored if one.token in some]:
-                machine.stored.remove(each)
+            for each in [one for one in machine.prefetched if one.token in some]:
+                machine.prefetched.remove(each)
                 self.events.append({"event": "returned", "token": each.token, "location": name})
 
     def close(self, how: str, timeout: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-# Seconds by which another clock is before ours.
+# Seconds by which another clock is ahead of ours.
 OFFSETS = (-3600.0, -300.0, -5.0, 5.0, 300.0, 3600.0)
 off = pytest.mark.parametrize("ahead", OFFSETS)
 

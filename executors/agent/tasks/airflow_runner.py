@@ -2,7 +2,7 @@
 
 1. It notices the end of the task's process at once. Airflow's supervisor may sleep on for ``[workers]
    min_heartbeat_interval`` seconds, because nothing is left that could wake it; here a pidfd of the task's process can.
-2. It tells the agent at that moment, so that the next job starts while the last reports and the log upload still run.
+2. It signals that to the agent at once, so the next job starts while the last reports and the log upload still run.
 3. It leaves the failure to Airflow's scheduler when the agent has killed the task for a cause. The scheduler learns the
    cause from the executor, puts it into the failure message, and runs callbacks and retries, which the killed task
    could not. The cause goes to the end of the task's log first, before the log is uploaded.
@@ -134,7 +134,7 @@ def _load_certificates() -> None:
 def run(workload: dict[str, Any], job: AgentJob) -> None:
     """Run a workload to its end.
 
-    :raises JobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
+    :raises AgentJobFailed: the workload is not what Airflow expects, or the task's process ended with another exit code
         than 0, which Airflow knows already unless the agent has ended it for a cause
     :raises JobSettled: the task was cleared, marked or deleted while it ran
     :raises JobRefused: the task was cleared, ended or deleted before it could start, or runs elsewhere: a failure of
@@ -144,7 +144,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
         return _probe()
     _NoticesTheEnd.job = job
     # What was the case with the job that this process has run before.
-    TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.told_to_end = False
+    TaskSupervisor.ended_by_server = TaskSupervisor.reported_failure = TaskSupervisor.asked_to_end = False
     TaskSupervisor.api_error = None
     NotesResults.results = []
     parsed = _parsed(workload)
@@ -230,7 +230,7 @@ class _ProcessEnd:
 
 
 class _NoticesTheEnd(_Watched):
-    """Added to Airflow's supervisors: they notice the end of their process at once, and tell the agent."""
+    """Added to Airflow's supervisors: they notice the end of their process at once, and signal it to the agent."""
 
     __slots__ = ()
 
@@ -284,9 +284,9 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
     failed."""
 
     reported_failure: ClassVar[bool] = False
-    """Whether the task has told the API server itself that it failed, to be retried or not."""
+    """Whether the task has reported to the API server itself that it failed, to be retried or not."""
 
-    told_to_end: ClassVar[bool] = False
+    asked_to_end: ClassVar[bool] = False
     """Whether a signal has asked this process to end, by the agent or by the batch system."""
 
     api_error: ClassVar[Exception | None] = None
@@ -302,7 +302,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
         pass_on: Any = signal.getsignal(number)
 
         def note(received: int, frame: Any) -> None:
-            TaskSupervisor.told_to_end = True
+            TaskSupervisor.asked_to_end = True
             pass_on(received, frame)
 
         signal.signal(number, note)
@@ -310,7 +310,7 @@ class TaskSupervisor(_NoticesTheEnd, NotesResults, supervisor.ActivitySubprocess
     def _cause(self) -> EndCause | None:
         """Why the job was ended. A batch system's signal may reach the task before it is written down who sent it."""
         deadline = time.monotonic() + CAUSE_PATIENCE
-        while (cause := self.job.cause()) is None and self.told_to_end and time.monotonic() < deadline:
+        while (cause := self.job.cause()) is None and self.asked_to_end and time.monotonic() < deadline:
             time.sleep(0.02)
         return cause
 

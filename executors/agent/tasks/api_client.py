@@ -36,7 +36,7 @@ class ApiOutOfReach(AgentJobFailed):
 
 
 def is_out_of_reach(error: Exception) -> bool:
-    """Whether this is how the client gives up that has not reached the API server."""
+    """Whether this is the error of a client that has tried long enough to reach the API server."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in OUT_OF_REACH
     return isinstance(error, httpx.RequestError)
@@ -55,7 +55,7 @@ class TunnelClient(Client):
 def lead_through(request: httpx.Request) -> None:
     """Let a request go through the tunnel.
 
-    :raises httpx.ConnectError: nobody says where it is; the client tries again, as for other broken connections
+    :raises httpx.ConnectError: its address is not known; the client tries again, as for other broken connections
     """
     file = Path(os.environ[VARIABLE])
     try:

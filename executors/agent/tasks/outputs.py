@@ -21,7 +21,7 @@ from lading.scheduling.hints.expressions import ExpressionError
 
 log = logging.getLogger(__name__)
 
-# Of more files the largest are told.
+# Of more files the largest are reported.
 MOST_FILES = 100
 # What is looked at so far counts when the time is up, for a file system may hang, seconds.
 PATIENCE = 5.0

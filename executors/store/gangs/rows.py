@@ -113,7 +113,7 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
     """All that is known of gangs, apart from the session.
 
     :param by_dag: whether some site does not take every Dag
-    :param database_ahead: by how many seconds the clock is before ours that says when members were queued
+    :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
     """
     query = select(*COLUMNS).where(JobRow.gang.is_not(None), JobRow.state.in_(LIVE)).order_by(*groups.ORDER)
     members = [
@@ -157,7 +157,7 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
 
 
 def apply(session: Session, changes: GangChanges, now: float) -> None:
-    """Store what was decided about gangs and holds, before any site hears of it.
+    """Store what was decided about gangs and holds, before any site is asked.
 
     :param now: epoch seconds
     """

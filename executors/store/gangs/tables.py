@@ -35,7 +35,7 @@ class GangRow(Base):
 
 
 class HoldRow(Base):
-    """Room that a site is to hold for a job, or holds; it is a row before the site hears of it."""
+    """Room that a site is to hold for a job, or holds; it is a row before the site is asked."""
 
     __tablename__ = "lading_hold"
 

@@ -42,7 +42,7 @@ _DATE = re.compile(
     r"(?:[^\W\d_]{3,5}\.? \d{1,2}|\d{1,2}\.? [^\W\d_]{3,5}\.?|\d{4}-\d\d-\d\d)"
     r"(?: \d{4}| (?:\d{4} )?\d{1,2}(?::\d\d){1,2}(?: \d{4})?)(?: [ELX])?"
 )
-# Columns whose places tell what is in them.
+# Columns whose places say what is in them.
 _PLACES = ("FROM_HOST", "EXEC_HOST", "JOB_NAME")
 _HEADER = re.compile(r"JOBID\s+USER\s+STAT\s")
 _INDEX = re.compile(r"(.*)\[(\d+)\]", re.DOTALL)

@@ -292,7 +292,7 @@ def parse_dsv(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         fields = _FIELD.findall("\n".join(lines[:kept]))
         whole = kept < len(lines)
         attributes = _attributes(fields if whole or fields[-1].startswith("job_state=") else fields[:-1])
-        if not whole and not _tells(attributes):
+        if not whole and not _is_informative(attributes):
             raise ValueError(f"it is cut at job {start[1]}")
         yield start[1], attributes
 
@@ -311,7 +311,7 @@ def _attributes(fields: list[str]) -> dict[str, Any]:
     return found
 
 
-def _tells(attributes: dict[str, Any]) -> bool:
+def _is_informative(attributes: dict[str, Any]) -> bool:
     """Whether the first attributes of a job say enough: that it lives, or how it has ended."""
     state = attributes.get("job_state", "")
     return len(state) == 1 and (state not in _ENDED or "Exit_status" in attributes)

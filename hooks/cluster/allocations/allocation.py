@@ -19,7 +19,7 @@ class ReleaseState(Enum):
     NONE = 0
     WANTED = 1
     """It is to be asked to end with its running jobs."""
-    TOLD = 2
+    ASKED = 2
     """It was, or was cancelled before it ran."""
 
 
@@ -29,7 +29,7 @@ class Allocation:
 
     :param batch: its batch job; it was asked for by ``batch.submission``
     :param ends_at: when it takes no jobs any more, on the monotonic clock; None: its agent has not begun
-    :param clock_ahead: seconds by which the clock of its node is before ours, to a minute; 0: they agree to a minute
+    :param clock_ahead: seconds by which the clock of its node is ahead of ours, to a minute; 0: they agree to a minute
     :param worked: whether it has run a job to its end
     :param closed: whether it has refused a job: it ends
     :param release: how far its release is

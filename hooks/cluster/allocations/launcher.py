@@ -173,7 +173,7 @@ class AllocationLauncher(Submitter):
         self.fleet.forget([job.token])
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
-        self.event_buffer.tell({"event": "returned", "token": job.token, "location": name, "reason": reason})
+        self.event_buffer.add({"event": "returned", "token": job.token, "location": name, "reason": reason})
 
     def _launched(self) -> list[tuple[Allocation, str]]:
         """The allocations that are asked for now, each noted, with its script."""
@@ -208,7 +208,7 @@ class AllocationLauncher(Submitter):
         if (id := allocation.batch.native_id(self.system)) is not None:
             self.tracker.canceller.forget(id)
         event = {"event": "released", "token": allocation.name, "at": time.time(), "cause": cause, "reason": reason}
-        self.event_buffer.tell({**event, "refused": refused})
+        self.event_buffer.add({**event, "refused": refused})
         self.interval.at_once()
 
     def release(self, reasons: Mapping[str, Reason]) -> None:
@@ -220,21 +220,21 @@ class AllocationLauncher(Submitter):
             with self.tracker.lock:
                 order, allocation = self._orders.pop(name, None), self.fleet.allocations.get(name)
             if order is not None:
-                self.event_buffer.tell({"event": "released", "token": name, "at": time.time(), "reason": reason})
+                self.event_buffer.add({"event": "released", "token": name, "at": time.time(), "reason": reason})
             if allocation is not None and allocation.release is ReleaseState.NONE and not allocation.over:
                 log.info("allocation %s is being released: %s", name, reason)
                 self.let_go(allocation)
 
     def let_go(self, allocation: Allocation) -> None:
         """Let an allocation end when its running jobs have, at once when it waits in its queue."""
-        allocation.release = ReleaseState.WANTED if allocation.is_up else ReleaseState.TOLD
+        allocation.release = ReleaseState.WANTED if allocation.is_up else ReleaseState.ASKED
         if not allocation.is_up:
             self.tracker.cancel_natively(allocation.batch, self.system)
 
     def _unexplained(self) -> Reason | None:
         """The allocation that has ended before it began, as long as it is being looked into."""
         for allocation in list(self.fleet.allocations.values()):
-            is_explained = allocation.over or allocation.release is ReleaseState.TOLD
+            is_explained = allocation.over or allocation.release is ReleaseState.ASKED
             if allocation.batch.gone_since is not None and allocation.ends_at is None and not is_explained:
                 return because("allocation_failed", allocation=allocation.name)
         return None
@@ -274,7 +274,7 @@ class AllocationLauncher(Submitter):
         for (allocation, _), answer in zip(launched, answers, strict=True):
             self._read_launch(allocation, answer)
         for each in drained if put.status == 0 else ():
-            each.release = ReleaseState.TOLD
+            each.release = ReleaseState.ASKED
         self._read_placed(placed, put, moved)
 
     def _packed(self, envelope: Envelope, allocation: Allocation) -> bytes:

@@ -151,7 +151,7 @@ class Claim:
         return True
 
     def drop(self, folder: Path, token: str) -> None:
-        """Give up the claim of a job that was not begun; another allocation's stays.
+        """Release the claim of a job that was not begun; another allocation's stays.
 
         :raises OSError: it may still be there
         """

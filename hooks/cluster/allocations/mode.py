@@ -97,7 +97,7 @@ class AllocationMode(ClusterPoller):
         for job in list(self.tracker.waiting()):
             self.submitter.give_back_job(job, because("stopped"))
         for allocation in list(self.fleet.allocations.values()):
-            if not (allocation.over or allocation.release is ReleaseState.TOLD):
+            if not (allocation.over or allocation.release is ReleaseState.ASKED):
                 self.submitter.let_go(allocation)
         self.interval.at_once()
 
@@ -235,7 +235,7 @@ class AllocationMode(ClusterPoller):
             job.began_at = event["at"] if kind == "started" else job.began_at
             self.fleet.doubtful.discard(job.token)
         if kind != "finished":
-            self._tell(event, job, file)
+            self._report(event, job, file)
         elif (said := end_event.sentinel(event)) is not None and said.is_certain:
             self._conclude(job, event, file)
         else:
@@ -306,7 +306,7 @@ class AllocationMode(ClusterPoller):
 # In which state allocations are, as the batch system and their agents say.
 
 # So long ago may have been said what is read of an agent's time, seconds.
-LONGEST_TOLD_AGO = SECONDS_BETWEEN_WORDS + SECONDS_UNTIL_SEEN
+LONGEST_REPORTED_AGO = SECONDS_BETWEEN_WORDS + SECONDS_UNTIL_SEEN
 
 
 class AllocationStates(ClusterPart):
@@ -351,12 +351,12 @@ class AllocationStates(ClusterPart):
             if up is not None:
                 log.info("allocation %s runs on %s", allocation.name, up["host"])
                 now, allocation.ends_at = time.time(), time.monotonic() + up["left"]
-                allocation.clock_ahead = least_ahead(up["now"], now - LONGEST_TOLD_AGO, now)
+                allocation.clock_ahead = least_ahead(up["now"], now - LONGEST_REPORTED_AGO, now)
                 self.nodes.seen(allocation.batch.node)
                 self.interval.changed()
 
     def _doubt(self, allocation: Allocation, asked_at: float) -> None:
-        """Give up an allocation that the batch system has not known for long, unless its agent has begun."""
+        """Take an allocation for lost that the batch system has not known for long, unless its agent has begun."""
         if allocation.ends_at is not None:
             allocation.batch.gone_since = allocation.batch.gone_since or asked_at
         elif asked_at - allocation.submission.asked_at > SECONDS_UNTIL_REPEATED:
@@ -368,7 +368,7 @@ class AllocationStates(ClusterPart):
         native = batch.given_up(native, asked_at, self.config.cancel_unrunnable_after)
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
-        unwanted = allocation.release is ReleaseState.TOLD and allocation.ends_at is None and batch.gone_since is None
+        unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and batch.gone_since is None
         if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled without success
             self.fleet.tracker.press(batch, self.system)
 

@@ -59,7 +59,7 @@ class AllocationPostMortem(ClusterPart):
         accounts: Statuses,
         known: Statuses,
     ) -> None:
-        """Tell the end of jobs whose allocation has gone, as far as it is known how they ended.
+        """Report the end of jobs whose allocation has gone, as far as it is known how they ended.
 
         :param contents: the answer to :meth:`question`
         :param accounts: what the accounting says
@@ -126,7 +126,7 @@ class AllocationPostMortem(ClusterPart):
         if cause == "node_failure":
             self.nodes.failed(allocation.batch.node, str(end_event.REASONS[cause]))
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
-        if failed and not (allocation.worked or allocation.release is ReleaseState.TOLD):
+        if failed and not (allocation.worked or allocation.release is ReleaseState.ASKED):
             if native is not None and native.exit_code:
                 self.nodes.died(allocation.batch.node)
             event = end_event.judged(allocation.name, Evidence(native=native), None, output, started=False)
@@ -135,7 +135,7 @@ class AllocationPostMortem(ClusterPart):
             self.submitter.has_failed(allocation, event["reason"])
 
     def conclude_hopeless(self) -> None:
-        """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""
+        """Report the end of jobs that were killed in an allocation that lives, and of those that are nowhere."""
         now = time.monotonic()
         for allocation, job in list(self.fleet.jobs()):
             if job.own is not None and job.gone_since is not None and allocation.batch.gone_since is None:
@@ -147,7 +147,7 @@ class AllocationPostMortem(ClusterPart):
                     self._conclude_now(job, None)
 
     def _conclude_now(self, job: TrackedBatchJob, native: NativeJob | None) -> None:
-        """Tell the end of a job of which nothing more can be known."""
+        """Report the end of a job of which nothing more can be known."""
         facts = Evidence(native=native, cancelled=job.cancelled_at is not None)
         event = end_event.judged(job.token, facts, job.own, started=job.started)
         assert event is not None

@@ -69,7 +69,7 @@ class Left:
 
 
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
-    """Make the folders where they are missing, and tell what is in them; agents that were to drain take jobs again.
+    """Make the folders where they are missing, and print what is in them; agents that were to drain take jobs again.
 
     :param owner: whose the folder is to be; None: any deployment's
     """

@@ -188,7 +188,7 @@ def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResul
         inventory = system.survey.inventory(answer)
     except CouldNotAsk as error:
         words = (
-            f"{system.name} does not tell which nodes and queues it has, so node_cpus, node_memory and queue were not"
+            f"{system.name} does not report which nodes and queues it has, so node_cpus, node_memory and queue were not"
         )
         yield Check("nodes", True, f"{words} compared with them: {error.words}", warns=True)
         return

@@ -15,7 +15,7 @@ from lading.hooks.batch import outcome
 from lading.hooks.batch.status_query import Statuses
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs import end_event, remote_steps
-from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_TOLD, ClusterLook, ClusterPoller
+from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, SECONDS_UNTIL_REPORTED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.post_mortem import MOST_VERDICTS, PostMortem
 from lading.hooks.cluster.jobs.submitter import Submitter
 from lading.hooks.cluster.jobs.tracker import Submission, TrackedBatchJob
@@ -129,9 +129,9 @@ class JobMode(ClusterPoller):
             self.event_buffer.drop(file)
         elif event["event"] == "started":
             job.started, job.envelope, job.began_at = True, None, event["at"]
-            self._tell(event, job, file)
+            self._report(event, job, file)
         elif event["event"] != "finished":
-            self._tell(event, job, file)
+            self._report(event, job, file)
         elif job.submission is None:  # there is nothing to ask for more
             self._conclude(job, end_event.of_own(job.token, event), file)
         else:
@@ -140,7 +140,7 @@ class JobMode(ClusterPoller):
             self._said.append(job)
 
     def _settle(self) -> None:
-        """Tell the ends of jobs that have said enough themselves, if the batch system says nothing against it."""
+        """Report the ends of jobs whose own events say enough, if the batch system says nothing against it."""
         said, self._said = self._said, []
         for job in said:
             own = end_event.sentinel(job.own)
@@ -160,7 +160,7 @@ class JobMode(ClusterPoller):
                 self._compare(job, job.found_in(found), asked_at)
 
     def _doubt(self, submission: Submission, asked_at: float) -> None:
-        """Give up a submission that the batch system has not known for long, unless its jobs have begun."""
+        """Take a submission for lost that the batch system has not known for long, unless its jobs have begun."""
         jobs = [self.tracker.jobs[token] for token in submission.tokens if token in self.tracker.jobs]
         if any(job.started or job.own or job.ended for job in jobs):
             for job in jobs:
@@ -176,19 +176,21 @@ class JobMode(ClusterPoller):
         if native is None:
             return
         if job.node != node and job.started and job.own is None:  # what is reported of it next is its end
-            self._tell({"event": "located", "token": job.token}, job)
+            self._report({"event": "located", "token": job.token}, job)
         if job.started:
             self.nodes.seen(job.node)
         if native.state == "running":
             job.running_since = job.running_since or asked_at
             if not job.started and asked_at - job.running_since > SECONDS_UNTIL_BELIEVED:
                 job.started, job.began_at = True, time.time()
-                self._tell({"event": "started", "token": job.token, "at": job.began_at}, job)
+                self._report({"event": "started", "token": job.token, "at": job.began_at}, job)
         elif job.is_hopeless:
             self.tracker.press(job, self.system)
-        elif native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_TOLD:
+        elif (
+            native.state == "pending" and job.submission and asked_at - job.submission.asked_at > SECONDS_UNTIL_REPORTED
+        ):
             queue = (job.shape.queue if job.shape else None) or self.config.queue
-            self.event_buffer.tell_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))
+            self.event_buffer.add_reason(job, job.submission.waits(queue, native), **self._whereabouts(job))
 
     # -- cancelling
 

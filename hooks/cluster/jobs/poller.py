@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 # A submission without an answer counts as lost when the batch system has not known its name for so long, seconds.
 SECONDS_UNTIL_REPEATED = 15.0
 # Short waits are not written to Airflow's event log.
-SECONDS_UNTIL_TOLD = 10.0
+SECONDS_UNTIL_REPORTED = 10.0
 # A batch system is asked for its nodes so often, in a look that is due anyway.
 SECONDS_BETWEEN_SURVEYS = 60.0
 # The steps of a look in which the batch system is asked.
@@ -236,12 +236,12 @@ class ClusterPoller(ClusterPart, ABC):
             job.acknowledged for job in list(self.tracker.jobs.values())
         )
 
-    def _tell(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None = None) -> None:
-        """Tell an event of a job, with its batch job and node as far as they are known."""
-        self.event_buffer.tell({**event, **self._whereabouts(job)}, file)
+    def _report(self, event: dict[str, Any], job: TrackedBatchJob, file: str | None = None) -> None:
+        """Report an event of a job, with its batch job and node as far as they are known."""
+        self.event_buffer.add({**event, **self._whereabouts(job)}, file)
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
-        """Tell the end of a job; there is room for another.
+        """Report the end of a job; there is room for another.
 
         :param file: in which the event came
         """
@@ -250,7 +250,7 @@ class ClusterPoller(ClusterPart, ABC):
             self.tracker.canceller.forget(id)
         self.submitter.pressure.release()
         self.interval.at_once()
-        self._tell(event, job, file)
+        self._report(event, job, file)
 
     def _whereabouts(self, job: TrackedBatchJob) -> dict[str, str]:
         """The ``native_id`` and the ``node`` of a job, as far as they are known."""
@@ -308,7 +308,7 @@ class ClusterPoller(ClusterPart, ABC):
             steps["accounting"] = RunCommand(accounting, limit=QUESTION_LIMIT)
 
     def _accounting(self, gone: Sequence[TrackedBatchJob]) -> list[str] | None:
-        """The question to the accounting, if there is one and it may tell more than the batch system has."""
+        """The question to the accounting, if there is one and it may know more than the batch system has."""
         unclear = [job.submission for job in gone if is_unclear(job.native) and job.submission is not None]
         ids = sorted({each.id for each in unclear if each.id})
         if not ids or self.config.accounting == "off" or self.user is None:
@@ -402,7 +402,7 @@ class ClusterPoller(ClusterPart, ABC):
             event = between(reported, earliest, latest)  # it is dated by the clock of a node
             token = event["token"]
             if event["event"] in hold.EVENTS:
-                self.event_buffer.tell(event, last)
+                self.event_buffer.add(event, last)
                 continue
             if event["event"] not in ("started", "finished") and token not in self.tracker.jobs:
                 self.event_buffer.drop(last)  # it was taken back meanwhile, and the store gives it again

@@ -52,7 +52,7 @@ class PostMortem(ClusterPart):
         accounts: Statuses,
         known: Statuses,
     ) -> None:
-        """Tell the end of jobs that are gone, as far as it is known how they ended.
+        """Report the end of jobs that are gone, as far as it is known how they ended.
 
         :param accounts: what the accounting says
         :param known: what the batch system says now; those of which it says nothing are left as they are
@@ -119,7 +119,7 @@ class PostMortem(ClusterPart):
         if cause == "node_failure":
             self.nodes.failed(job.node, str(end_event.REASONS[cause]))
         self._attempts[job.token] = self._attempts.get(job.token, 1) + 1
-        self.event_buffer.tell_reason(job, because("submitted_again").with_also(end_event.REASONS[cause]))
+        self.event_buffer.add_reason(job, because("submitted_again").with_also(end_event.REASONS[cause]))
         self.tracker.withdraw(job)
 
 

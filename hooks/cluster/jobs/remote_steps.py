@@ -72,7 +72,7 @@ def _compared(owner: Owner) -> str:
 
 
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
-    """Make the folders where they are missing, and tell the user's name and the submissions that are there.
+    """Make the folders where they are missing, and print the user's name and the submissions that are there.
 
     :param owner: whose the folder is to be; None: any deployment's
     """

@@ -138,7 +138,7 @@ class Submitter(ClusterPart):
         waiting = self._admitted()
         held = trouble or self.pressure.held()
         if held is not None:
-            self._tell_all(waiting, held)
+            self._explain_all(waiting, held)
             return [], {}
         submissions: list[Submission] = []
         writer = ScriptWriter(self.system, self.config, self.api, self.is_trial)
@@ -171,7 +171,7 @@ class Submitter(ClusterPart):
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
         event = {"event": "returned", "token": job.token, "location": self.site, "reason": reason}
-        self.event_buffer.tell(event)
+        self.event_buffer.add(event)
 
     def _with_dags(self, transport: Transport, waiting: Sequence[TrackedBatchJob]) -> list[TrackedBatchJob]:
         """The jobs whose Dags are where they will read them, each bound to what its bundle holds now."""
@@ -182,7 +182,7 @@ class Submitter(ClusterPart):
             transport,
             [(job, job.envelope, "") for job in waiting if job.envelope is not None],
             refuse=lambda job, words: self._reject([job.token], because("bundle_refused", text=words)),
-            hold=self.event_buffer.tell_reason,
+            hold=self.event_buffer.add_reason,
         ):
             bound.job.task = replace(bound.job.task, bundle=bound.hash)
             bound.job.envelope = bound.envelope
@@ -192,7 +192,7 @@ class Submitter(ClusterPart):
     def _by_shape(self, waiting: Sequence[TrackedBatchJob]) -> dict[Any, list[str]]:
         """The jobs for which the site has room, in groups that can share an array."""
         room, most = self.config.room(sum(1 for _ in self.tracker.live())), self.config.max_submitted
-        self._tell_all(waiting[room:], because("max_submitted", most=most))
+        self._explain_all(waiting[room:], because("max_submitted", most=most))
         by_shape: dict[Any, list[str]] = {}
         for job in waiting[: min(room, MOST_SUBMITTED)]:
             by_shape.setdefault(job.shape, []).append(job.token)
@@ -223,7 +223,7 @@ class Submitter(ClusterPart):
         elif refusal.kind == "permanent":
             self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.words))
         else:
-            self._tell_all(jobs, self._hold(refusal))
+            self._explain_all(jobs, self._hold(refusal))
 
     def _refusal(self, submission: Submission, answer: CommandResult, what: str, shape: object) -> SubmitError | None:
         """Note the native id in the answer to a submission, or why there is none, which is returned.
@@ -277,12 +277,12 @@ class Submitter(ClusterPart):
     def _reject(self, tokens: Iterable[str], reason: Reason) -> None:
         for token in tokens:
             self.tracker.jobs[token].end()
-            self.event_buffer.tell(end_event.for_it(token, "submit_rejected", reason))
+            self.event_buffer.add(end_event.for_it(token, "submit_rejected", reason))
         self.interval.at_once()
 
-    def _tell_all(self, jobs: Iterable[TrackedBatchJob], reason: Reason) -> None:
+    def _explain_all(self, jobs: Iterable[TrackedBatchJob], reason: Reason) -> None:
         for job in jobs:
-            self.event_buffer.tell_reason(job, reason)
+            self.event_buffer.add_reason(job, reason)
 
 
 def _bytes(envelope: Envelope | None) -> bytes:

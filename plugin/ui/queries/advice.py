@@ -100,7 +100,7 @@ def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
     known = {number: right_size(each) for number, each in sorted(classes.items()) if number >= 0}
     by_size = {number: each for number, each in known.items() if each.tries >= FEWEST_TRIES}
     if not any(
-        is_telling([value for each in by_size.values() if (value := getattr(each, name).nearly_all) is not None])
+        is_informative([value for each in by_size.values() if (value := getattr(each, name).nearly_all) is not None])
         for name in ("memory", "time", "cpus")
     ):
         return []
@@ -112,6 +112,6 @@ def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
     ]
 
 
-def is_telling(values: list[float]) -> bool:
+def is_informative(values: list[float]) -> bool:
     """Whether amounts differ by more than chance makes them."""
     return len(values) > 1 and max(values) >= TELLING * min(values)

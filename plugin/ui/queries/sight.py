@@ -22,7 +22,7 @@ class Sight:
     hidden: frozenset[str] = frozenset()
 
     def sees(self, dag_id: str | None) -> bool:
-        """Whether a Dag is one of these; what belongs to no Dag everybody may see."""
+        """Whether a Dag is one of these; what belongs to no Dag all users may see."""
         return not dag_id or (dag_id not in self.hidden if self.dags is None else dag_id in self.dags)
 
     def condition(self) -> ColumnElement[bool]:

@@ -10,7 +10,7 @@ import pytest
 from lading.executors.store import Change, State
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import plugin_manager
-from lading.plugin.service import tell_listeners
+from lading.plugin.service import notify_listeners
 from lading.scheduling.reasons import because
 
 
@@ -46,7 +46,7 @@ def listener(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def test_a_listener_is_told_the_sentence_the_code_and_the_parameters(listener: Any) -> None:
     why = because("over_memory", used=2048, limit=1024)
-    tell_listeners(
+    notify_listeners(
         [
             Change("a", {"state": State.FAILED, "cause": "out_of_memory", "reason": why}),
             Change("b", {"state": State.RUNNING, "reason": None}),

@@ -54,10 +54,10 @@ def jobs(
 
 
 def live(
-    name: str = "a", cpus: float = 8, left: float = 14000.0, stored: tuple[PlannedJob, ...] = (), **options: object
+    name: str = "a", cpus: float = 8, left: float = 14000.0, prefetched: tuple[PlannedJob, ...] = (), **options: object
 ) -> Location:
     empty = Location(name, Resources(cpus, 15616), instance_type=KIND, ends_at=NOW + left, **options)  # type: ignore[arg-type]
-    return empty.given(stored)
+    return empty.given(prefetched)
 
 
 def provide(waiting: Sequence[PlannedJob], there: Sequence[Location] = (), market: Market = MARKET) -> Provision:
@@ -141,7 +141,7 @@ def test_one_that_drains_is_counted_and_not_used() -> None:
     assert len(provide(jobs(100), [ends]).launches) == 3
     assert provide(jobs(100), [ends], ONE).launches == ()
     assert provide(jobs(1), [ends]).spare == {"a"}
-    assert len(provide([], [replace(ends, stored=tuple(jobs(1)))]).launches) == 1, "its jobs come back"
+    assert len(provide([], [replace(ends, prefetched=tuple(jobs(1)))]).launches) == 1, "its jobs come back"
     assert provide(jobs(1), [ends, replace(ends, name="b")], ONE).launches == (), "of one that may be there are two"
 
 
@@ -150,8 +150,8 @@ def test_when_nothing_waits_all_are_spare() -> None:
     assert provide([], there) == Provision(spare=frozenset("abc"))
 
 
-def test_what_is_in_store_counts_as_work() -> None:
-    assert len(provide([], [live(used=Resources(8, 8000), stored=tuple(jobs(8)))]).launches) == 1
+def test_what_is_prefetched_counts_as_work() -> None:
+    assert len(provide([], [live(used=Resources(8, 8000), prefetched=tuple(jobs(8)))]).launches) == 1
 
 
 def test_a_long_job_gets_an_allocation_of_its_length() -> None:
@@ -213,7 +213,7 @@ def test_a_job_waits_only_where_as_many_are_there_as_may_be() -> None:
     assert clauses(provide([replace(many, count=100)], (), ONE).waits) == {}, (
         "of those for which it counts only some wait"
     )
-    assert provide([], [replace(busy, stored=tuple(jobs(2)))], ONE).waits == {}, "what is in store does not"
+    assert provide([], [replace(busy, prefetched=tuple(jobs(2)))], ONE).waits == {}, "what is prefetched does not"
 
 
 def test_while_nothing_may_be_launched_what_needs_it_waits_with_the_reason() -> None:
@@ -320,14 +320,14 @@ def test_a_small_one_makes_way_for_jobs_that_were_not_looked_at() -> None:
 
 def test_none_makes_way_before_it_has_begun_its_work() -> None:
     [common], [odd] = jobs(1), jobs(1, kind="other", at=1)
-    for asked_for in (live(booting=True), live(stored=(common,))):
-        waiting = [odd] if asked_for.stored else [common, odd]
+    for asked_for in (live(booting=True), live(prefetched=(common,))):
+        waiting = [odd] if asked_for.prefetched else [common, odd]
         assert makes_way(waiting, [asked_for]) is None
         assert makes_way([*waiting, *jobs(1, time=20000, at=2)], [asked_for]) is None
         assert makes_way([*waiting, replace(odd, name="many", count=1000)], [asked_for]) is None
     assert makes_way([odd], [live(used=common.resources)]) == "a"
     assert makes_way([odd], [live()]) == "a", "nothing waits that could use it"
-    two = [live("a", stored=(common,)), live("b", used=common.resources)]
+    two = [live("a", prefetched=(common,)), live("b", used=common.resources)]
     assert makes_way([odd], two, replace(MARKET, most=2)) == "a", "the other one has room for its job"
 
 
@@ -351,9 +351,9 @@ def test_the_one_that_could_run_the_job_the_longest_keeps_others_from_making_way
 
 
 def test_what_another_one_can_run_at_once_comes_back() -> None:
-    stored = tuple(jobs(2))
-    full = live("a", used=Resources(8, 8000), stored=stored)
-    names = [job.name for job in stored]
+    prefetched = tuple(jobs(2))
+    full = live("a", used=Resources(8, 8000), prefetched=prefetched)
+    names = [job.name for job in prefetched]
     settled = frozenset(names)
 
     def back(*there: Location, settled: frozenset[str] = settled) -> dict[str, list[str]]:
@@ -368,12 +368,12 @@ def test_what_another_one_can_run_at_once_comes_back() -> None:
 
 
 def test_what_its_own_one_cannot_run_any_more_comes_back_at_once() -> None:
-    stored = tuple(jobs(2))
-    full = live("a", used=Resources(8, 8000), stored=stored)
-    names = [job.name for job in stored]
+    prefetched = tuple(jobs(2))
+    full = live("a", used=Resources(8, 8000), prefetched=prefetched)
+    names = [job.name for job in prefetched]
     for over in (replace(full, ends_at=NOW + 10), replace(full, draining=True), replace(full, instance_type="other")):
         assert recalls([over], frozenset(), now=NOW) == {"a": names}
-    soon = live("c", stored=tuple(jobs(1, time=50, at=5)), left=100.0)
+    soon = live("c", prefetched=tuple(jobs(1, time=50, at=5)), left=100.0)
     assert recalls([replace(full, draining=True), soon], frozenset(), now=NOW) == {"a": names}
 
 
@@ -422,8 +422,8 @@ def some_live(draw: st.DrawFn) -> list[Location]:
             booting=state == "booting",
             draining=state == "draining",
         )
-        stored = draw(some_jobs(f"s{number}-", 4)) if state != "booting" else []
-        found.append(location.given([replace(job, count=1) for job in stored if location.suits(job)]))
+        prefetched = draw(some_jobs(f"s{number}-", 4)) if state != "booting" else []
+        found.append(location.given([replace(job, count=1) for job in prefetched if location.suits(job)]))
     return found
 
 
@@ -465,7 +465,7 @@ def test_a_job_is_launched_for_or_waits_or_is_refused_or_has_a_place(
 def test_a_launch_holds_its_jobs_and_is_for_them(
     waiting: list[PlannedJob], there: list[Location], market: Market
 ) -> None:
-    by_name = {job.name: job for job in [*waiting, *(job for each in there for job in each.stored)]}
+    by_name = {job.name: job for job in [*waiting, *(job for each in there for job in each.prefetched)]}
     found = provide(waiting, there, market)
     assert len(found.launches) <= max(0, market.most - len(there))
     for each in found.launches:
@@ -488,7 +488,7 @@ def test_where_jobs_run_only_one_is_let_go_at_a_time_and_makes_way(
     assert found.spare <= {each.name for each in there}
     for each in there:
         reason = found.releases.get(each.name)
-        if each.running != NOTHING or each.stored:
+        if each.running != NOTHING or each.prefetched:
             assert reason in (None, *MAKES_WAY)
         if reason == UNUSED:
             assert each.booting

@@ -675,11 +675,11 @@ def test_a_job_whose_folder_was_spoilt_is_its_own_trouble_alone(tmp_path: Path) 
         os.kill(pid, signal.SIGKILL)
     finished = node.wait_for("forgets")
     assert (finished["cause"], str(finished["reason"]).rpartition(" ")[2]) == ("lost", "9")
-    node.wait(lambda: "cannot find out what became of job spoils" in read_log(node))
+    node.wait(lambda: "cannot find out how it stands with job spoils" in read_log(node))
     node.put("later", "succeed")
     assert node.wait_for("later")["cause"] is None
-    assert read_log(node).count("cannot find out what became of job spoils") == 1
-    assert "cannot find out what became of job forgets" not in read_log(node)
+    assert read_log(node).count("cannot find out how it stands with job spoils") == 1
+    assert "cannot find out how it stands with job forgets" not in read_log(node)
     assert node.process is not None
     assert node.process.poll() is None
 

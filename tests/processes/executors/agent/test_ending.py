@@ -30,7 +30,7 @@ def test_a_machine_that_is_taken_away_starts_nothing_more_and_asks_its_jobs_to_e
     node = NodeAgent(tmp_path)
     node.configure(capacity=Resources(4, 4096), kill_grace=60, is_spot=True)
     with serving(metadata) as url:
-        constants = {"ENDPOINT": f"{url}/{NAME}", "INTERVAL": 0.1, "BEFORE": BEFORE, "TIME_TO_TELL": BEFORE - 1}
+        constants = {"ENDPOINT": f"{url}/{NAME}", "INTERVAL": 0.1, "BEFORE": BEFORE, "TIME_TO_REPORT": BEFORE - 1}
         node.start(constants={f"{MODULE}.{name}": value for name, value in constants.items()})
         told = node.spool.ends_at
         node.put("short", "sleep", seconds=1.5)

@@ -62,7 +62,7 @@ def test_the_node_of_a_task_that_had_begun_is_excluded(paper: Paper) -> None:
 
 
 def test_a_job_that_waits_says_from_where_it_is_kept_away(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_TOLD", 0.0)
+    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPORTED", 0.0)
     paper.poller.nodes.failed("n1", "it failed")
     paper.give("a")
     paper.go()

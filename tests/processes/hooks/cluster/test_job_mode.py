@@ -270,7 +270,7 @@ def test_what_a_batch_system_cannot_say_is_a_refusal(tmp_path: Path) -> None:
 
 
 def test_the_reason_for_waiting_is_told(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_TOLD", 0.0)
+    monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPORTED", 0.0)
     paper.give("a")
     paper.go()
     assert told_in(only(paper.go(), "waiting")).startswith("waits in the queue of the batch system: ")

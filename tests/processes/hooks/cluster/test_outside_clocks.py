@@ -84,4 +84,4 @@ def test_an_allocation_lasts_as_long_and_takes_jobs_whatever_its_node_has_for_a_
     assert seen.location.ends_at == pytest.approx(time.time() + fleet.terms(name).seconds, abs=60)
     sent = Envelope.read(fleet.spool(name) / "inbox/a.json")
     node = time.time() + ahead
-    assert sent.expires_at - node == pytest.approx(valid, abs=mode.LONGEST_TOLD_AGO + 60)
+    assert sent.expires_at - node == pytest.approx(valid, abs=mode.LONGEST_REPORTED_AGO + 60)

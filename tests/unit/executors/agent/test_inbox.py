@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lading.executors.agent.inbox import CANNOT_START, CLOCK_TICK, SECONDS_UNTIL_TOLD, Inbox
+from lading.executors.agent.inbox import CANNOT_START, CLOCK_TICK, SECONDS_UNTIL_REPORTED, Inbox
 from lading.executors.agent.journal import AgentJournal
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.queueing import KEPT_FREE
@@ -33,19 +33,19 @@ def put(inbox: Inbox, token: str) -> float:
 
 def test_there_is_nothing_to_tell_of_short_waits_nor_twice(inbox: Inbox) -> None:
     queued_at = put(inbox, "job")
-    assert not inbox.has_untold(queued_at + SECONDS_UNTIL_TOLD - 0.1)
-    later = queued_at + SECONDS_UNTIL_TOLD + 0.1
-    assert inbox.has_untold(later)
-    inbox.tell_reasons({"job": KEPT_FREE}, later)
-    assert not inbox.has_untold(later + 1)
+    assert not inbox.has_unreported(queued_at + SECONDS_UNTIL_REPORTED - 0.1)
+    later = queued_at + SECONDS_UNTIL_REPORTED + 0.1
+    assert inbox.has_unreported(later)
+    inbox.report_reasons({"job": KEPT_FREE}, later)
+    assert not inbox.has_unreported(later + 1)
 
 
 def test_a_job_is_left_alone_for_a_while_whatever_the_clock_says(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     now = put(inbox, "job")
     inbox.hold("job", "no room on the disk")
     assert inbox.ready(now + 300) == [], "the clock was set forward"
-    inbox.tell_reasons({}, now + 300)
-    assert inbox.entries["job"].told == CANNOT_START
+    inbox.report_reasons({}, now + 300)
+    assert inbox.entries["job"].reported == CANNOT_START
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert [job.token for job in inbox.ready(now - 300)] == ["job"], "the clock was set back"

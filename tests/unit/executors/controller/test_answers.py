@@ -17,11 +17,11 @@ from lading.executors.controller.answers import (
 from lading.executors.controller.site_memory import Absence
 from lading.executors.store import JobRow, State
 from lading.executors.store.queue import GivenJob
-from lading.executors.store.tables import LONGEST_TEXT
 from lading.hooks.spool.events import reason_of
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import CAUSES, because, free_text
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.printable import LONGEST_TEXT
 from tests.reasons import told
 from tests.services.outside_clocks import off
 

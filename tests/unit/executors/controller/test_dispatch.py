@@ -66,18 +66,18 @@ def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
     assert [*decision.reasons.values()] == [["waits"]], "who was told that before is not told again"
 
 
-def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_in_store() -> None:
+def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_are_prefetched() -> None:
     """It would run dry before the next tick."""
     jobs = [given("runs", State.RUNNING), given("runs too", State.RUNNING), given("waits", State.PLACED)]
     machine = Location("node1", Resources(cpus=4, memory=8192))
     loaded = queue.loaded(machine, jobs, 3)
     assert (loaded.used, loaded.running) == (Resources(3, 300), Resources(2, 200))
-    assert ([job.name for job in loaded.stored], loaded.jobs) == (["waits"], 3)
+    assert ([job.name for job in loaded.prefetched], loaded.jobs) == (["waits"], 3)
     assert [queue.loaded(machine, jobs, ahead).ahead for ahead in (0, 2, 99)] == [0, 2, 99]
     assert queue.loaded(machine, [], 9).ahead == 9, "all that it had may have ended since the last look"
     assert queue.loaded(replace(machine, max_jobs=9), jobs, 9).ahead == 0, "a queue fills itself"
-    said = queue.loaded(replace(machine, used=machine.capacity, stored=loaded.stored), [], 9)
-    assert (said.empty, said.stored) == (True, ()), "what a site says of that is not its own to know"
+    said = queue.loaded(replace(machine, used=machine.capacity, prefetched=loaded.prefetched), [], 9)
+    assert (said.empty, said.prefetched) == (True, ()), "what a site says of that is not its own to know"
     assert queue.loaded(Location("node1", machine.capacity, max_jobs=9), jobs, 0).jobs == 3
 
 

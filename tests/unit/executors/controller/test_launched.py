@@ -433,10 +433,10 @@ def one_waits_behind_another(house: House, site: FakeElasticSite) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0.0, 300.0, 3600.0])
-def test_a_job_in_store_is_recalled_when_another_instance_has_room(
+def test_a_prefetched_job_is_recalled_when_another_instance_has_room(
     house: House, site: FakeElasticSite, ahead: float
 ) -> None:
-    """A controller placed it whose clock may have been before ours."""
+    """A controller placed it whose clock may have been ahead of ours."""
     one_waits_behind_another(house, site)
     house.change("waits", placed_at=time.time() - 20 + ahead)
     house.tick(2)
@@ -446,7 +446,7 @@ def test_a_job_in_store_is_recalled_when_another_instance_has_room(
     assert site.given == {"full": {"runs": True}, "free": {"waits": False}}
 
 
-def test_a_job_in_store_stays_while_its_site_is_paused_or_the_other_room_is_held(
+def test_a_prefetched_job_stays_while_its_site_is_paused_or_the_other_room_is_held(
     house: House, site: FakeElasticSite
 ) -> None:
     one_waits_behind_another(house, site)
@@ -735,7 +735,7 @@ def test_max_instances_counts_the_machines_on_which_jobs_live(make_house: Callab
     house.add("free0", "free1", cpus=4.0, priority=-1)
     house.tick(4)
     on = {host for token, host in lab.at.items() if token.startswith("job")}
-    assert len(on) == 2, "8 jobs fill two machines, and the ninth lies in store on one of them"
+    assert len(on) == 2, "8 jobs fill two machines, and the ninth is prefetched to one of them"
     assert {lab.at["free0"], lab.at["free1"]}.isdisjoint(on)
     # A controller that comes after a crash counts what is there, too.
     for token in [token for token in lab.at if token.startswith("free")]:

@@ -159,7 +159,7 @@ def test_a_short_job_begins_where_there_is_room_first(tmp_path: Path, monkeypatc
     assert alive.released == on_paper.released
 
 
-def test_by_the_greedy_policy_orders_are_the_same_and_what_lies_in_store_moves_soon(
+def test_by_the_greedy_policy_orders_are_the_same_and_what_is_prefetched_moves_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The simulator knows no store of a machine: a job in one moves to another machine that could run it."""

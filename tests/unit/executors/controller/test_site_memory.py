@@ -1,4 +1,4 @@
-"""How many jobs a location is given in store."""
+"""How many jobs are prefetched to a location."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def test_of_a_loop_that_hangs_the_lease_is_given_up_and_it_never_takes_it_again(
     loops[1].start()
     first.leadership.clock._alive_at -= leadership.SECONDS_UNTIL_HUNG  # it has hung for so long
     assert wait_until(lambda: holder(engine) == second.leadership.holder, 60, 0.05)
-    assert "hangs, so it gives up its lease" in caplog.text
+    assert "hangs, so it lets its lease expire" in caplog.text
     assert not first.leadership.may_act()
     goes_on.set()
     loops[0].join(120)

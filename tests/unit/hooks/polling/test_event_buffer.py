@@ -21,9 +21,9 @@ class Task:
 
 def test_a_file_goes_when_all_that_was_told_before_its_end_is_stored() -> None:
     event_buffer = EventBuffer()
-    event_buffer.tell({"event": "finished", "token": "a"})
+    event_buffer.add({"event": "finished", "token": "a"})
     event_buffer.drop("1.jsonl")
-    event_buffer.tell({"event": "waiting", "token": "b"}, "2.jsonl")
+    event_buffer.add({"event": "waiting", "token": "b"}, "2.jsonl")
     event_buffer.drop("3.jsonl")
     assert event_buffer.done() == []
     assert [event["token"] for event in event_buffer.acknowledge(1)] == ["a"]
@@ -48,7 +48,7 @@ def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
     for line in lines:
         _, _, _, task, index, reason = line.split(" ", 5)
         job = jobs.setdefault(f"{task} {index}", Task(f"{task} {index}"))
-        event_buffer.tell_reason(job, because("batch_queue", queue="batch", text=reason))
+        event_buffer.add_reason(job, because("batch_queue", queue="batch", text=reason))
     told = [(event["token"], "".join(filter(str.isalpha, told_in(event)))) for event in event_buffer.unread()]
     assert len(told) < len(lines)
     assert all(first != then for name in jobs for first, then in pairwise(each for each in told if each[0] == name))
@@ -59,7 +59,7 @@ def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
         for words in ("a limit of the account", "it is held", "it is held")
     ]
     for reason in reasons:
-        event_buffer.tell_reason(job, reason)
+        event_buffer.add_reason(job, reason)
     assert [told_in(each) for each in event_buffer.unread() if each["token"] == "other"] == [
         "waits: max_submitted = 10 jobs are submitted already",
         "waits: slurm takes no more jobs now: a limit of the account",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
 from lading.scheduling.gangs.gang import (
     Alone,
-    Cancel,
     Choices,
     Effect,
+    Event,
     Fail,
     Freed,
     Gang,
@@ -24,7 +26,6 @@ from lading.scheduling.gangs.gang import (
     Sleep,
     Stage,
     Start,
-    Woken,
     step,
 )
 from lading.scheduling.hints.gang_hints import AttemptSchedule
@@ -37,30 +38,46 @@ EXACTLY = ("",)
 FULL = because("site_full", site="lab")
 
 
+class GivenBack(NamedTuple):
+    """Room that the gang had, or that was sought for it, and that is not its own any more."""
+
+    room: RoomAttempt
+
+
+def stepped(
+    gang: Gang, events: Sequence[Event], now: float, choices: Callable[[str], Choices]
+) -> tuple[Gang, list[Effect | GivenBack]]:
+    """A step: the gang after it, what it gives back that no site has refused or lost, and the effects."""
+    refused = {each.partition for each in events if isinstance(each, (NoRoomFound, Lost))}
+    had = [each for each in (*gang.held, gang.trying) if each is not None and each.partition not in refused]
+    gang, effects = step(gang, events, now, choices)
+    return gang, [*(GivenBack(each) for each in had if each not in (*gang.held, gang.trying)), *effects]
+
+
 def run(
     gang: Gang, choices: Mapping[str, Choices], good: Collection[tuple[str, str, str]], now: float = 0.0
-) -> tuple[Gang, list[Effect]]:
+) -> tuple[Gang, list[Effect | GivenBack]]:
     """A whole pass, where what is good is held at once and all else refused."""
-    done: list[Effect] = []
-    gang, effects = step(gang, [Gathered()], now, choices.__getitem__)
+    done: list[Effect | GivenBack] = []
+    gang, effects = stepped(gang, [Gathered()], now, choices.__getitem__)
     while effects:
         done += effects
         last = effects[-1]
         if not isinstance(last, RoomAttempt):
             break
         answer = RoomFound(last.partition) if tuple(last) in good else NoRoomFound(last.partition, FULL)
-        gang, effects = step(gang, [answer], now, choices.__getitem__)
+        gang, effects = stepped(gang, [answer], now, choices.__getitem__)
     return gang, done
 
 
-def words(effects: list[Effect]) -> list[str]:
+def words(effects: Sequence[Effect | GivenBack]) -> list[str]:
     """Effects as the table has them."""
     found = []
     for each in effects:
         if isinstance(each, RoomAttempt):
             found.append(f"try {each.partition} {each.rule or '-'} {each.match}")
-        elif isinstance(each, Cancel):
-            found.append(f"cancel {each.held.partition} {each.held.match}")
+        elif isinstance(each, GivenBack):
+            found.append(f"cancel {each.room.partition} {each.room.match}")
         else:
             found.append(f"{type(each).__name__.lower()} {' '.join(each.partitions)}")
     return found
@@ -178,10 +195,10 @@ def test_attempts_at_0_15_30_60_and_120_minutes_and_then_it_fails() -> None:
         assert effects == [RoomAttempt("A", "", "x")]
         begun.append(now / MINUTE)
         gang, effects = step(gang, [RoomFound("A")], now, choices.__getitem__)
-        gang, done = step(gang, [NoRoomFound("B", FULL)], now, choices.__getitem__)
+        gang, done = stepped(gang, [NoRoomFound("B", FULL)], now, choices.__getitem__)
     assert begun == [0, 15, 30, 60, 120]
     assert done == [
-        Cancel(RoomAttempt("A", "", "x")),
+        GivenBack(RoomAttempt("A", "", "x")),
         Fail(("A", "B"), because("gang_in_vain", attempts=5).with_also(FULL)),
     ]
     assert gang.stage is Stage.FAILED
@@ -193,9 +210,9 @@ def test_it_is_woken_by_hand_and_by_nothing_else() -> None:
         gang,
         [],
     )
-    woken, effects = step(gang, [Woken()], 1.0, {"A": ONE}.__getitem__)
+    woken, effects = step(replace(gang, wake_at=1.0), [], 1.0, {"A": ONE}.__getitem__)
     assert (woken.attempt, effects) == (2, [RoomAttempt("A", "", "x")])
-    assert step(woken, [Woken()], 2.0, {"A": ONE}.__getitem__) == (woken, [])
+    assert step(replace(woken, wake_at=2.0), [], 2.0, {"A": ONE}.__getitem__) == (replace(woken, wake_at=2.0), [])
 
 
 def test_what_was_lost_is_tried_again_before_the_gang_starts() -> None:
@@ -214,8 +231,8 @@ def test_a_site_that_does_not_answer_costs_the_time_of_an_attempt() -> None:
     gang, _ = step(Gang((A, B), attempts=AttemptSchedule(timeout=60)), [Gathered()], 0.0, choices.__getitem__)
     gang, _ = step(gang, [RoomFound("A")], 0.0, choices.__getitem__)
     assert step(gang, [], 59.0, choices.__getitem__) == (gang, [])
-    gang, effects = step(gang, [], 60.0, choices.__getitem__)
-    assert words(effects) == ["cancel B x", "cancel A x", "sleep A B"]
+    gang, effects = stepped(gang, [], 60.0, choices.__getitem__)
+    assert words(effects) == ["cancel A x", "cancel B x", "sleep A B"]
 
 
 def test_those_that_a_partial_gang_leaves_are_tried_alone() -> None:
@@ -237,7 +254,7 @@ def asleep(gang: Gang, refuse: NoRoomFound | Lost, now: float = 0.0) -> Gang:
 
 @pytest.mark.parametrize("ahead", OFFSETS)
 def test_it_sleeps_and_waits_no_longer_by_the_clock_of_another_controller(ahead: float) -> None:
-    """The one before was on another machine, whose clock was before this one's, or behind."""
+    """The one before was on another machine, whose clock was ahead of this one's, or behind."""
     sleeping = asleep(Gang((A,)), NoRoomFound("A"), now=ahead)
     now = 0.0
     while sleeping.stage is Stage.ATTEMPTED and now <= 2 * 15 * MINUTE:

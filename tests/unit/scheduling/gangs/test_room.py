@@ -61,11 +61,13 @@ def test_members_are_as_near_to_each_other_as_may_be() -> None:
     }
 
 
-def test_what_is_held_is_taken_and_what_is_in_store_is_not() -> None:
+def test_what_is_held_is_taken_and_what_is_prefetched_is_not() -> None:
     there = site("a", 4)
     assert found(GangRoom([there], {("a", "a0"): Resources(3, 100)}), members(2), "a") is None
-    stored = there.locations[0].given([PlannedJob("stored", Resources(4, 100))])
-    assert found(GangRoom([SiteView(name="a", locations=[stored], possible=[stored], holds=True)], {}), members(4), "a")
+    prefetched = there.locations[0].given([PlannedJob("prefetched", Resources(4, 100))])
+    assert found(
+        GangRoom([SiteView(name="a", locations=[prefetched], possible=[prefetched], holds=True)], {}), members(4), "a"
+    )
     [taken] = GangRoom([there], {("a", "a0"): Resources(3, 100)}).with_held()
     assert taken.locations[0].used == taken.locations[0].held == Resources(3, 100)
 

@@ -69,7 +69,7 @@ def test_each_rule_is_tried_at_all_places_before_the_next_one() -> None:
 def test_what_must_be_is_under_no_rule_less() -> None:
     job = wants("a", least=4)
     found = place(job, site("first", 3), site("last", 3))
-    assert got(found, job)[1].resources.cpus == 4, "it is in store until there is room for that"
+    assert got(found, job)[1].resources.cpus == 4, "it is prefetched until there is room for that"
     assert told(place(wants("a", least=17, wish=32), site("only", 16)).refused["a"]).startswith("asks for 17 cpus")
     gpus = replace(wants("a"), features=frozenset(["gpu"]))
     assert place(gpus, site("plain", 16), site("gpus", 4, features=["gpu"])).placed == {"a": ("gpus", "gpus0")}

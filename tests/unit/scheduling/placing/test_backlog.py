@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.placing import backlog
-from lading.scheduling.placing.backlog import MOST_AHEAD, MOST_JOBS_IN_STORE
+from lading.scheduling.placing.backlog import MOST_AHEAD, MOST_PREFETCHED
 from lading.scheduling.resources import Resources
 
 MACHINE = Resources(cpus=4, memory=8192)
@@ -20,13 +20,13 @@ NOTHING = Resources()
 
 def location(
     running: Resources = NOTHING,
-    stored: tuple[Resources, ...] = (),
+    prefetched: tuple[Resources, ...] = (),
     name: str = "here",
     capacity: Resources = MACHINE,
     instance_type: str | None = None,
 ) -> Location:
     empty = Location(name, capacity, running, instance_type=instance_type)
-    return empty.given([PlannedJob(f"stored {number}", asked) for number, asked in enumerate(stored)])
+    return empty.given([PlannedJob(f"prefetched {number}", asked) for number, asked in enumerate(prefetched)])
 
 
 def job(name: str, asked: Resources, instance_type: str | None = None) -> PlannedJob:
@@ -50,8 +50,8 @@ def test_a_full_machine_is_given_one_more_machine_full() -> None:
 
 
 def test_a_full_store_takes_nothing() -> None:
-    stored = (Resources(cpus=4, memory=400),)
-    assert fill(jobs(3, cpus=1), [location(running=Resources(cpus=4), stored=stored)]) == {}
+    prefetched = (Resources(cpus=4, memory=400),)
+    assert fill(jobs(3, cpus=1), [location(running=Resources(cpus=4), prefetched=prefetched)]) == {}
 
 
 def test_no_job_is_passed_over() -> None:
@@ -70,7 +70,7 @@ def test_an_empty_store_takes_even_a_job_as_large_as_the_machine() -> None:
 
 
 def test_tiny_jobs_are_counted() -> None:
-    assert len(fill(jobs(1000, cpus=0), [location()])) == MOST_JOBS_IN_STORE
+    assert len(fill(jobs(1000, cpus=0), [location()])) == MOST_PREFETCHED
 
 
 def test_several_locations_share() -> None:
@@ -79,25 +79,25 @@ def test_several_locations_share() -> None:
 
 
 def test_the_last_jobs_are_kept_for_where_there_is_room_first() -> None:
-    def machine(name: str, begun: int, stored: int) -> Location:
+    def machine(name: str, begun: int, prefetched: int) -> Location:
         busy = replace(location(Resources(cpus=begun), name=name, capacity=Resources(cpus=begun)), jobs=begun, ahead=99)
-        return busy.given(jobs(stored, cpus=1))
+        return busy.given(jobs(prefetched, cpus=1))
 
     def given_to(waiting: int, *machines: Location) -> Counter[str]:
         return Counter(fill(jobs(waiting, cpus=1), machines).values())
 
-    empty = [machine(name, begun=1, stored=0) for name in "abcd"]
+    empty = [machine(name, begun=1, prefetched=0) for name in "abcd"]
     assert given_to(99, *empty) == dict.fromkeys("abcd", MOST_AHEAD), "the next ones may be long"
     assert given_to(99, *(replace(each, ahead=3) for each in empty)) == dict.fromkeys("abcd", 3)
     assert given_to(12, *empty) == dict.fromkeys("abcd", 2)
     assert given_to(7, *empty) == dict.fromkeys("abcd", 1), "what all of them could begin next waits"
     assert given_to(2, *empty) == {"a": 1, "b": 1}
-    stocked = [machine(name, begun=1, stored=1) for name in "abcd"]
+    stocked = [machine(name, begun=1, prefetched=1) for name in "abcd"]
     assert given_to(3, *stocked) == {}
     assert given_to(4, *stocked) == {"a": 1}
-    large, small = machine("large", begun=30, stored=0), machine("small", begun=2, stored=0)
+    large, small = machine("large", begun=30, prefetched=0), machine("small", begun=2, prefetched=0)
     assert given_to(20, large, small) == {"large": 16, "small": 2}, "by what each of them runs"
-    assert given_to(3, machine("alone", begun=1, stored=5)) == {"alone": 3}, "nowhere else there is room first"
+    assert given_to(3, machine("alone", begun=1, prefetched=5)) == {"alone": 3}, "nowhere else there is room first"
 
 
 @given(
@@ -105,13 +105,13 @@ def test_the_last_jobs_are_kept_for_where_there_is_room_first() -> None:
     st.lists(st.builds(Resources, cpus=st.sampled_from([0.1, 1, 2]), memory=st.integers(0, 4096)), max_size=4),
 )
 def test_the_given_jobs_are_the_first_ones_and_stay_within_two_machines(
-    asked: list[Resources], stored: list[Resources]
+    asked: list[Resources], prefetched: list[Resources]
 ) -> None:
     waiting = [job(str(index), resources) for index, resources in enumerate(asked)]
-    placed = fill(waiting, [location(stored=tuple(stored))])
+    placed = fill(waiting, [location(prefetched=tuple(prefetched))])
     assert list(placed) == [each.name for each in waiting[: len(placed)]]
-    total = sum([asked[int(token)] for token in placed] + stored, NOTHING)
-    assert not placed or total.fits(MACHINE + MACHINE) or (len(placed) == 1 and not stored)
+    total = sum([asked[int(token)] for token in placed] + prefetched, NOTHING)
+    assert not placed or total.fits(MACHINE + MACHINE) or (len(placed) == 1 and not prefetched)
 
 
 def test_a_full_store_of_one_type_holds_up_no_other_type() -> None:

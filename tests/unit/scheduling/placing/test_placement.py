@@ -32,7 +32,7 @@ def view(name: str, *locations: Location, **options: object) -> SiteView:
 
 
 def full(machine: Location = MACHINE) -> Location:
-    """A machine that has all that it can run, and as much in store."""
+    """A machine that has all that it can run, and as much prefetched."""
     return replace(machine, used=machine.capacity).given([PlannedJob("x", machine.capacity)])
 
 
@@ -57,7 +57,7 @@ def test_a_job_without_a_site_goes_to_the_first_that_can_run_it() -> None:
 
 
 def test_what_finds_no_room_goes_to_the_next_site_and_says_so() -> None:
-    """Each site gets what it can run at once, then the first ones what they have in store."""
+    """Each site gets what it can run at once, then the first ones what is prefetched to them."""
     jobs = [waits(f"job{number:02}") for number in range(12)]
     found = assign(jobs, view("local", MACHINE), view("lab", MACHINE))
     assert list(sites_of(found).values()) == ["local"] * 4 + ["lab"] * 4 + ["local"] * 4
@@ -156,7 +156,7 @@ TYPED = (replace(MACHINE, instance_type="m7i.xlarge"), replace(MACHINE, name="no
 
 
 def test_an_instance_type_is_the_only_one_that_the_job_uses() -> None:
-    """Also when its machines have all that they can run at once and in store, and the other type has room."""
+    """Also when its machines have all that they can run at once and prefetched, and the other type has room."""
     tokens = [f"job{number:02}" for number in range(12)]
     found = assign([typed(token, "c7i.xlarge") for token in tokens], view("lab", *TYPED))
     assert found.placed == dict.fromkeys(tokens[:8], ("lab", "node2"))
@@ -270,7 +270,7 @@ def test_only_a_site_of_batch_jobs_takes_a_job_with_nodes() -> None:
     assert list(told(assign([replace(wide[0], site="packed")], packed, hpc).refused)) == ["a"]
 
 
-def test_a_location_of_short_jobs_is_given_many_in_store() -> None:
+def test_a_location_of_short_jobs_has_many_prefetched() -> None:
     jobs = [waits(f"job{number:02}", cpus=4) for number in range(20)]
     busy = replace(MACHINE, used=Resources(2, 200))
     assert [len(assign(jobs, view("lab", replace(busy, ahead=ahead))).placed) for ahead in (0, 2, 3)] == [1, 2, 3]
@@ -326,7 +326,7 @@ def busy(name: str) -> Location:
 
 
 def laden(name: str) -> Location:
-    """An allocation that has all that it can run, and as much in store."""
+    """An allocation that has all that it can run, and as much prefetched."""
     return busy(name).given([need(waits("x", cpus=4, at=0.0), MARKET)])
 
 
@@ -406,7 +406,7 @@ def test_what_can_run_at_once_goes_to_what_is_up() -> None:
 def test_what_is_up_is_given_a_store_while_more_is_launched() -> None:
     found = assign(old(8), elastic(busy("L1"), most=3))
     assert found.placed == {f"a{number:04}": ("hpc", "L1") for number in range(4)}, "who came first"
-    assert len(found.provisions["hpc"].launches) == 2, "as if those in store had no place"
+    assert len(found.provisions["hpc"].launches) == 2, "as if those that are prefetched had no place"
     assert set(told(found.waits)) == {f"a{number:04}" for number in range(4, 8)}
     two = assign(old(100), elastic(up("L1"), up("L2"), up("L3", draining=True)))
     assert [list(two.placed.values()).count(("hpc", name)) for name in ("L1", "L2", "L3")] == [8, 8, 0]
@@ -457,7 +457,7 @@ def test_what_a_site_can_never_launch_goes_on_or_is_told_so() -> None:
 
 
 def test_a_job_for_which_something_is_launched_goes_into_no_other_store() -> None:
-    """The next site can have it in store now; but it would leave an empty allocation behind."""
+    """The next site can have it prefetched now; but it would leave an empty allocation behind."""
     lab = view("lab", replace(MACHINE, used=MACHINE.capacity, jobs=4))
     jobs = old(8)
     found = assign(jobs, lab, elastic(most=4))
@@ -490,7 +490,7 @@ def test_max_instances_counts_machines_and_fills_those_that_are_used() -> None:
     jobs = [replace(job, resources=Resources(cpus=2, memory=1)) for job in jobs]
     found = assign(jobs, view("lab", *hosts(5)))
     at = Counter(location for _, location in found.placed.values())
-    assert sorted(at.values()) == [4, 4], "what two machines can run at once, and have in store"
+    assert sorted(at.values()) == [4, 4], "what two machines can run at once, and have prefetched"
     assert list(told(found.waits).values()) == [WORDS]
 
 

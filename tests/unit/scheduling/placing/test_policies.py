@@ -119,7 +119,7 @@ def test_data_on_a_machine_that_is_too_small_do_not_hold_a_job() -> None:
 def test_first_come_takes_jobs_in_their_order_and_passes_over_what_does_not_fit() -> None:
     jobs = [waits("a", 3), waits("b", 4), waits("c", 2), waits("d", 1)]
     placed = assign(jobs, lab(X, Y, policy="first_come")).placed
-    assert placed == {"a": ("lab", "X"), "b": ("lab", "Y"), "d": ("lab", "X")}, "c would have to be in store"
+    assert placed == {"a": ("lab", "X"), "b": ("lab", "Y"), "d": ("lab", "X")}, "c would have to be prefetched"
 
 
 def test_priced_fills_machines_as_well() -> None:

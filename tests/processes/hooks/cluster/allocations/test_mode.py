@@ -49,7 +49,7 @@ def test_many_jobs_are_few_batch_jobs(fleet: Fleet) -> None:
     fleet.go()
     given = [fleet.inbox(name) for name in fleet.names]
     assert len({token for each in given for token in each}) == 64, "none twice"
-    assert all(len(each) == 16 for each in given), "what runs at once, and as much again in store"
+    assert all(len(each) == 16 for each in given), "what runs at once, and as much again prefetched"
     assert len(fleet.poller.known()) == 64
     assert len(fleet.solo.waiting) == 36, "the others may go where there is room first"
 
