@@ -1,13 +1,14 @@
 """Which schedule is taken: of several that are made by different terms the best trade of money for time. Pure.
 
 ``hurry`` says what time is worth: a schedule is the better one whose USD times the length of each run to the power of
-``hurry`` is less. At 1, ten per cent longer for ten per cent less is a draw; at 0 only money counts.
+``hurry`` is less. At 1, ten per cent longer for ten per cent less is a draw; at 0 only money counts. Each run may have
+a ``hurry`` of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.forecast import Forecast
@@ -22,6 +23,8 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 WORTHS = (1.0, 100.0)
 # At a hurry of 1 what a run ends later than by this part counts as so many times as late.
 LATE, LATE_COUNTS = 0.04, 10.0
+# No run takes less than this, seconds.
+LEAST_SECONDS = 0.1
 # Larger machines than needed pay by steps to come; each doubling counts as so much dearer as lengths are uncertain.
 DOUBT = 0.05
 
@@ -57,26 +60,30 @@ def choose(
     spent: float = 0.0,
     ways: Sequence[Way] = (),
     now: float,
+    pause: Callable[[], None] = lambda: None,
 ) -> ChosenSchedule:
     """The best schedule of those by all ways.
 
     :param problem: what can be launched
+    :param hurry: what time is worth to runs to which the forecast says nothing else
     :param spent: USD that the runs have cost until now
     :param ways: only these are tried; none: all
     :param now: epoch seconds
+    :param pause: called again and again; other threads may want to run
     """
-    builder = Builder(forecast, locations, boot, problem.limits.instances, now)
+    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause)
     critical: dict[str | None, float] = {}
     for name, step in forecast.steps.items():
-        critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, 0.0))
+        critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, LEAST_SECONDS))
+    hurries = {run: forecast.hurries.get(run or "", hurry) for run in critical}
     least = least_usd(forecast, problem, builder)
-    worth = {run: max(hurry, 0.01) * least[run] / seconds for run, seconds in critical.items()}
+    worth = {run: max(hurries[run], 0.01) * least[run] / seconds for run, seconds in critical.items()}
     wait = 0.0 if locations else boot
     soonest = {run: now + wait + seconds for run, seconds in critical.items()}
     spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
     menus: dict[float, Mapping[str, Bin | None]] = {}
     best: ChosenSchedule | None = None
-    for way in ways or all_ways(problem, hurry):
+    for way in ways or all_ways(problem, min(hurries.values(), default=hurry)):
         if way.least_cpus not in menus:
             menus[way.least_cpus] = launchable(forecast, problem, builder, way.least_cpus)
         terms = ScheduleTerms(
@@ -85,7 +92,7 @@ def choose(
             menus[way.least_cpus],
         )
         schedule = builder.build(terms)
-        found = score(schedule, forecast, soonest, least, hurry, spent, now)
+        found = score(schedule, forecast, soonest, least, hurries, spent, now)
         found += DOUBT * spread * math.log2(max(1.0, way.least_cpus))
         if best is None or found < best.score - 1e-12:
             best = ChosenSchedule(schedule, way, found)
@@ -104,6 +111,9 @@ def launchable(forecast: Forecast, problem: Problem, builder: Builder, least_cpu
     found: dict[str, Bin | None] = {}
     known: dict[object, Bin | None] = {}
     for name, step in forecast.steps.items():
+        if step.elsewhere:
+            found[name] = None
+            continue
         key = builder.needs[name], step.job.wish
         if key not in known:
             large = [each for each in problem.menu(step.job.wish).bins if fits(key[0], each.capacity)]
@@ -132,19 +142,20 @@ def score(
     forecast: Forecast,
     soonest_ends: Mapping[str | None, float],
     least: Mapping[str | None, float],
-    hurry: float,
+    hurries: Mapping[str | None, float],
     spent: float,
     now: float,
 ) -> float:
-    """The logarithm of USD times the lengths of the runs to the power of ``hurry``, each by its part of the work."""
+    """The logarithm of USD times the lengths of runs to the power of their ``hurry``, each by its part of the work."""
     whole = sum(least.values())
     length = 0.0
     for run, end in schedule.ends.items():
         begun = forecast.began.get(run or "", now)
         seconds, soonest = max(1.0, end - begun), max(1.0, soonest_ends[run] - begun)
-        late = seconds / soonest / (1 + LATE / max(hurry, 1e-9))
-        length += least[run] / whole * (math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late)))
-    return math.log(max(1e-9, spent + schedule.usd)) + hurry * length
+        late = seconds / soonest / (1 + LATE / max(hurries[run], 1e-9))
+        worth = math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late))
+        length += hurries[run] * least[run] / whole * worth
+    return math.log(max(1e-9, spent + schedule.usd)) + length
 
 
 def nearby(way: Way) -> tuple[Way, ...]:

@@ -22,11 +22,12 @@ class WorkflowStep:
     """One job that has not ended: a task instance that runs, waits, or is still to come.
 
     :param job: what it needs; its name is unique in the forecast
-    :param seconds: how long it is expected to run from its start, above zero; ``spread``: the standard deviation of the
-        logarithm of that, 0: it is known
+    :param seconds: how long it is expected to run from its start, above zero but where it runs elsewhere; ``spread``:
+        the standard deviation of the logarithm of that, 0: it is known
     :param parents: the names of the steps that must end before it may begin; those that have ended are left out
     :param begun: epoch seconds since when it runs; None: it does not yet
     :param location: the name of the machine on which it runs
+    :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
     """
 
     job: PlannedJob
@@ -35,6 +36,7 @@ class WorkflowStep:
     begun: float | None = None
     location: str | None = None
     spread: float = 0.0
+    elsewhere: bool = False
 
     def left(self, now: float) -> float:
         """Seconds that it still runs. The longer one runs for longer than expected, the longer it goes on."""
@@ -50,10 +52,15 @@ class Forecast:
 
     :param steps: those that have not ended
     :param began: epoch seconds at which each run has begun, by ``Job.run``; one that is not here begins now
+    :param hurries: what time is worth to runs, by ``Job.run``, where it is not what it is to all others
+        (:mod:`lading.scheduling.forecast.choice`)
+    :param most_at_once: how many steps of a run may be at work at a time, by ``Job.run``; absent: any number
     """
 
     steps: Mapping[str, WorkflowStep]
     began: Mapping[str, float] = field(default_factory=dict)
+    hurries: Mapping[str, float] = field(default_factory=dict)
+    most_at_once: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lading.scheduling.forecast.choice import Way, choose, nearby
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose, nearby
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
@@ -32,6 +32,9 @@ class Actions:
     :param waits: the jobs that do not begin, each with the reason
     :param refused: steps that nothing which is there or can be launched ever holds, each with the reason
     :param look: epoch seconds at which there is something to do next even if nothing has happened; None: there is not
+    :param launched_for: the steps that are planned on each launch, by its name
+    :param needed: when the next step begins on each machine that is there, epoch seconds, by its name; one that no
+        further step needs is left out
     """
 
     placements: tuple[Placement, ...]
@@ -40,6 +43,8 @@ class Actions:
     waits: tuple[Wait, ...]
     refused: Mapping[str, Reason]
     look: float | None
+    launched_for: Mapping[str, tuple[str, ...]]
+    needed: Mapping[str, float]
 
 
 class Planner:
@@ -75,16 +80,32 @@ class Planner:
         :param spent: USD that the runs have cost until now
         :param now: epoch seconds
         """
-        schedule = self.schedule
-        if schedule is None or not self._holds(schedule, forecast, locations, now):
-            is_alike = self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY
-            ways = nearby(self.way) if self.way is not None and is_alike else ()
+        if not self.holds(forecast, locations, now):
+            ways = self.ways(forecast)
             choice = choose(
                 forecast, locations, problem, boot=self.boot, hurry=self.hurry, spent=spent, ways=ways, now=now
             )
-            self.way, schedule = choice.way, choice.schedule
-            self.planned = frozenset(forecast.steps)
-            self.plans += 1
+            self.adopt(choice, forecast)
+        return self.act(forecast, waiting, problem, now)
+
+    def ways(self, forecast: Forecast) -> tuple[Way, ...]:
+        """The ways to try for a new plan: those beside the last one as long as nothing has come; none: all."""
+        is_alike = self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY
+        return nearby(self.way) if self.way is not None and is_alike else ()
+
+    def adopt(self, choice: ChosenSchedule, forecast: Forecast) -> None:
+        """Go by a schedule from now on.
+
+        :param forecast: for which it was made
+        """
+        self.way, self.schedule = choice.way, choice.schedule
+        self.planned = self.open = frozenset(forecast.steps)
+        self.plans += 1
+
+    def act(self, forecast: Forecast, waiting: Sequence[str], problem: Problem, now: float) -> Actions:
+        """What the schedule asks for now, which must hold (:meth:`holds`)."""
+        schedule = self.schedule
+        assert schedule is not None
         self.open = frozenset(forecast.steps)
         actions = act(schedule, waiting, problem, forecast, self.boot, now)
         # What is to begin later on a machine that is released now has no place in this schedule.
@@ -94,11 +115,11 @@ class Planner:
         self.schedule = schedule if is_whole else None
         return actions
 
-    def _holds(self, schedule: Schedule, forecast: Forecast, locations: Sequence[Location], now: float) -> bool:
-        """Whether all has gone as planned since it was made."""
-        starts, until = schedule.starts, schedule.until
-        if not find_machines(schedule, locations, now):
+    def holds(self, forecast: Forecast, locations: Sequence[Location], now: float) -> bool:
+        """Whether there is a schedule, and all has gone as planned since it was made."""
+        if self.schedule is None or not find_machines(self.schedule, locations, now):
             return False
+        starts, until = self.schedule.starts, self.schedule.until
         for name, step in forecast.steps.items():
             if name not in starts:
                 if name not in self.planned:
@@ -168,29 +189,55 @@ def act(
         else:
             waits.append(Wait(name, 1, why(home, begin, now)))
             looks.append(begin)
-    launches, releases = [], []
+    launches, releases, needed, more = to_launch_and_release(schedule, forecast, boot, now)
+    looks += more
+    look = min((each for each in looks if now + SOON < each < math.inf), default=None)
+    steps = {
+        name: tuple(each for each in machine.steps if each in forecast.steps) for name, machine in launches.items()
+    }
+    planned = tuple(as_launch(name, machine) for name, machine in launches.items())
+    return Actions(tuple(placements), planned, tuple(releases), tuple(waits), refused, look, steps, needed)
+
+
+def to_launch_and_release(
+    schedule: Schedule, forecast: Forecast, boot: float, now: float
+) -> tuple[dict[str, PlannedMachine], list[Release], dict[str, float], list[float]]:
+    """What is launched and released now.
+
+    :returns: the machines that have to boot, by names for them; the releases; when each machine that is there is needed;
+        and when to look at all of this again, epoch seconds
+    """
+    launches: dict[str, PlannedMachine] = {}
+    releases: list[Release] = []
+    needed: dict[str, float] = {}
+    looks: list[float] = []
     for number, machine in enumerate(schedule.machines):
         if machine.released:
             continue
         first = machine.needed(schedule, forecast)
         if machine.location is None:
-            it = machine.bin
-            if it is not None and first - boot <= now + SOON:
+            if machine.bin is not None and first - boot <= now + SOON:
                 machine.launched = True
-                launches.append(
-                    PlannedLaunch(f"new-{number}", it.type.name, it.offering.capacity_type, it.offering.zone, it.price)
-                )
+                launches[f"new-{number}"] = machine
             else:
                 looks.append(first - boot)
-        elif machine.location.empty and (machine.location.ready_at or now) <= now:
+            continue
+        if first < math.inf:
+            needed[machine.location.name] = first
+        if machine.location.empty and (machine.location.ready_at or now) <= now:
             if first > now + boot:
                 reason = because("not_needed") if first == math.inf else because("not_needed_for", seconds=first - now)
                 machine.released = True
                 releases.append(Release(machine.location.name, reason))
             else:
                 looks.append(first)
-    look = min((each for each in looks if now + SOON < each < math.inf), default=None)
-    return Actions(tuple(placements), tuple(launches), tuple(releases), tuple(waits), refused, look)
+    return launches, releases, needed, looks
+
+
+def as_launch(name: str, machine: PlannedMachine) -> PlannedLaunch:
+    assert machine.bin is not None
+    offering = machine.bin.offering
+    return PlannedLaunch(name, machine.bin.type.name, offering.capacity_type, offering.zone, machine.bin.price)
 
 
 def why(home: PlannedMachine, begin: float, now: float) -> Reason:

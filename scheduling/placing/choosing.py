@@ -26,6 +26,7 @@ from lading.scheduling.placing.policies import (
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
@@ -40,6 +41,7 @@ class Choice:
     :param allocations: where jobs are; what is placed is added
     :param trouble: by site, of the jobs for which its policy has failed: what it did
     :param plans: by site, the plan by which its machines were filled last
+    :param ahead: by site, what the plan of all that is to come asks for
     """
 
     now: float
@@ -48,6 +50,7 @@ class Choice:
     allocations: Allocations = field(default_factory=Allocations)
     trouble: dict[str, dict[str, Reason]] = field(default_factory=dict)
     plans: dict[str, MachinePlan] = field(default_factory=dict)
+    ahead: Mapping[str, ForeseenActions] = field(default_factory=dict)
 
     def run(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
@@ -58,6 +61,8 @@ class Choice:
             return run_now(some, locations, limits, policy=by, now=self.now)
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
+            if site.name in self.ahead:
+                return hours.begin_foreseen(site, jobs, filled, self.ahead[site.name])
             taken, made = hours.begin(site, jobs, filled, limits, self.now)
             if made is not None:
                 self.plans[site.name] = made

@@ -14,9 +14,10 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.policies import HOURS
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.machines import MachinePlan, is_short
 
 # Machines may be refused again and again. So a job goes wherever there is room, whatever that costs, when it has waited
@@ -69,6 +70,26 @@ def begin(
     return {job: name for job, name in homes.items() if name in up} | taken, made
 
 
+def begin_foreseen(
+    site: SiteView,
+    jobs: Sequence[PlannedJob],
+    fill: Callable[[Sequence[PlannedJob], Sequence[Location]], dict[str, str]],
+    ahead: ForeseenActions,
+) -> dict[str, str]:
+    """The location of each job that begins now, by the job's name, where a plan of all that is to come says so.
+
+    Those that are not in the plan fill what is left.
+
+    :param fill: see :func:`begin`
+    """
+    up, waiting = {each.name for each in site.locations}, {job.name for job in jobs}
+    taken = {
+        each.job: each.location for each in ahead.actions.placements if each.job in waiting and each.location in up
+    }
+    others = [job for job in jobs if job.name not in ahead.planned]
+    return taken | fill(others, with_jobs(site.locations, jobs, taken)) if others else taken
+
+
 def with_jobs(there: Sequence[Location], jobs: Sequence[PlannedJob], taken: Mapping[str, str]) -> list[Location]:
     """Machines when jobs are on them that they have taken."""
     theirs: dict[str, list[PlannedJob]] = {}
@@ -83,7 +104,7 @@ def may_lie_in_store(site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[Pla
 
     Of the others only short ones: the rest is worth a question when there is room.
     """
-    if by_hours(site) is not None:
+    if by_hours(site) is not None or site.policy == FORECAST:
         return [job for job in jobs if is_short(job)]
     awaited = frozenset().union(*(each.promised for each in site.launched if each.booting))
     return [job for job in jobs if job.name not in awaited or is_short(job)] if awaited else jobs

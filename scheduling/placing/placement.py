@@ -90,7 +90,7 @@ def assign(
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
-    tour = PlacementPass(jobs, kinds, by_name, found, used, choice.trouble, choice.plans, wanted)
+    tour = PlacementPass(jobs, kinds, by_name, found, used, choice.trouble, choice.plans, wanted, choice.ahead)
     tour.visit(choice.run, now)
     tour.begin_storing()
     tour.visit(choice.store, now)

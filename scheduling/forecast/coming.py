@@ -1,0 +1,163 @@
+"""What is still to come of live runs, as a forecast of the jobs of one site: the others take time alone. Pure.
+
+A job has the same name before Airflow has queued it and after, so that a plan which was made before holds afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.prediction import Prediction
+from lading.scheduling.resources import Resources
+
+# No job is expected to be over sooner than this, seconds.
+LEAST_SECONDS = 0.1
+NO_NEED = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class ComingJob:
+    """A job that has not ended, or is still to come.
+
+    :param name: unique, and the same as long as it is for the same task instance
+    :param expected: how long it runs from its start
+    :param site: the name of the site whose machines it needs; None: it needs none that is bought by a forecast
+    :param need: what it takes there
+    :param index: its place among the jobs of a mapped task; -1: the task is not mapped
+    :param token: the name of the job that waits or is at work; None: it is still to come
+    :param begun: epoch seconds since when it is at work; None: it waits, or is still to come
+    :param location: the name of the machine on which it is at work
+    """
+
+    name: str
+    expected: Prediction
+    site: str | None = None
+    need: PlannedJob | None = None
+    index: int = -1
+    token: str | None = None
+    begun: float | None = None
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComingTask:
+    """A task of a run that has not ended.
+
+    :param jobs: those of it that have not ended; a task that is left out has none, and is passed through
+    :param upstream: the tasks that come right before it; those that have ended may be left out
+    :param by_index: those of them of which only the job of the same index comes before a job, as in a mapped task group
+    """
+
+    jobs: Sequence[ComingJob]
+    upstream: Sequence[str] = ()
+    by_index: AbstractSet[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ComingRun:
+    """A live run.
+
+    :param name: unique among the runs
+    :param began: epoch seconds
+    :param tasks: those that have not ended, by their ids
+    :param hurry: what time is worth to it (:mod:`lading.scheduling.forecast.choice`); None: what the site says
+    :param most_at_once: how many of its jobs Airflow lets be at work at a time; None: any number
+    """
+
+    name: str
+    began: float
+    tasks: Mapping[str, ComingTask]
+    hurry: float | None = None
+    most_at_once: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteForecast:
+    """What is to come at one site.
+
+    :param waiting: the names of the steps that wait there for a place, each with the token of its job
+    """
+
+    forecast: Forecast
+    waiting: Mapping[str, str] = field(default_factory=dict)
+
+
+def site_forecast(runs: Iterable[ComingRun], site: str) -> SiteForecast:
+    """What runs still have to do, as far as it concerns a site.
+
+    Runs of which nothing is to be done at the site are left out.
+    """
+    steps: dict[str, WorkflowStep] = {}
+    waiting: dict[str, str] = {}
+    its: list[ComingRun] = []
+    for run in runs:
+        if not any(job.site == site for task in run.tasks.values() for job in task.jobs):
+            continue
+        its.append(run)
+        for job in (job for task in run.tasks.values() for job in task.jobs):
+            if job.site == site and job.token is not None and job.begun is None:
+                waiting[job.name] = job.token
+        steps |= run_steps(run, site)
+    return SiteForecast(
+        Forecast(
+            steps,
+            {run.name: run.began for run in its},
+            {run.name: run.hurry for run in its if run.hurry is not None},
+            {run.name: run.most_at_once for run in its if run.most_at_once is not None},
+        ),
+        waiting,
+    )
+
+
+def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
+    """The steps of a run: its jobs, and where all jobs of a task come before others a step without a length that ends
+    with the last of them, for of a thousand jobs before a thousand others each would have a thousand parents."""
+    steps: dict[str, WorkflowStep] = {}
+    ends = {task_id: _end(run, task_id, task) for task_id, task in run.tasks.items()}
+    for task_id, task in run.tasks.items():
+        upstream = [each for each in task.upstream if each in run.tasks]
+        every = tuple(ends[each] for each in upstream)
+        in_common = tuple(ends[each] for each in upstream if each not in task.by_index)
+        alike: dict[int, list[str]] = {}
+        for other in (job for each in upstream if each in task.by_index for job in run.tasks[each].jobs):
+            alike.setdefault(other.index, []).append(other.name)
+        for job in task.jobs:
+            has_come = job.token is not None or job.begun is not None
+            steps[job.name] = _step(run, job, () if has_come else (*in_common, *alike.get(job.index, ())), site)
+        if len(task.jobs) != 1:
+            nothing = PlannedJob(ends[task_id], NO_NEED, run=run.name)
+            parents = tuple(job.name for job in task.jobs) or every
+            steps[ends[task_id]] = WorkflowStep(nothing, 0.0, parents, elsewhere=True)
+    return steps
+
+
+def _end(run: ComingRun, task_id: str, task: ComingTask) -> str:
+    """The name of the step whose end is the end of a task."""
+    return task.jobs[0].name if len(task.jobs) == 1 else f"{run.name} {task_id} end"
+
+
+def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -> WorkflowStep:
+    its_own = job.need is not None and job.site == site
+    need = PlannedJob(job.name, NO_NEED) if job.need is None or not its_own else job.need
+    seconds = max(LEAST_SECONDS, job.expected.seconds)
+    return WorkflowStep(
+        replace(need, name=job.name, run=run.name, task=None),
+        seconds,
+        parents,
+        job.begun,
+        job.location if its_own else None,
+        job.expected.spread,
+        not its_own,
+    )
+
+
+def alone(job: ComingJob, since: float) -> ComingRun:
+    """A job of which nothing else is known, as a run of its own.
+
+    :param since: epoch seconds
+    """
+    return ComingRun(job.name, since, {"": ComingTask((job,))})
