@@ -37,6 +37,7 @@ def resources(
     max_instances: int | None = None,
     max_jobs: int | None = None,
     max_usd: float | None = None,
+    hurry: float | str | None = None,
     queue: str | None = None,
     native: Mapping[str, str | float | bool] | None = None,
     nodes: int | tuple[int, int] | None = None,
@@ -98,6 +99,9 @@ def resources(
         the Dag, how many of all its tasks together
     :param max_usd: what all tasks of the run may cost together, USD: when that is spent nothing more is launched for
         them, while what runs goes on; in ``default_args`` of the Dag
+    :param hurry: where machines are bought by a forecast: what the end of the run is worth. 1: ten per cent longer for
+        ten per cent less is a draw; 0, or ``"cheap"``: as cheap as possible; 10, or ``"fast"``: as fast as possible; in
+        ``default_args`` of the Dag. The highest of its tasks counts
     :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
         argument ``queue`` of Airflow's operators
     :param native: at a batch site: directives in the words of its scheduler, such as ``{"account": "astro"}``; True

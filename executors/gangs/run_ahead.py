@@ -20,7 +20,7 @@ from lading.scheduling.gangs.room import Where
 from lading.scheduling.matching.bindings import GetTargets
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.matching.routes import reordered, through_filters
+from lading.scheduling.matching.routes import first_stop
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
@@ -185,10 +185,9 @@ class RunAhead:
         job, is_alone = self.jobs[task_id], self._step(task_id).partition == task_id
         try:
             its_own = (self.known.route if is_alone else self.known.route_together)(job)
-            targets = through_filters(job, its_own, self.known.filters) if its_own else None
+            stop = first_stop(job, its_own, self.known.filters)
         except ValueError:  # what a plugin has added has failed, which is said when the job has come
             return None
-        stop = next(iter(its_own if targets is None else reordered(its_own, targets)), None)
         if stop is None:
             return None
         site = next(each for each in self.sites if each.name == stop.site)

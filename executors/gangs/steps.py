@@ -44,12 +44,18 @@ def step(run: DagRunKey, task_id: str, config: object, settings: Settings) -> Ga
     if hints.ahead_after is None:
         return GangTask(task_id)
     limits = (hints.max_jobs, hints.run_max_jobs, hints.max_instances, hints.run_max_instances)
-    named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
     return GangTask(
         task_id if hints.gang is None else f"gang {hints.gang}",
         hints.ahead_after,
-        SimpleNamespace(**{**NO_COLUMNS, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}),
+        coming_row(run, task_id, hints, settings),
         # What a run may still cost is decided when its jobs wait.
         hints.ahead and not (hints.expressions or hints.auto or hints.matching or hints.max_usd),
         min((each for each in limits if each is not None), default=None),
     )
+
+
+def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings) -> Any:
+    """A task that is still to come as a row of the queue, by its hints alone."""
+    named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
+    columns = {**NO_COLUMNS, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}
+    return SimpleNamespace(**columns)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.job import PlannedJob
@@ -50,11 +50,13 @@ class ComingTask:
     :param jobs: those of it that have not ended; a task that is left out has none, and is passed through
     :param upstream: the tasks that come right before it; those that have ended may be left out
     :param by_index: those of them of which only the job of the same index comes before a job, as in a mapped task group
+    :param most: how many of its jobs may be at work at a time; None: any number
     """
 
     jobs: Sequence[ComingJob]
     upstream: Sequence[str] = ()
     by_index: AbstractSet[str] = frozenset()
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,14 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
         alike: dict[int, list[str]] = {}
         for other in (job for each in upstream if each in task.by_index for job in run.tasks[each].jobs):
             alike.setdefault(other.index, []).append(other.name)
-        for job in task.jobs:
+        # Those at work come first, then those that wait; where there are too many each waits for one before it.
+        jobs = sorted(task.jobs, key=lambda job: (job.begun is None, job.token is None, job.index))
+        for place, job in enumerate(jobs):
             has_come = job.token is not None or job.begun is not None
-            steps[job.name] = _step(run, job, () if has_come else (*in_common, *alike.get(job.index, ())), site)
+            parents = () if has_come else (*in_common, *alike.get(job.index, ()))
+            if task.most is not None and place >= task.most and job.begun is None:
+                parents = (*parents, jobs[place - task.most].name)
+            steps[job.name] = _step(run, job, parents, site)
         if len(task.jobs) != 1:
             nothing = PlannedJob(ends[task_id], NO_NEED, run=run.name)
             parents = tuple(job.name for job in task.jobs) or every
@@ -141,18 +148,23 @@ def _end(run: ComingRun, task_id: str, task: ComingTask) -> str:
 
 
 def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -> WorkflowStep:
-    its_own = job.need is not None and job.site == site
-    need = PlannedJob(job.name, NO_NEED) if job.need is None or not its_own else job.need
-    seconds = max(LEAST_SECONDS, job.expected.seconds)
-    return WorkflowStep(
-        replace(need, name=job.name, run=run.name, task=None),
-        seconds,
-        parents,
-        job.begun,
-        job.location if its_own else None,
-        job.expected.spread,
-        not its_own,
+    seconds, need = max(LEAST_SECONDS, job.expected.seconds), job.need
+    if need is None or job.site != site:
+        nothing = PlannedJob(job.name, NO_NEED, run=run.name)
+        return WorkflowStep(nothing, seconds, parents, job.begun, None, job.expected.spread, elsewhere=True)
+    asked = PlannedJob(
+        job.name,
+        need.resources,
+        run=run.name,
+        arch=need.arch,
+        features=need.features,
+        instance_type=need.instance_type,
+        capacity_type=need.capacity_type,
+        hints=need.hints,
+        os=need.os,
+        types=need.types,
     )
+    return WorkflowStep(asked, seconds, parents, job.begun, job.location, job.expected.spread)
 
 
 def alone(job: ComingJob, since: float) -> ComingRun:

@@ -18,6 +18,8 @@ from lading.scheduling.reasons import Reason, because
 SOON = 0.5
 # A plan holds as long as nothing begins or ends so much sooner or later, seconds.
 SLACK = 2.0
+# Times that are said are one of these, or several times the last one, seconds.
+ABOUT = (5, 10, 20, 30, 40, 50, 60, 90, 120, 180, 240, 300, 600)
 # After so many plans by the last way all ways are tried again, as when a run begins: what is to come is another shape.
 PLANS_BY_ONE_WAY = 25
 
@@ -139,7 +141,7 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], now: float)
     for machine in schedule.machines:
         if machine.location is not None and not machine.released:
             found = there.pop(machine.location.name, None)
-            if found is None or (found.ready_at or now) - (machine.location.ready_at or now) > SLACK:
+            if found is None or abs((found.ready_at or now) - (machine.location.ready_at or now)) > SLACK:
                 return False
             machine.location = found
     for machine in schedule.machines:
@@ -150,6 +152,23 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], now: float)
                 return False
             machine.location = there.pop(found.name)
     return not there
+
+
+def find_most(schedule: Schedule, locations: Sequence[Location]) -> None:
+    """Go by the machines that are there as far as a schedule can: one that has gone is none of it any more, and one
+    that it does not know is one of those of its kind which it has yet to launch."""
+    there = {each.name: each for each in locations}
+    for machine in schedule.machines:
+        if machine.location is not None and not machine.released:
+            found = there.pop(machine.location.name, None)
+            machine.location, machine.released = found or machine.location, found is None
+    coming = [machine for machine in schedule.machines if machine.location is None and machine.bin is not None]
+    for machine in sorted(coming, key=lambda machine: not machine.launched):
+        assert machine.bin is not None
+        kind = machine.bin.type.name, machine.bin.offering.capacity_type
+        alike = (each for each in there.values() if (each.instance_type, each.capacity_type) == kind)
+        if (its := next(alike, None)) is not None:
+            machine.location, machine.launched = there.pop(its.name), True
 
 
 class FreeRoom:
@@ -199,13 +218,56 @@ def act(
     return Actions(tuple(placements), planned, tuple(releases), tuple(waits), refused, look, steps, needed)
 
 
+def act_late(
+    schedule: Schedule,
+    waiting: Sequence[str],
+    forecast: Forecast,
+    locations: Sequence[Location],
+    boot: float,
+    now: float,
+    *,
+    launches: bool,
+) -> Actions:
+    """What is done by a schedule that is not of now, as jobs or machines have changed: jobs begin where it has them,
+    and nothing is released.
+
+    :param launches: whether machines are launched by it, too
+    """
+    find_most(schedule, locations)
+    placements, waits = [], []
+    free = {each.name: FreeRoom(each) for each in locations}
+    for name in waiting:
+        home = schedule.homes.get(name)
+        location = None if home is None or home.released else home.location
+        if home is None or location is None:
+            continue
+        begin, is_up = schedule.starts[name], (location.ready_at or now) <= now
+        need = vector(forecast.steps[name].job.resources)
+        if begin <= now + SOON and is_up and free[location.name].take(need):
+            placements.append(Placement(name, location.name))
+        else:
+            waits.append(Wait(name, 1, why(home, begin, now)))
+    due: dict[str, PlannedMachine] = {}
+    needed: dict[str, float] = {}
+    for number, machine in enumerate(schedule.machines):
+        first = math.inf if machine.released else machine.needed(schedule, forecast)
+        if first < math.inf and machine.location is not None:
+            needed[machine.location.name] = first
+        elif launches and machine.bin is not None and not machine.launched and first - boot <= now + SOON:
+            machine.launched = True
+            due[f"new-{number}"] = machine
+    steps = {name: tuple(each for each in machine.steps if each in forecast.steps) for name, machine in due.items()}
+    launched = tuple(as_launch(name, machine) for name, machine in due.items())
+    return Actions(tuple(placements), launched, (), tuple(waits), {}, None, steps, needed)
+
+
 def to_launch_and_release(
     schedule: Schedule, forecast: Forecast, boot: float, now: float
 ) -> tuple[dict[str, PlannedMachine], list[Release], dict[str, float], list[float]]:
     """What is launched and released now.
 
-    :returns: the machines that have to boot, by names for them; the releases; when each machine that is there is needed;
-        and when to look at all of this again, epoch seconds
+    :returns: the machines that have to boot, by names for them; the releases; when each of those that are there is
+        needed; and when to look at all of this again, epoch seconds
     """
     launches: dict[str, PlannedMachine] = {}
     releases: list[Release] = []
@@ -240,9 +302,14 @@ def as_launch(name: str, machine: PlannedMachine) -> PlannedLaunch:
     return PlannedLaunch(name, machine.bin.type.name, offering.capacity_type, offering.zone, machine.bin.price)
 
 
+def about(seconds: float) -> int:
+    """Seconds as they are said: coarse, for a reason that is another one in each second is stored as often."""
+    return next((each for each in ABOUT if seconds <= each), round(math.ceil(seconds / ABOUT[-1]) * ABOUT[-1]))
+
+
 def why(home: PlannedMachine, begin: float, now: float) -> Reason:
     """Why a step does not begin now."""
-    seconds = max(1, round(begin - now))
+    seconds = about(begin - now)
     if home.location is None:
         return because("machine_launched", seconds=seconds)
     boots = home.location.ready_at is not None and home.location.ready_at > now

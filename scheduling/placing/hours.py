@@ -27,10 +27,10 @@ PATIENCE, BOOTS = 60.0, 17.0
 
 def by_hours(site: SiteView) -> MachineMarket | None:
     """The market of a site at which machine-hours decide where jobs go; None: they do not."""
-    market = site.market
-    if not isinstance(market, MachineMarket) or market.held is not None or market.policy != HOURS:
+    market = None if not isinstance(site.market, MachineMarket) else machines.without_forecast(site.market)
+    if market is None or market.held is not None or market.policy != HOURS:
         return None
-    return market if site.policy == HOURS else None
+    return market if site.policy in (HOURS, FORECAST) else None
 
 
 def begin(
@@ -104,7 +104,7 @@ def may_lie_in_store(site: SiteView, jobs: Sequence[PlannedJob]) -> Sequence[Pla
 
     Of the others only short ones: the rest is worth a question when there is room.
     """
-    if by_hours(site) is not None or site.policy == FORECAST:
+    if by_hours(site) is not None:
         return [job for job in jobs if is_short(job)]
     awaited = frozenset().union(*(each.promised for each in site.launched if each.booting))
     return [job for job in jobs if job.name not in awaited or is_short(job)] if awaited else jobs

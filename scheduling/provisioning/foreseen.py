@@ -25,8 +25,6 @@ from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
 NO_NEED = Resources()
-# What decides about jobs that are in no plan.
-OTHERWISE = "hours"
 # A machine that should be up and still boots is expected after so many seconds more, again and again.
 MORE_SECONDS = 10.0
 
@@ -76,7 +74,7 @@ def decide(
     ]
     # What a machine has been given has its place there.
     there = [*(replace(each, stored=()) for each in live), *map(as_ordered, paid)]
-    found = machines.decide(others, there, replace(market, policy=OTHERWISE), since, limits, now=now)
+    found = machines.decide(others, there, market, since, limits, now=now)
     needed = actions.needed.keys() | {each.location for each in actions.placements}
     # What the plan needs does not go because other jobs do not need it.
     releases = {name: reason for name, reason in found.releases.items() if name not in needed}

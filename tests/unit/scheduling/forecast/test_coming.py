@@ -89,3 +89,10 @@ def test_a_job_of_which_nothing_else_is_known_is_a_run() -> None:
     found = site_forecast([alone(job("x", token="x"), 7.0), alone(job("y", site="hpc", token="y"), 8.0)], "cloud")
     assert found.forecast.steps.keys() == {"x"}
     assert (found.forecast.began, found.waiting) == ({"x": 7.0}, {"x": "x"})
+
+
+def test_of_a_task_with_a_most_each_waits_for_one_before_it() -> None:
+    jobs = mapped("a", 4)
+    waiting = [job("a0", index=0, token="t0"), job("a1", index=1, token="t1", begun=9.0), *jobs[2:]]
+    steps = run(a=ComingTask(waiting, most=2)).forecast.steps
+    assert [steps[f"a{index}"].parents for index in range(4)] == [(), (), ("a1",), ("a0",)]
