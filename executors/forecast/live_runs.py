@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # tick.
 SECONDS_BETWEEN_LOOKS = 5.0
 MOST_RUNS_PER_TICK = 20
+# So many runs of which nothing has changed are looked at anew in a tick because more is known of lengths.
+MOST_RUNS_TO_LEARN = 4
 # Between two tasks a run may have no job for a moment; what is known of it is forgotten after so many seconds.
 SECONDS_UNTIL_FORGOTTEN = 60.0
 # Airflow has handed over what is in these states: without a live job it has ended, and Airflow has yet to store it.
@@ -54,7 +56,8 @@ class KnownRun:
     :param began: when its first job that was seen was queued, epoch seconds
     :param jobs: its live jobs, with their states, when its task instances were read
     :param rows: its task instances that had not ended then
-    :param made: what is to come of it, with what that was made of
+    :param version: how often these were others
+    :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then
     """
 
     seen_at: float
@@ -66,7 +69,31 @@ class KnownRun:
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
     is_read: bool = False
+    version: int = 0
     made: tuple[object, ComingRun] | None = None
+    learnt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskToCome:
+    """A task of which jobs are to come.
+
+    :param site: to which they go first, and what each of them takes there; None: to none that is known
+    """
+
+    run: DagRunKey
+    task_id: str
+    task: DagTask
+    past: DagPast
+    site: str | None
+    need: PlannedJob | None
+    expected: Prediction
+
+    def name(self, index: int) -> str:
+        return job_name(self.run, self.task_id, index)
+
+    def job(self, index: int) -> ComingJob:
+        return ComingJob(self.name(index), self.expected, self.site, self.need, index)
 
 
 class LiveRuns:
@@ -147,8 +174,10 @@ class LiveRuns:
         coming = runs.unfinished(session, due)
         for run in due:
             known = self.known[run]
-            known.rows, known.jobs, known.read_at = coming.get(run, ()), jobs[run], now
-            known.past = self.dags.past(session, run.dag_id)
+            rows, past = coming.get(run, ()), self.dags.past(session, run.dag_id)
+            if (rows, past) != (known.rows, known.past):
+                known.rows, known.past, known.version = rows, past, known.version + 1
+            known.jobs, known.read_at = jobs[run], now
             if run in as_airflow_has:
                 known.structure = self.dags.structure(session, as_airflow_has[run])
                 last = runs.last_jobs(session, run.dag_id)
@@ -156,34 +185,42 @@ class LiveRuns:
                     task_id: asking_task(run, task_id, config, last, self.settings, by_dag)
                     for task_id, config in runs.configs(session, run).items()
                 }
-                known.is_read = True
+                known.is_read, known.version = True, known.version + 1
 
     def _coming(self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], here: Places, now: float) -> ComingRun:
-        """What is to come of a run; the same as before where nothing has changed."""
-        asked = frozenset(map(signature, rows)), known.read_at, self.learnt.get(run.dag_id)
-        if known.made is None or known.made[0] != asked:
-            known.made = asked, self._made(run, known, rows, here, now)
+        """What is to come of a run; the same as before where nothing has changed, and of few others at a time where
+        only more is known of lengths."""
+        asked, learnt = (frozenset(map(signature, rows)), known.version), self.learnt.get(run.dag_id, 0)
+        is_same = known.made is not None and known.made[0] == asked
+        if is_same and known.learnt != learnt and here.more_to_learn > 0:
+            here.more_to_learn -= 1
+            is_same = False
+        if known.made is None or not is_same:
+            known.made, known.learnt = (asked, self._made(run, known, rows, here, now)), learnt
         return known.made[1]
 
     def _made(self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], here: Places, now: float) -> ComingRun:
-        live = {(row.task_id, row.map_index): row for row in rows}
         by_task: dict[str, list[Any]] = {}
         for each in known.rows:
             by_task.setdefault(each.task_id, []).append(each)
-        for task_id, _ in live:
-            by_task.setdefault(task_id, [])
+        live: dict[str, list[Any]] = {}
+        for row in rows:
+            live.setdefault(row.task_id, []).append(row)
+            by_task.setdefault(row.task_id, [])
         doomed = self._doomed(known, by_task)
         structure = {} if known.structure is None else known.structure.tasks
         tasks = {}
         for task_id, its_rows in by_task.items():
             task, ask = structure.get(task_id, DagTask()), known.asks.get(task_id, AskingTask())
-            mine = [row for (each, _), row in live.items() if each == task_id]
+            mine = live.get(task_id, ())
             jobs = [self._job(row, job_name(run, task_id, row.map_index), here, now) for row in mine]
+            # Nothing is known of what comes after the jobs of a Dag that cannot be read.
             have_come = {row.map_index for row in mine}
             rest = [each for each in its_rows if each.map_index not in have_come]
-            # Nothing is known of what comes after the jobs of a Dag that cannot be read.
-            if known.structure is not None and task_id not in doomed:
-                jobs += self._to_come(run, task_id, task, ask, known.past, rest, here, now, has_come=bool(mine))
+            if rest and known.structure is not None and task_id not in doomed:
+                site, need = (None, None) if ask.job is None else here.find(ask.job)
+                of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask))
+                jobs += self._to_come(of, rest, here, now, has_come=bool(mine))
             tasks[task_id] = ComingTask(jobs, task.upstream, task.by_index, ask.most)
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
@@ -208,42 +245,28 @@ class LiveRuns:
         return found
 
     def _to_come(
-        self,
-        run: DagRunKey,
-        task_id: str,
-        task: DagTask,
-        ask: AskingTask,
-        past: DagPast,
-        rows: Sequence[Any],
-        here: Places,
-        now: float,
-        *,
-        has_come: bool,
+        self, of: TaskToCome, rows: Sequence[Any], here: Places, now: float, *, has_come: bool
     ) -> list[ComingJob]:
-        """The jobs of a task that are to come, and its instances that are at work without one."""
-        found = []
+        """The jobs of a task that are to come, and its instances that are at work without one.
+
+        :param has_come: whether a job of the task has come
+        """
+        found: list[ComingJob] = []
         for row in rows:
-            name = job_name(run, task_id, row.map_index)
             is_ours = here.is_ours(row.executor)
             if row.state in BEGUN and not (is_ours and row.state in HANDED_OVER):  # it is at work without a job
                 begun = now if row.start_date is None else min(now, row.start_date.timestamp())
-                found.append(ComingJob(name, self._expected(ask), index=row.map_index, begun=begun))
-            elif task.is_empty or not is_ours:
-                expected = AT_ONCE if task.is_empty else self._expected(ask)
-                found.append(ComingJob(name, expected, index=row.map_index))
-            elif row.state in HANDED_OVER or (row.state is None and task_id in past.skipped and not has_come):
+                found.append(ComingJob(of.name(row.map_index), of.expected, index=row.map_index, begun=begun))
+            elif of.task.is_empty or not is_ours:
+                expected = AT_ONCE if of.task.is_empty else of.expected
+                found.append(ComingJob(of.name(row.map_index), expected, index=row.map_index))
+            elif row.state in HANDED_OVER or (row.state is None and of.task_id in of.past.skipped and not has_come):
                 continue
-            elif task.is_mapped and row.map_index < 0:
-                number = max(1, past.lengths.get(task_id, 1))
-                found += [self._of_task(run, task_id, ask, index, here) for index in range(number)]
+            elif of.task.is_mapped and row.map_index < 0:
+                found += map(of.job, range(max(1, of.past.lengths.get(of.task_id, 1))))
             else:
-                found.append(self._of_task(run, task_id, ask, row.map_index, here))
+                found.append(of.job(row.map_index))
         return found
-
-    def _of_task(self, run: DagRunKey, task_id: str, ask: AskingTask, index: int, here: Places) -> ComingJob:
-        name = job_name(run, task_id, index)
-        site, need = (None, None) if ask.job is None else here.find(replace(ask.job, map_index=index))
-        return ComingJob(name, self._expected(ask), site, need, index)
 
     def _expected(self, ask: AskingTask) -> Prediction:
         return self.durations.history.predict((), None) if ask.row is None else self.durations.of(ask.row, ENOUGH)
@@ -276,6 +299,7 @@ class Places:
         self.sites = {site.name: site for site in sites}
         self.ways, self.needs, self.by_dag = ways, needs, by_dag
         self.route: Callable[[WaitingJob], Route] = router(sites, ways.rules, ways.rank)
+        self.more_to_learn = MOST_RUNS_TO_LEARN
         self.is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
 
     def find(self, job: WaitingJob) -> tuple[str | None, PlannedJob | None]:

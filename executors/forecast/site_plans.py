@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from lading.executors.forecast.live_runs import LiveRuns
 from lading.executors.settings import Settings
 from lading.hooks.files.logs import Trouble
-from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
-from lading.scheduling.forecast.coming import SiteForecast, site_forecast
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
+from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, run_at_site, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.policy import Actions, Planner, act_late
 from lading.scheduling.gangs.room import Ways
@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 SECONDS_FOR_A_PLAN = 0.05
 # What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
 SECONDS_PENDING = 10.0
+# So many steps that are still to begin are planned, and those behind them when they come nearer.
+MOST_STEPS = 1_000
+# A plan tries as many ways as it takes for so many looks at a machine for a step, and one at least.
+MOST_LOOKS = 1_000_000
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
 NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
@@ -82,6 +86,7 @@ class SitePlan:
         self.making: Future[ChosenSchedule] | None = None
         self.made_of: PlanningInput | None = None
         self.is_awaited = False
+        self.at_site: dict[str, RunAtSite] = {}
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
@@ -102,7 +107,7 @@ class SitePlan:
         :raises Exception: whatever planning has raised
         """
         self.planner.boot, self.planner.hurry = market.boot_seconds, market.hurry
-        here, waiting = self._snapshot(its.forecast, site, market, now), list(its.waiting)
+        here, waiting = self._input(its.forecast, site, market, now), list(its.waiting)
         if not self._is_of_now(here):
             self._plan(here)
         homes: dict[str, str] = {}
@@ -123,6 +128,13 @@ class SitePlan:
             {tokens[name]: place for name, place in homes.items()},
         )
 
+    def parts(self, runs: Iterable[ComingRun], name: str) -> Iterable[RunAtSite]:
+        """What runs have to do at the site of this name; of those that are the same as before it is known."""
+        known = {run.name: self.at_site.get(run.name) for run in runs}
+        parts = {run.name: part for run in runs if (part := known[run.name]) is not None and part.run is run}
+        self.at_site = {run.name: parts.get(run.name) or run_at_site(run, name) for run in runs}
+        return self.at_site.values()
+
     def _act_late(self, here: PlanningInput, waiting: Sequence[str]) -> Actions:
         """What is done as long as no plan is of now."""
         if (schedule := self.planner.schedule) is None:
@@ -137,18 +149,18 @@ class SitePlan:
         self.pending_since = {name: self.pending_since.get(name, now) for name in names}
         return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
 
-    def _is_of_now(self, snapshot: PlanningInput) -> bool:
+    def _is_of_now(self, here: PlanningInput) -> bool:
         """Whether there is a plan by which all has gone so far."""
-        return self.planner.holds(snapshot.forecast, snapshot.locations, snapshot.now)
+        return self.planner.holds(here.forecast, here.locations, here.now)
 
-    def _plan(self, snapshot: PlanningInput) -> None:
+    def _plan(self, here: PlanningInput) -> None:
         """Have a plan made, and take it if it is there soon."""
         deadline = time.monotonic() + SECONDS_FOR_A_PLAN
         for _ in range(2):  # the one that is being made may be of before, and the next one quick
             if self.making is None:
-                self.made_of = snapshot
+                self.made_of = here
                 self.is_awaited = False
-                self.making = self.start(snapshot, self.planner.ways(snapshot.forecast))
+                self.making = self.start(here, self._ways(here))
             try:
                 choice = self.making.result(max(0.0, deadline - time.monotonic()))
             except NotYet:
@@ -162,8 +174,15 @@ class SitePlan:
             made_of, self.making, self.made_of = self.made_of, None, None
             assert made_of is not None
             self.planner.adopt(choice, made_of.forecast)
-            if self._is_of_now(snapshot):
+            if self._is_of_now(here):
                 return
+
+    def _ways(self, here: PlanningInput) -> Sequence[Way]:
+        """The ways to try: fewer of them where each takes long."""
+        hurries = here.forecast.hurries.values()
+        ways = self.planner.ways(here.forecast) or all_ways(here.problem, min(hurries, default=here.hurry))
+        looks = min(MOST_STEPS, len(here.forecast.steps)) * max(1, len(here.locations))
+        return ways[:: math.ceil(len(ways) * looks / MOST_LOOKS)] if looks else ways
 
     def _homes(self, waiting: Iterable[str]) -> dict[str, str]:
         """The machines that are there on which waiting steps have their places."""
@@ -173,7 +192,7 @@ class SitePlan:
         homes = ((name, schedule.homes[name].location) for name in waiting if name in schedule.homes)
         return {name: location.name for name, location in homes if location is not None}
 
-    def _snapshot(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
+    def _input(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
         closed = [each for each in site.launched if each.draining]
         there = {each.name for each in site.launched}
         booting = [each.name for each in site.launched if each.booting]
@@ -244,8 +263,8 @@ class SitePlans:
         budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
         found = {}
         for name, (site, market) in by_forecast.items():
-            its = site_forecast(runs, name)
             plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring))
+            its = site_forecast(plan.parts(runs, name))
             words = TROUBLE.format(site=name)
             try:
                 actions = plan.look(its, site, market, now, is_blind=not blind.isdisjoint(its.forecast.began))
@@ -261,27 +280,17 @@ class SitePlans:
         self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, Budget]
     ) -> ForeseenActions:
         """The same with what the runs of steps that are to come may cost."""
+        if not (limited := self.live_runs.with_budget):
+            return actions
         runs = {name: step.job.run for name, step in forecast.steps.items()}
-        limited = self.live_runs.with_budget
         names = [name for some in actions.actions.launched_for.values() for name in some if runs.get(name) in limited]
         if not names:
             return actions
         known = {name: budgets[str(runs[name])] for name in names if runs[name] in budgets}
         return replace(actions, budgets=known, unpaid=frozenset(names) - known.keys())
 
-    def _start(self, snapshot: PlanningInput, ways: Sequence[Way]) -> Future[ChosenSchedule]:
-        return self.threads.submit(
-            choose,
-            snapshot.forecast,
-            snapshot.locations,
-            snapshot.problem,
-            boot=snapshot.boot,
-            hurry=snapshot.hurry,
-            spent=snapshot.spent,
-            ways=ways,
-            now=snapshot.now,
-            pause=self._pause,
-        )
+    def _start(self, here: PlanningInput, ways: Sequence[Way]) -> Future[ChosenSchedule]:
+        return self.threads.submit(planned, here, ways, self._pause)
 
     def _pause(self) -> None:
         """Let other threads run, for which there is one lock of the interpreter; or end.
@@ -296,6 +305,24 @@ class SitePlans:
         """Let the plan that is being made be."""
         self.is_closed = True
         self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None]) -> ChosenSchedule:
+    """The plan of one site, made in a thread of its own.
+
+    :param pause: called again and again; other threads may want to run
+    """
+    return choose(
+        here.forecast.nearest(MOST_STEPS, here.now),
+        here.locations,
+        here.problem,
+        boot=here.boot,
+        hurry=here.hurry,
+        spent=here.spent,
+        ways=ways,
+        now=here.now,
+        pause=pause,
+    )
 
 
 def with_tokens(actions: Actions, tokens: Mapping[str, str]) -> Actions:

@@ -88,31 +88,41 @@ class SiteForecast:
     waiting: Mapping[str, str] = field(default_factory=dict)
 
 
-def site_forecast(runs: Iterable[ComingRun], site: str) -> SiteForecast:
-    """What runs still have to do, as far as it concerns a site.
+@dataclass(frozen=True, slots=True)
+class RunAtSite:
+    """What is to come of one run, as far as it concerns a site: see :class:`SiteForecast`."""
 
-    Runs of which nothing is to be done at the site are left out.
-    """
+    run: ComingRun
+    steps: Mapping[str, WorkflowStep]
+    waiting: Mapping[str, str]
+
+
+def site_forecast(parts: Iterable[RunAtSite]) -> SiteForecast:
+    """What runs still have to do, as far as it concerns a site; those of which nothing is to be done there are left
+    out."""
+    its = [part for part in parts if part.steps]
     steps: dict[str, WorkflowStep] = {}
     waiting: dict[str, str] = {}
-    its: list[ComingRun] = []
-    for run in runs:
-        if not any(job.site == site for task in run.tasks.values() for job in task.jobs):
-            continue
-        its.append(run)
-        for job in (job for task in run.tasks.values() for job in task.jobs):
-            if job.site == site and job.token is not None and job.begun is None:
-                waiting[job.name] = job.token
-        steps |= run_steps(run, site)
+    for part in its:
+        steps.update(part.steps)
+        waiting.update(part.waiting)
+    runs = [part.run for part in its]
     return SiteForecast(
         Forecast(
             steps,
-            {run.name: run.began for run in its},
-            {run.name: run.hurry for run in its if run.hurry is not None},
-            {run.name: run.most_at_once for run in its if run.most_at_once is not None},
+            {run.name: run.began for run in runs},
+            {run.name: run.hurry for run in runs if run.hurry is not None},
+            {run.name: run.most_at_once for run in runs if run.most_at_once is not None},
         ),
         waiting,
     )
+
+
+def run_at_site(run: ComingRun, site: str) -> RunAtSite:
+    """What is to come of a run, as far as it concerns a site; without steps where nothing of it does."""
+    its = [job for task in run.tasks.values() for job in task.jobs if job.site == site]
+    waiting = {job.name: job.token for job in its if job.token is not None and job.begun is None}
+    return RunAtSite(run, run_steps(run, site) if its else {}, waiting)
 
 
 def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lading.scheduling.job import PlannedJob
@@ -27,6 +27,7 @@ class WorkflowStep:
     :param parents: the names of the steps that must end before it may begin; those that have ended are left out
     :param begun: epoch seconds since when it runs; None: it does not yet
     :param location: the name of the machine on which it runs
+    :param rest: seconds of the longest way behind it to the end of its run, through steps that are left out
     :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
     """
 
@@ -37,6 +38,7 @@ class WorkflowStep:
     location: str | None = None
     spread: float = 0.0
     elsewhere: bool = False
+    rest: float = 0.0
 
     def left(self, now: float) -> float:
         """Seconds that it still runs. The longer one runs for longer than expected, the longer it goes on."""
@@ -95,8 +97,34 @@ class Forecast:
         end of its run, by name."""
         found: dict[str, float] = {}
         for name in reversed(self.order):
-            found[name] = self.steps[name].left(now) + max((found[each] for each in self.children[name]), default=0.0)
+            step = self.steps[name]
+            found[name] = step.left(now) + max((found[each] for each in self.children[name]), default=step.rest)
         return found
+
+    def nearest(self, most: int, now: float) -> Forecast:
+        """The same without the steps that come last, where more than so many are still to begin.
+
+        When each begins is reckoned as if there were machines for all. What is left out counts in
+        :attr:`WorkflowStep.rest` of those before it.
+        """
+        if sum(step.begun is None for step in self.steps.values()) <= most:
+            return self
+        ends: dict[str, float] = {}
+        begins: list[tuple[float, int, str]] = []
+        for number, name in enumerate(self.order):
+            step = self.steps[name]
+            ready = max((ends[each] for each in step.parents if each in ends), default=now)
+            ends[name] = (now if step.begun is not None else ready) + step.left(now)
+            if step.begun is None:
+                begins.append((ready, number, name))
+        left_out = {name for _, _, name in sorted(begins)[most:]}
+        rests, kept = self.rests(now), dict[str, WorkflowStep]()
+        for name, step in self.steps.items():
+            if name not in left_out:
+                behind = [rests[each] for each in self.children[name]]
+                is_cut = any(each in left_out for each in self.children[name])
+                kept[name] = replace(step, rest=max(behind)) if is_cut else step
+        return replace(self, steps=kept)
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
         """The steps that do not run, parents first, and of those that are free of them the longest rest first."""

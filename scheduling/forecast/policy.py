@@ -98,7 +98,7 @@ class Planner:
     def adopt(self, choice: ChosenSchedule, forecast: Forecast) -> None:
         """Go by a schedule from now on.
 
-        :param forecast: for which it was made
+        :param forecast: for which it was made, also where the steps that come last were left out
         """
         self.way, self.schedule = choice.way, choice.schedule
         self.planned = self.open = frozenset(forecast.steps)

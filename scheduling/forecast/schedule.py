@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.timeline import MachineTimeline
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
+from lading.scheduling.job import Wish
+from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Vector, fits, vector
 
 # One of the steps of a run that may be at work at a time, as an amount.
@@ -32,6 +32,7 @@ class PlannedMachine:
     :param location: the machine that is there; None: it is to be launched
     :param bin: what is to be launched; ``launched``: it was asked for
     :param released: its location was released
+    :param kind: the number of what it is, for :class:`Builder`
     :param closes: epoch seconds at which it has to be gone, for another one to be launched within the limit
     :param steps: what begins on it, in the order in which it was planned
     """
@@ -43,6 +44,7 @@ class PlannedMachine:
     launched: bool = False
     released: bool = False
     closes: float = math.inf
+    kind: int = 0
 
     def needed(self, schedule: Schedule, forecast: Forecast) -> float:
         """When the next step begins on it that has not begun, epoch seconds; infinite: none does."""
@@ -108,7 +110,9 @@ class Builder:
         self.rests = forecast.rests(now)
         self.order = tuple(forecast.by_rest(self.rests))
         self.needs = {name: vector(step.job.resources) for name, step in forecast.steps.items()}
-        self._grants: dict[tuple[object, object], bool] = {}
+        self._numbers: dict[MachineKind | Wish, int] = {}
+        self._grants: dict[tuple[int, int], bool] = {}
+        self._wishes = {name: self._number(step.job.wish) for name, step in forecast.steps.items()}
         self._free = self._without_strangers()
         self._slots: dict[str | None, MachineTimeline] = {}
 
@@ -159,7 +163,8 @@ class Builder:
         up = max(self.now, location.ready_at or self.now)
         price = location.usd_per_hour / 3600
         capacity = self._free[location.name]
-        return PlannedMachine(MachineTimeline(capacity, price, self.boot, up, is_there=True), location)
+        timeline = MachineTimeline(capacity, price, self.boot, up, is_there=True)
+        return PlannedMachine(timeline, location, kind=self._number(location.kind))
 
     def _place(self, name: str, schedule: Schedule, terms: ScheduleTerms) -> None:
         step, need, ends = self.forecast.steps[name], self.needs[name], schedule.until
@@ -193,7 +198,7 @@ class Builder:
         worth, seconds = terms.usd_per_second[step.job.run], step.seconds
         best, home = (math.inf, math.inf), None
         for machine in schedule.machines:
-            if not self._suits(machine, name, step.job):
+            if not self._suits(machine, name):
                 continue
             begin = machine.timeline.earliest(ready, seconds, need)
             if begin + seconds > machine.closes:
@@ -212,14 +217,18 @@ class Builder:
                 home = self._open(launched, begin, schedule)
         return best, home
 
-    def _suits(self, machine: PlannedMachine, name: str, job: PlannedJob) -> bool:
-        """Whether a machine can ever run a job."""
+    def _number(self, what: MachineKind | Wish) -> int:
+        """Kinds and wishes by number: they are compared for each machine and step."""
+        return self._numbers.setdefault(what, len(self._numbers))
+
+    def _suits(self, machine: PlannedMachine, name: str) -> bool:
+        """Whether a machine can ever run a step."""
         if not fits(self.needs[name], machine.timeline.capacity):
             return False
-        what = machine.location or machine.bin
-        key = id(what), id(job)  # of the same two it is asked again and again, and both live as long as this
+        key = machine.kind, self._wishes[name]
         if key not in self._grants:
-            self._grants[key] = what is not None and what.kind.grants(job.wish)
+            what = machine.location or machine.bin
+            self._grants[key] = what is not None and what.kind.grants(self.forecast.steps[name].job.wish)
         return self._grants[key]
 
     def _opening(self, begin: float, seconds: float, schedule: Schedule) -> float:
@@ -240,7 +249,8 @@ class Builder:
             for machine in schedule.machines:
                 if self._span(machine)[1] <= begin - self.boot:
                     machine.closes = min(machine.closes, begin - self.boot)
-        home = PlannedMachine(MachineTimeline(launched.capacity, launched.price / 3600, self.boot, since), bin=launched)
+        timeline = MachineTimeline(launched.capacity, launched.price / 3600, self.boot, since)
+        home = PlannedMachine(timeline, bin=launched, kind=self._number(launched.kind))
         schedule.machines.append(home)
         return home
 

@@ -11,7 +11,7 @@ import pytest
 from lading.executors.forecast import site_plans
 from lading.executors.forecast.site_plans import SECONDS_PENDING, PlanningInput, SitePlan
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
-from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, site_forecast
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
@@ -67,7 +67,7 @@ class House:
     def look(self, now: float = NOW, market: MachineMarket = MARKET, **known: Any) -> ForeseenActions:
         up = [each for each in self.machines if not each.booting]
         site = SiteView(name="cloud", market=market, locations=up, launched=self.machines)
-        its = site_forecast([ComingRun("r", NOW, self.jobs)], "cloud")
+        its = site_forecast([run_at_site(ComingRun("r", NOW, self.jobs), "cloud")])
         return self.plan.look(its, site, market, now, **known)
 
     def decided(self, now: float = NOW) -> Provision:

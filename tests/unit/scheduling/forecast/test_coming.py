@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, SiteForecast, alone, site_forecast
+from lading.scheduling.forecast.coming import (
+    ComingJob,
+    ComingRun,
+    ComingTask,
+    SiteForecast,
+    alone,
+    run_at_site,
+    site_forecast,
+)
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
@@ -23,7 +31,7 @@ def mapped(task: str, number: int, **known: Any) -> list[ComingJob]:
 
 
 def run(hurry: float | None = None, most: int | None = None, **tasks: ComingTask) -> SiteForecast:
-    return site_forecast([ComingRun("r", 5.0, tasks, hurry, most)], "cloud")
+    return site_forecast([run_at_site(ComingRun("r", 5.0, tasks, hurry, most), "cloud")])
 
 
 def task(jobs: Sequence[ComingJob], *upstream: str, by_index: Sequence[str] = ()) -> ComingTask:
@@ -86,7 +94,8 @@ def test_what_a_run_says_of_itself_is_kept() -> None:
 
 
 def test_a_job_of_which_nothing_else_is_known_is_a_run() -> None:
-    found = site_forecast([alone(job("x", token="x"), 7.0), alone(job("y", site="hpc", token="y"), 8.0)], "cloud")
+    runs = alone(job("x", token="x"), 7.0), alone(job("y", site="hpc", token="y"), 8.0)
+    found = site_forecast(run_at_site(each, "cloud") for each in runs)
     assert found.forecast.steps.keys() == {"x"}
     assert (found.forecast.began, found.waiting) == ({"x": 7.0}, {"x": "x"})
 
