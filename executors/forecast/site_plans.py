@@ -162,7 +162,8 @@ class SitePlan:
                 self.is_awaited = False
                 self.making = self.start(here, self._ways(here))
             try:
-                choice = self.making.result(max(0.0, deadline - time.monotonic()))
+                # One for which an earlier tick has waited takes long.
+                choice = self.making.result(0.0 if self.is_awaited else max(0.0, deadline - time.monotonic()))
             except NotYet:
                 if not self.is_awaited:
                     self.is_awaited = True

@@ -36,6 +36,7 @@ from lading.executors.store import JobRow, State, durations
 from lading.operators import resources
 from lading.scheduling.billing import LEAST_SECONDS
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock
 from tests.clusters.sites import make_settings, rest
@@ -123,7 +124,7 @@ class WorkflowRuns:
             rows = []
             for each in workflow:
                 asked = each.job.resources
-                amounts = {"cpus": asked.cpus, "memory": f"{asked.memory} MiB"}
+                amounts = {"cpus": asked.cpus, "memory": f"{asked.memory} MiB", "time": each.job.time}
                 rows.append(
                     {
                         "id": uuid7(), "dag_id": dag_id, "run_id": run_id, "task_id": task_id(each.job.name),
@@ -172,7 +173,17 @@ class WorkflowRuns:
         what = {"kind": "ExecuteTask", "subject": "s", "workload": "{}", "state": State.QUEUED, "priority": 1}
         whose = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id(each.job.name), "map_index": -1}
         amounts = {"cpus": asked.cpus, "memory": asked.memory, "disk": 0, "gpus": 0.0, "try_number": 1}
-        store.add_job(session, token=token, queued_at=self.clock.now, **what, **whose, **amounts)
+        limit = each.job.time
+        store.add_job(session, token=token, queued_at=self.clock.now, time_limit=limit, **what, **whose, **amounts)
+
+    def add_alone(self, token: str, asked: Resources, seconds: float) -> None:
+        """Queue a job of no Dag."""
+        self.lengths[token] = seconds
+        what = {"kind": "Probe", "subject": "s", "workload": "{}", "state": State.QUEUED, "priority": 1}
+        amounts = {"cpus": asked.cpus, "memory": asked.memory, "disk": 0, "gpus": 0.0, "try_number": 1}
+        with Session(self.engine) as session:
+            store.add_job(session, token=token, queued_at=self.clock.now, **what, **amounts)
+            session.commit()
 
     def tick(self, ticks: list[float]) -> None:
         """Let the controller tick until it has nothing more to do at this moment."""

@@ -95,17 +95,6 @@ def test_each_cause_has_codes_of_ends_with_its_title_unless_they_say_better_ones
     assert CODES["hint_error"].title != CAUSES["error"].title
 
 
-def test_refusals_of_aws_are_grouped_by_what_is_to_be_done() -> None:
-    expired, other = (because("aws_expired", error=code, text="no") for code in ("RequestExpired", "ExpiredToken"))
-    assert expired.group == other.group
-    ended = because("launch_refused").with_also(expired)
-    assert str(ended).startswith("RequestExpired: no; the credentials have expired")
-    assert expired.group in ended.groups
-    assert str(because("aws_refused", error="", text="no region").sentence) == "no region"
-    remedies = {code.remedy for key, code in CODES.items() if key.startswith("aws_")}
-    assert all(each[0].isupper() and each.endswith(".") and ".." not in each for each in remedies)
-
-
 def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> None:
     full = because("site_full", site="lab")
     sent = because("sent_on").with_also(full)

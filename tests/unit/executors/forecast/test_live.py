@@ -19,8 +19,8 @@ GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
 MARKET = MachineMarket(GOODS, policy=FORECAST, idle_seconds=120.0, boot_seconds=60.0)
 
 
-def task(name: str, seconds: float, *parents: str, cpus: float = 2) -> Arrival:
-    return Arrival(PlannedJob(name, Resources(cpus, 1024)), 0.0, seconds, parents)
+def task(name: str, seconds: float, *parents: str, time: float | None = None) -> Arrival:
+    return Arrival(PlannedJob(name, Resources(2, 1024), time=time), 0.0, seconds, parents)
 
 
 def test_a_chain_has_one_machine_for_its_time_alone(
@@ -36,3 +36,31 @@ def test_a_chain_has_one_machine_for_its_time_alone(
     assert second.seconds == pytest.approx(60 + 175, abs=5)
     assert second.usd == pytest.approx((60 + 175) * 0.0001, rel=0.05)
     assert first.launches >= 1
+
+
+def test_a_second_run_is_cheaper_for_lengths_are_known(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time each of the three that follow is expected to be long, so that they do not share a machine; the second
+    time they do."""
+    some = [task(f"m{number}", 5, "a", time=1800.0) for number in range(3)]
+    wide = [task("a", 400, time=1800.0), *some]
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": wide}, MARKET, tmp_path, patch)
+        first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
+        house.close()
+    assert second.usd < 0.9 * first.usd
+    assert second.launches < first.launches
+    assert second.seconds <= 1.05 * (60 + 405)
+
+
+def test_jobs_without_a_dag_have_machines_too(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": [task("a", 30)]}, MARKET, tmp_path, patch)
+        house.add_alone("x", Resources(2, 1024), 40.0)
+        found = house.run([(0.0, "d", "r1")])
+        house.close()
+    assert house.site.diary.begun.keys() >= {"x"}
+    assert found.launches in (1, 2)

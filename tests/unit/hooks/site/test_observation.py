@@ -15,12 +15,6 @@ def seen(name: str, ends_at: float | None = None, note: str | None = None) -> Se
     return Seen(Location(name, Resources(4, 4096), ends_at=ends_at), note=note)
 
 
-@pytest.mark.parametrize("wrong", [{"trouble": "away"}, {"barred": {"": "no"}}, {"barred": {1: free_text("no")}}])
-def test_why_a_site_takes_no_jobs_is_a_reason(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=f"^{next(iter(wrong))} is .*; valid: "):
-        Observation([], **wrong)
-
-
 BEFORE = Observation([seen("a", 10.0), seen("b")])
 
 

@@ -49,19 +49,6 @@ def test_what_is_launched_is_bounded_by_how_many_there_may_be() -> None:
     assert "ask for 64 cpus together, and site 'lab' can never give more than 48 cpus" in shortage(two)
 
 
-def test_a_shortage_has_its_numbers_as_parameters() -> None:
-    many = shortage([wants("worker", 9, 4, supply(16, 4, most=2.0))])
-    assert many is not None
-    assert (many.code, dict(many.params)["jobs"], dict(many.params)["most"]) == ("gang_too_many", 9, 8.0)
-    assert [each.code for each in many.also] == ["site_launches"]
-    assert Reason.of_json(many.to_json()) == many
-    none = shortage([wants("worker", 1, 32, supply(16, most=math.inf))])
-    assert clauses(none) == (
-        "the job of task 'worker' asks for 32 cpus, 100 MiB memory, more than site 'lab' can ever hold: lab has up to "
-        "any number of × " + clauses(none).partition(" × ")[2]
-    )
-
-
 def test_what_is_not_known_is_no_shortage() -> None:
     jobs, there = members(9), [site("a", 4)]
     by_name = {each.name: each for each in there}
