@@ -41,8 +41,8 @@ def test_a_chain_has_one_machine_for_its_time_alone(
 def test_a_second_run_is_cheaper_for_lengths_are_known(
     airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first time each of the three that follow is expected to be long, so that they do not share a machine; the second
-    time they do."""
+    """The first time each of the three that follow is expected to be long, so that they do not share a machine; the
+    second time they do."""
     some = [task(f"m{number}", 5, "a", time=1800.0) for number in range(3)]
     wide = [task("a", 400, time=1800.0), *some]
     with monkeypatch.context() as patch:
