@@ -30,7 +30,7 @@ from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.operators import resources
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.hints.gang_words import AFTER
+from lading.scheduling.hints.gang_hints import AFTER
 from lading.scheduling.hints.hints import HINT_KEY
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind

@@ -50,7 +50,7 @@ from benchmarks.executor import machine
 from benchmarks.machines import API, MANY, agent
 from benchmarks.traces import poisson
 from lading.executors import store
-from lading.executors.controller import throughput
+from lading.executors.controller import site_memory
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow
@@ -282,7 +282,9 @@ def idle(machines: int, seconds: float) -> dict[str, Any]:
         made.add([(Resources(2, 64), 1.0, None)] * machines)
         made.wait(lambda: made.count(State.SUCCEEDED) == machines, 900, 1.0)
         fleet = made.site.fleet
-        made.wait(lambda: [each.seen("").state for each in fleet.members.values()] == [LocationState.UP] * machines, 60)
+        made.wait(
+            lambda: [each.seen("").state for each in fleet.machines.values()] == [LocationState.UP] * machines, 60
+        )
         time.sleep(15)
         before = cpu_seconds()
         time.sleep(seconds)
@@ -311,7 +313,7 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
     ]
     options = {"instance_types": FAMILIES, "max_instances": 1000, "idle_seconds": round(idle_seconds / speed)}
     # Jobs of this day are short when they would be without its speed.
-    provisioning.SHORT, throughput.SHORT = provisioning.SHORT / speed, throughput.SHORT / speed
+    provisioning.SHORT, site_memory.SHORT = provisioning.SHORT / speed, site_memory.SHORT / speed
     with house(boot / speed, **options) as made:
         market = made.site.fleet.offers.market(made.site.fleet.launcher.shortages, time.time())
         assert market is not None
@@ -325,7 +327,7 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
                 said += MINUTE
                 say(made, number + 1, len(trace))
         made.wait(over(made, len(trace), lambda: made.count(State.SUCCEEDED) == len(trace)), LAST, 1.0)
-        made.wait(over(made, len(trace), lambda: not made.site.fleet.members), LAST, 0.5)
+        made.wait(over(made, len(trace), lambda: not made.site.fleet.machines), LAST, 0.5)
         rows, bill = made.instances(), made.service.ledger()
         with Session(made.engine) as session:
             jobs_done = [*session.execute(select(JobRow.location, JobRow.placed_at, JobRow.started_at))]
@@ -348,7 +350,7 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
 
 def say(made: House, arrived: int, jobs: int) -> None:
     """Say on standard error how far a day has come."""
-    machines, memory = len(made.site.fleet.members), psutil.Process().memory_info().rss // 2**20
+    machines, memory = len(made.site.fleet.machines), psutil.Process().memory_info().rss // 2**20
     done = made.count(State.SUCCEEDED)
     print(f"{arrived} of {jobs} jobs have come, {done} ended; {machines} machines, {memory} MiB", file=sys.stderr)
 

@@ -22,7 +22,7 @@ from benchmarks.losses import watched
 from benchmarks.packing import general_purpose, machine
 from benchmarks.traces import UNKNOWN, bursts, poisson, scatters
 from lading.scheduling.catalogue import Catalogue, bundled
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.packing.bound import bound_of_hours, relax
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective

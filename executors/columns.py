@@ -66,7 +66,11 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
     """
     config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
     hints = Hints.of(config)
-    return {**hint_columns(hints, settings), **to_appraise(workload, hints), **gang_columns(workload, hints)}
+    return {
+        **hint_columns(hints, settings),
+        **workload_sizing_columns(workload, hints),
+        **gang_columns(workload, hints),
+    }
 
 
 def gang_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
@@ -114,23 +118,23 @@ def hint_columns(hints: Hints, settings: Settings) -> dict[str, Any]:
     }
 
 
-def to_appraise(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
+def workload_sizing_columns(workload: ExecutorWorkload, hints: Hints) -> dict[str, Any]:
     """What makes a job wait until the controller knows what it asks for; ``{}`` where that is known."""
     if not isinstance(workload, workloads.ExecuteTask):
         return {}
     config = workload.ti.executor_config
     sources = config.get(INPUTS_KEY, {}) if isinstance(config, dict) else {}
-    return appraisal_columns(hints, given(config), sources, workload.ti.try_number)
+    return sizing_columns(hints, given(config), sources, workload.ti.try_number)
 
 
-def appraisal_columns(
+def sizing_columns(
     hints: Hints, config: Mapping[str, Any], sources: Mapping[str, Any], try_number: int
 ) -> dict[str, Any]:
-    """The columns of a new job that make it wait for its appraisal, ``{}`` for one that needs none.
+    """The columns of a new job that make it wait for its sizing, ``{}`` for one that needs none.
 
     :param config: its hints as they were written
     :param sources: where its inputs come from, if a hint, a policy or a plugin needs them
     """
     if not (hints.expressions or hints.auto or hints.matching or hints.stage or sources or try_number > 1):
         return {}
-    return {"appraisal": json.dumps({"hints": dict(config), "sources": dict(sources)})}
+    return {"sizing": json.dumps({"hints": dict(config), "sources": dict(sources)})}

@@ -91,7 +91,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
             f"nothing is left to fill: the machine has {there.cpus:g} cpus and {there.memory} MiB; lower the reserve"
         )
         return {"version": mine, "refused": words}
-    found = {
+    facts = {
         "version": mine,
         "host": socket.gethostname(),
         "boot_id": host.boot_id(),
@@ -101,7 +101,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
         "capacity": {name: getattr(capacity, name) for name in ("cpus", "memory", "disk", "gpus")},
     }
     if look:
-        return found
+        return facts
     settings = agent_host.settings(
         capacity,
         wanted["patience"],
@@ -121,7 +121,7 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     while note is None and not agent.is_introduced and time.monotonic() < appears_by:
         time.sleep(0.02)
     lives = agent.lives()
-    return {**found, "lives": lives, "drains": agent.is_another, "note": note}
+    return {**facts, "lives": lives, "drains": agent.is_another, "note": note}
 
 
 def scope() -> tuple[str, ...]:

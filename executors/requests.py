@@ -54,12 +54,12 @@ class Requests:
         to_do = requests.to_do(session)
         overdue = requests.overdue(session, SECONDS_UNTIL_GIVEN_UP) if to_do else frozenset()
         for request in to_do:
-            words = self._done(session, request)
-            if words is None and request.id in overdue:
-                words = f"its site has not done it within {SECONDS_UNTIL_GIVEN_UP:g} s; see the site's note"
-            if words is not None:
-                request.done_at, request.words = time.time(), words
-                log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, words)
+            outcome = self._done(session, request)
+            if outcome is None and request.id in overdue:
+                outcome = f"its site has not done it within {SECONDS_UNTIL_GIVEN_UP:g} s; see the site's note"
+            if outcome is not None:
+                request.done_at, request.outcome = time.time(), outcome
+                log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, outcome)
         self.paused = requests.paused(session)
 
     def _done(self, session: Session, request: RequestRow) -> str | None:

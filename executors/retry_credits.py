@@ -44,7 +44,7 @@ def give_back(session: Session, jobs: Iterable[JobRow], most: int) -> list[Log]:
                 _give_back(session, task)
                 job.given_back = True
             entries.append(Log(event=EVENT if job.given_back else "lading counts the try", task_instance=task.key))
-            entries[-1].extra = _words(job, before, most)
+            entries[-1].extra = _sentence(job, before, most)
     return entries
 
 
@@ -111,7 +111,7 @@ def _give_back(session: Session, task: TaskInstance) -> None:
         task.state = TaskInstanceState.RESTARTING
 
 
-def _words(job: JobRow, before: int, most: int) -> str:
+def _sentence(job: JobRow, before: int, most: int) -> str:
     if job.given_back:
         return f"{job.cause} is not the task's fault: this try uses up none of its retries ({before + 1} of {most})"
     return (

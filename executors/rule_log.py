@@ -22,10 +22,10 @@ def entries(session: Session, changes: Iterable[Change]) -> list[Log]:
     """An entry for each job that a change gives less than it wished, in the words with which it is placed."""
     tokens = [change.token for change in changes if change.values.get("rule") is not None]
     key = (JobRow.dag_id, JobRow.task_id, JobRow.run_id, JobRow.try_number, JobRow.map_index)
-    found = []
+    logs = []
     for chunk in store.chunks(tokens):
         of_tasks = select(*key, JobRow.placed_because).where(JobRow.token.in_(chunk), JobRow.task_id.is_not(None))
         for *of_task, reason in session.execute(of_tasks):
             task = TaskInstanceKey(*of_task)  # type: ignore[arg-type]
-            found.append(Log(event=EVENT, task_instance=task, extra=str(reason)))
-    return found
+            logs.append(Log(event=EVENT, task_instance=task, extra=str(reason)))
+    return logs

@@ -126,7 +126,7 @@ def resources(
     return {HINT_KEY: {name: _LISTS.get(name, _plain)(value) for name, value in hints.items()}}
 
 
-def _words(value: object) -> Any:
+def _sorted(value: object) -> Any:
     """Features as JSON has them; in any order the Dag would be another one at each parse."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return sorted(str(_plain(each)) for each in value)
@@ -148,7 +148,7 @@ def _patterns(value: object) -> Any:
 # The hints that may be lists, or tables of tables.
 _LISTS: dict[str, Callable[[object], Any]] = {
     "matching": _patterns,
-    **dict.fromkeys(("features", "preferred"), _words),
+    **dict.fromkeys(("features", "preferred"), _sorted),
     **dict.fromkeys(("targets", "filters", "stage", "cpus", "memory", "disk", "gpus", "nodes", "gang"), _in_order),
 }
 

@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lading.plugin import hint_checks
-from lading.scheduling.hints.gang_words import LIMITS, TASKS
+from lading.scheduling.hints.gang_hints import LIMITS, TASKS
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.place_words import Target
+from lading.scheduling.hints.places import Target
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.wishes import resolved
 from lading.scheduling.resources import Resources
@@ -111,7 +111,7 @@ def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -
             [hints.site] if hints.site is not None else [name for name, site in known.items() if site.accept_untargeted]
         )
         places = [Target(str(name)) for name in names]
-    found: dict[str, SiteSupply] = {}
+    supplies: dict[str, SiteSupply] = {}
     for place in places:
         site = known.get(place.site)
         if site is None or site.holds is False or not dag_rules.takes(site.rules.get("allowed_dags"), dag_id):
@@ -126,9 +126,9 @@ def supplies_of(hints: Hints, dag_id: str, known: Mapping[str, PublishedSite]) -
             if location.kind.grants(need.wish)
             and (of_type is None or fnmatchcase(location.instance_type or "", of_type))
         }
-        before = found.get(place.site, SiteSupply(place.site, {}, math.inf if site.launches else None))
-        found[place.site] = before._replace(locations={**before.locations, **here})
-    return list(found.values())
+        before = supplies.get(place.site, SiteSupply(place.site, {}, math.inf if site.launches else None))
+        supplies[place.site] = before._replace(locations={**before.locations, **here})
+    return list(supplies.values())
 
 
 def gangs_waited_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task], object]) -> list[str]:
@@ -146,14 +146,14 @@ def gangs_waited_for(members: Iterable[Task], gang: str, gang_of: Callable[[Task
 
     def before(start: Iterable[str]) -> set[str]:
         """All that has to end first, their gangs with them."""
-        found: set[str] = set()
+        seen: set[str] = set()
         following = [up for each in start for up in dag.get_task(each).upstream_task_ids]
         while following:
-            if (task_id := following.pop()) not in found:
-                found.add(task_id)
+            if (task_id := following.pop()) not in seen:
+                seen.add(task_id)
                 together = theirs[every[task_id]] if every[task_id] is not None else {task_id}
                 following += [up for each in together for up in dag.get_task(each).upstream_task_ids]
-        return found
+        return seen
 
     its_own = theirs.get(gang, set())
     others = {str(every[each]) for each in before(its_own) if every[each] not in (None, gang)}

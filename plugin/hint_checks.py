@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lading.hooks.files.addresses import staging_refusal
 from lading.scheduling.hints.hints import LAYOUT_HINTS, HintError, Hints
-from lading.scheduling.hints.place_words import Target
+from lading.scheduling.hints.places import Target
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.bindings import FILTERS, Binding

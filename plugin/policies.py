@@ -15,7 +15,7 @@ from lading.executors.executor_names import goes_to_lading
 from lading.plugin.gang_checks import gang_hints
 from lading.plugin.hint_checks import check, check_script, check_stage, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
-from lading.scheduling.hints.gang_words import AFTER
+from lading.scheduling.hints.gang_hints import AFTER
 from lading.scheduling.hints.hints import (
     HINT_KEY,
     INPUTS_KEY,
@@ -23,8 +23,10 @@ from lading.scheduling.hints.hints import (
     HintError,
     Hints,
     given,
+    merge,
+    of_the_run,
+    without_replaced,
 )
-from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
 from lading.scheduling.hints.patterns import input_names
 from lading.scheduling.matching.bindings import FILTERS, binding
 from lading.scheduling.text.printable import shortened

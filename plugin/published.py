@@ -13,7 +13,7 @@ from lading.hooks.files import sites_file
 from lading.scheduling.hints.hints import HintError
 from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import valid_types
+from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
 from lading.scheduling.resources import Resources
@@ -126,13 +126,13 @@ def bindings(settings: Settings) -> list[Binding]:
     :raises OSError: the file cannot be read
     """
     try:
-        found = json.loads(settings.published_sites.read_text()).get("bindings")
+        published = json.loads(settings.published_sites.read_text()).get("bindings")
     except FileNotFoundError:
-        found = None
-    if found is None:
+        published = None
+    if published is None:
         tables = sites_file.read_sites_document(settings.sites_file).get("bindings", []) if settings.sites_file else []
         return [Binding.of(each) for each in tables]
-    return [Binding.of(each) for each in found]
+    return [Binding.of(each) for each in published]
 
 
 def edition(settings: Settings) -> str | None:

@@ -14,7 +14,7 @@ from lading.hooks.files.sites_file import LOCAL, SitesError, read_sites
 from lading.hooks.site import Site, SiteConfig, sites_accepting_untargeted
 from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
-from lading.scheduling.hints.place_words import SITE_NAME
+from lading.scheduling.hints.places import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.text.printable import shortened
@@ -105,15 +105,15 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
 def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, type[Site[Any]]]) -> list[str]:
     """What several sites use that one alone may have, in words."""
     owners: dict[tuple[str, str], str] = {}
-    found = []
+    problems = []
     for name, config in configs.items():
         for key, called in kinds[config.kind].exclusive(config).items():
             owner = owners.setdefault((config.kind, key), name)
             if owner != name:
-                found.append(
+                problems.append(
                     f"[sites.{name}] has {called}, which [sites.{owner}] has already; a machine is in one site"
                 )
-    return found
+    return problems
 
 
 def describe_fault(fault: Any, model: Any) -> str:

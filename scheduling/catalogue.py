@@ -13,7 +13,7 @@ from importlib import resources as package_data
 from typing import Any
 
 from lading.scheduling.gpus import not_supported
-from lading.scheduling.machine_words import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch, valid_types
+from lading.scheduling.machine_traits import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch, valid_types
 from lading.scheduling.quotas import baseline, is_burstable, names_burstable
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from lading.scheduling.machine_traits import ANY_ARCH
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 
@@ -118,4 +119,5 @@ class PlannedJob:
     @property
     def wish(self) -> Wish:
         """What it asks of a machine besides amounts."""
-        return Wish(self.arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os, self.types)
+        arch = None if self.arch == ANY_ARCH else self.arch
+        return Wish(arch, self.features, self.instance_type, self.capacity_type, self.hints, self.os, self.types)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from lading.scheduling.job import NOTHING, PlannedJob, Wish
-from lading.scheduling.machine_words import DEFAULT_OS, ON_DEMAND
+from lading.scheduling.machine_traits import DEFAULT_OS, ON_DEMAND
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.resources import Resources
 

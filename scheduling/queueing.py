@@ -175,7 +175,7 @@ def reasons(
 
     :param waiting: the jobs that :func:`next_starts` has left waiting; the other parameters as there
     """
-    found: dict[str, Reason] = {}
+    reasons_by_token: dict[str, Reason] = {}
     by_need: dict[Resources, Reason] = {}
     room = QueueRoom(free, devices or {})
     kept = False
@@ -185,9 +185,9 @@ def reasons(
         need = job.resources
         if need not in by_need or (kept and by_need[need] != KEPT_FREE):
             by_need[need] = KEPT_FREE if kept and QueueRoom(free, devices or {}).takes(need) else no_room(need, free)
-        found[job.token] = by_need[need]
+        reasons_by_token[job.token] = by_need[need]
         kept = kept or _impatient(job, now, patience)
-    return found
+    return reasons_by_token
 
 
 def _fitted(

@@ -77,13 +77,13 @@ def vcpus(instance_type: str, cpus: float) -> float:
 def family(instance_type: str) -> str:
     """The family of a type: that of the longest letters with which it begins, else ``standard``."""
     letters = re.match(r"[a-z]*", instance_type)
-    found = [
+    matches = [
         (len(start), name)
         for name, starts in FAMILIES.items()
         for start in starts
         if letters is not None and letters.group().startswith(start)
     ]
-    return max(found)[1] if found else "standard"
+    return max(matches)[1] if matches else "standard"
 
 
 def quota(instance_type: str, capacity_type: str | None) -> str:

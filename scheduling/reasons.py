@@ -255,12 +255,12 @@ class Reason:
 
     def to_data(self) -> dict[str, Any]:
         """As it travels, and is stored: plain data for JSON."""
-        found: dict[str, Any] = {"code": self.code}
+        data: dict[str, Any] = {"code": self.code}
         if self.params:
-            found["params"] = dict(self.params)
+            data["params"] = dict(self.params)
         if self.also:
-            found["also"] = [each.to_data() for each in self.also]
-        return found
+            data["also"] = [each.to_data() for each in self.also]
+        return data
 
     def to_json(self) -> str:
         """The same reason has always the same text, which a column takes: of very many parts the last are left out."""

@@ -75,7 +75,7 @@ LONGEST = (
     "tests/unit/plugin/ui/test_app.py",
     "tests/unit/executors/gangs/test_keeper.py",
     "tests/processes/hooks/job_scripts/test_hook.py",
-    "tests/unit/executors/controller/test_site_thread.py",
+    "tests/unit/executors/controller/test_site_threads.py",
     "tests/processes/hooks/job_scripts/test_array.py",
     "tests/processes/hooks/conformance/test_live.py",
     "tests/processes/plugin/test_policies.py",

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import gc
 import logging
+import math
 import os
 import select
 import signal
@@ -25,17 +26,15 @@ from typing import Any, ClassVar
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.container import MayBeContained
-from lading.executors.agent.ending import Ending
+from lading.executors.agent.ending import ENDS_AT_VARIABLE, Ending, SpotNotice
 from lading.executors.agent.holds import AgentHolds
 from lading.executors.agent.inbox import Inbox
-from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import EndCause
 from lading.executors.agent.journal import AgentJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
-from lading.executors.agent.spot_notice import SpotNotice
-from lading.executors.agent.supervisor import Runner
+from lading.executors.agent.supervisor import AgentJob, Runner
 from lading.executors.agent.warm_pool import HandOver
 from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
@@ -47,7 +46,7 @@ from lading.hooks.spool.spool import AgentConfig, Spool, lock_spool
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling import gpus, queueing
 from lading.scheduling.reasons import because
-from lading.scheduling.resources import Resources
+from lading.scheduling.resources import CPUS_VARIABLE, Resources
 
 log = logging.getLogger(__name__)
 
@@ -362,3 +361,25 @@ def main(arguments: list[str] | None = None) -> int:
     gc.freeze()
     Agent(spool, runner, held=held).run()
     return 0
+
+
+class JobEnvironment:
+    """A runner whose jobs have what each job of a batch system has of its own: its folder of logs, its threads.
+
+    Each also has the name of the file that says when its machine goes.
+
+    :param logs: the folder in which each job has one, from which the controller fetches the log
+    """
+
+    def __init__(self, runner: Runner, logs: str) -> None:
+        self.runner = runner
+        self.logs = logs
+
+    def preload(self) -> None:
+        self.runner.preload()
+
+    def run(self, workload: dict[str, Any], job: AgentJob) -> None:
+        os.environ["AIRFLOW__LOGGING__BASE_LOG_FOLDER"] = f"{self.logs}/{job.token}"
+        os.environ["OMP_NUM_THREADS"] = str(max(1, math.ceil(float(os.environ[CPUS_VARIABLE]))))
+        os.environ[ENDS_AT_VARIABLE] = str(job.spool.ends_at)
+        self.runner.run(workload, job)

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent import process_tree, watchdog
-from lading.executors.agent.agent import Agent
+from lading.executors.agent.agent import Agent, JobEnvironment
 from lading.executors.agent.batch_job import ANNOUNCEMENTS
 from lading.executors.agent.container import MayBeContained
 from lading.executors.agent.ending import Ending
 from lading.executors.agent.inbox import Entry
-from lading.executors.agent.job_environment import JobEnvironment
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import Runner
 from lading.hooks.cluster.allocations.layout import (

@@ -21,7 +21,7 @@ from lading.hooks.files.json_model import checked, parsed
 from lading.hooks.files.safe_files import read_end, read_regular
 from lading.hooks.spool.events import InsideFile
 from lading.hooks.spool.spool import Envelope
-from lading.scheduling.hints.container_words import engine_and_image
+from lading.scheduling.hints.places import engine_and_image
 from lading.scheduling.reasons import because
 
 INSIDE = "lading.executors.agent.tasks.inside"
@@ -125,7 +125,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
     :raises JobFailed: it did not succeed
     """
     try:
-        found = checked(InsideFile, parsed(read_regular(job.folder.root / OUTCOME, MOST_BYTES)))
+        outcome = checked(InsideFile, parsed(read_regular(job.folder.root / OUTCOME, MOST_BYTES)))
     except FileNotFoundError:
         if is_killed:
             raise _out_of_memory(code) from None
@@ -138,14 +138,14 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
         raise AgentJobFailed(reason.with_also(*words), code or 1) from None
     except (OSError, ValueError) as error:
         raise AgentJobFailed(because("container_unreadable", text=str(error)), code or 1) from error
-    job.outputs = found["outputs"]
-    job.used = (found["cpu_seconds"], found["peak"], found["touched"])
-    if found["reason"] is not None:
+    job.outputs = outcome["outputs"]
+    job.used = (outcome["cpu_seconds"], outcome["peak"], outcome["touched"])
+    if outcome["reason"] is not None:
         # Apptainer's containers have no limit of their own.
-        if is_killed or (found.get("is_out_of_memory") and engine == "docker"):
-            raise _out_of_memory(found["exit_code"])
-        failure = AgentJobFailed(found["reason"], found["exit_code"])
-        failure.cause = found["cause"]
+        if is_killed or (outcome.get("is_out_of_memory") and engine == "docker"):
+            raise _out_of_memory(outcome["exit_code"])
+        failure = AgentJobFailed(outcome["reason"], outcome["exit_code"])
+        failure.cause = outcome["cause"]
         raise failure
 
 

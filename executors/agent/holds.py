@@ -68,12 +68,12 @@ class AgentHolds:
         :param room: what is free now, less what is held
         :param takes: whether anything may be granted
         """
-        found = {path.stem: path for path in visible(self.spool.holds)}
+        files = {path.stem: path for path in visible(self.spool.holds)}
         for job, held in list(self.by_job.items()):
-            if held.hold.token not in found:
+            if held.hold.token not in files:
                 del self.by_job[job]
         known = {each.hold.token: each for each in self.by_job.values()}
-        for token, path in found.items():
+        for token, path in files.items():
             try:
                 file = os.stat(path, follow_symlinks=False).st_ino
                 if token in known:

@@ -173,15 +173,15 @@ class Inbox:
 
     def _found(self) -> dict[str, int]:
         """The tokens of the envelopes that are there, with their inodes; what is named otherwise is set aside."""
-        found = {}
+        inodes = {}
         for entry in os.scandir(self.spool.inbox):
             token, _, ending = entry.name.rpartition(".")
             if not entry.name.startswith("."):
                 if ending == "json" and TOKEN.fullmatch(token):
-                    found[token] = entry.inode()
+                    inodes[token] = entry.inode()
                 else:
                     self.rejected.move(Path(entry.path), "its name is not that of an envelope, TOKEN.json")
-        return found
+        return inodes
 
     def _read(self, token: str, inode: int) -> None:
         path = self.spool.envelope(token)

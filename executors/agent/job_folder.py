@@ -168,7 +168,7 @@ def give_back(folder: JobFolder, envelope: Path) -> bool:
 def owner(folder: JobFolder) -> Supervisor | None:
     """The process, living or dead, that has started to run a job; None when the job has not been started."""
     deadline = time.monotonic() + CLAIM_PATIENCE
-    while (found := Supervisor.read(folder)) is None:
+    while (supervisor := Supervisor.read(folder)) is None:
         # What a task may have left under another such name is no claim.
         claims = (
             (path, match) for path in folder.root.glob("claimed.*.json") if (match := _CLAIM.fullmatch(path.name))
@@ -179,13 +179,13 @@ def owner(folder: JobFolder) -> Supervisor | None:
         pid, started = map(int, claim.groups())
         if not process_tree.is_alive(pid, started):
             # It died between the claim and the start, unless it has written who it is meanwhile.
-            if (found := Supervisor.read(folder)) is None:
+            if (supervisor := Supervisor.read(folder)) is None:
                 os.rename(claimed, folder.workload)
-            return found
+            return supervisor
         if time.monotonic() > deadline:
             raise TimeoutError(f"process {pid} has claimed the job in {folder.root} but does not start it")
         time.sleep(0.01)
-    return found
+    return supervisor
 
 
 def mark_task_ended(folder: JobFolder) -> None:

@@ -97,14 +97,14 @@ def adopt_orphans() -> None:
 
 def tree(root: int) -> list[Process]:
     """A living process and all its descendants, parents first; empty when it is gone."""
-    found = []
+    processes = []
     pids = [root]
     while pids:
         process = Process.read(pids.pop())
         if process is not None and process.alive:
-            found.append(process)
+            processes.append(process)
             pids.extend(_children(process.pid))
-    return found
+    return processes
 
 
 def descendants(root: int) -> list[Process]:
@@ -114,16 +114,16 @@ def descendants(root: int) -> list[Process]:
 
 def _children(pid: int) -> list[int]:
     """The children of all threads of a process (zombies too)."""
-    found: list[int] = []
+    children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as stream:
-                found.extend(map(int, stream.read().split()))
+                children.extend(map(int, stream.read().split()))
     except OSError:
         # The process has ended, or the kernel was built without CONFIG_PROC_CHILDREN.
         if not os.path.exists("/proc/thread-self/children"):
             return [process.pid for process in everything() if process.parent == pid]
-    return found
+    return children
 
 
 def everything() -> Iterator[Process]:
@@ -142,14 +142,14 @@ def leftovers(leader: int, started: int, token: str) -> list[Process]:
     """
     candidates = [process for process in everything() if process.alive and process.started >= started]
     reused = any(process.pid == leader and process.started != started for process in candidates)
-    found = {
+    by_pid = {
         process.pid: process
         for process in candidates
         if (process.session == leader and not reused) or _is_marked(process.pid, token)
     }
-    for process in list(found.values()):
-        found.update({child.pid: child for child in tree(process.pid)})
-    return list(found.values())
+    for process in list(by_pid.values()):
+        by_pid.update({child.pid: child for child in tree(process.pid)})
+    return list(by_pid.values())
 
 
 def _is_marked(pid: int, token: str) -> bool:

@@ -9,10 +9,11 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from lading.executors.agent import container, job_end, job_folder, process_tree, supervisor
+from lading.executors.agent import container, job_folder, process_tree, supervisor
 from lading.executors.agent.inbox import Entry, Inbox
-from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
+from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
 from lading.executors.agent.supervisor import Runner
@@ -20,8 +21,10 @@ from lading.executors.agent.warm_pool import HandOver, Spares, make_line
 from lading.hooks.files import host
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import read_end, visible
+from lading.hooks.spool.events import of_sentinel
 from lading.hooks.spool.spool import JobFolder, Spool
 from lading.hooks.spool.tokens import TOKEN
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -288,7 +291,7 @@ class RunningJobs:
     def _finish(self, job: RunningJob, left: ExitFile | None) -> None:
         del self.jobs[job.token]
         was_rebooted = job.supervisor.boot_id != self.boot_id
-        end = job_end.judge(left, job.cause, job.exit_status, job.peak_memory, was_rebooted=was_rebooted)
+        end = judge_end(left, job.cause, job.exit_status, job.peak_memory, was_rebooted=was_rebooted)
         self.failures += end["cause"] is not None
         if end["cause"] in ("error", "lost"):
             log.warning("job %s, %s: %s\n%s", job.token, end["cause"], end["reason"], _tail(job.folder))
@@ -300,3 +303,40 @@ def _tail(folder: JobFolder) -> str:
     with contextlib.suppress(OSError):
         return read_end(folder.output, MOST_OUTPUT).decode(errors="replace")
     return ""
+
+
+def judge_end(
+    left: ExitFile | None, told: EndCause | None, exit_status: int | None, peak_memory: int, *, was_rebooted: bool
+) -> dict[str, Any]:
+    """The event of a job's end, without when it began.
+
+    Its supervisor says so in an exit file. Where it could leave none, its exit status says what is known, and where
+    that went with an agent before this one, only that the job is gone.
+
+    :param left: by its supervisor; None: it is gone without
+    :param told: why the agent has ended it; None: it has not
+    :param exit_status: of its supervisor; None: nobody has heard of it
+    :param peak_memory: the most that the agent has measured, MiB
+    :param was_rebooted: whether the machine was started anew since the job began
+    """
+    file = as_written(left or _without_file(exit_status, was_rebooted=was_rebooted))
+    end = of_sentinel(file, as_written(told) if told else None)
+    end["peak_memory"] = max(peak_memory or file["touched_memory"], file["peak_memory"] or 0) or None
+    return end
+
+
+def _without_file(status: int | None, *, was_rebooted: bool) -> ExitFile:
+    """What a supervisor would have left that has left nothing but its exit status."""
+    if was_rebooted:
+        cause, reason = "node_failure", because("machine_rebooted")
+    elif status == supervisor.SUCCEEDED:
+        return ExitFile(None, None, time.time(), None, None)
+    elif status == supervisor.FAILED:
+        cause, reason = "error", because("details_lost")
+    elif status is None:
+        cause, reason = "lost", because("supervisor_gone")
+    elif status < 0:
+        cause, reason = "lost", because("supervisor_killed", signal=-status)
+    else:
+        cause, reason = "lost", because("supervisor_exited", exit_code=status)
+    return ExitFile(None, reason, time.time(), None, None, cause=cause)

@@ -11,6 +11,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -24,7 +25,6 @@ from typing import Any, NoReturn, Protocol
 from lading.executors.agent import job_folder, process_tree
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
-from lading.executors.agent.usage import ProcessUsage
 from lading.executors.agent.warm_pool import MOST_JOBS, HandOver, SupervisorLine
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
@@ -363,3 +363,26 @@ def _reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+class ProcessUsage:
+    """What this process and its children have used so far; amounts of memory are KiB."""
+
+    def __init__(self) -> None:
+        own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.cpu_seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+        self.own_peak = own.ru_maxrss
+        self.childrens_peak = children.ru_maxrss
+        self.childrens_faults = children.ru_minflt
+
+    def peak_since(self, before: ProcessUsage) -> int:
+        """The largest single process, less what it had from the start by being forked."""
+        inherited = before.own_peak
+        # Of all children that there have been; one of this job was the largest only if it has grown.
+        children = self.childrens_peak if self.childrens_peak > before.childrens_peak else 0
+        return max(children - max(inherited, self.own_peak), self.own_peak - inherited, 0)
+
+    def touched_since(self, before: ProcessUsage) -> int:
+        """What the children have made their own: each page costs a fault."""
+        faults = self.childrens_faults - before.childrens_faults
+        return min(faults * resource.getpagesize() // 1024, self.childrens_peak)

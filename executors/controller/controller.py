@@ -18,19 +18,14 @@ from airflow.utils.session import create_session
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from lading.executors import rule_log, store
-from lading.executors.controller import dispatch, events, housekeeping, throughput
-from lading.executors.controller.absence import Absence
-from lading.executors.controller.comparison import Comparison
-from lading.executors.controller.idle_detector import IdleDetector
+from lading.executors.controller import answers, dispatch, housekeeping, site_memory
+from lading.executors.controller.answers import Comparison, SiteAnswer, paused, recalled, view, with_locations
 from lading.executors.controller.launched import Launched
-from lading.executors.controller.life.leadership import Leadership
-from lading.executors.controller.life.mark import Mark
+from lading.executors.controller.leadership import Leadership, Mark
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
-from lading.executors.controller.site_thread import SiteThread
-from lading.executors.controller.site_threads import SiteThreads
-from lading.executors.controller.throughput import Throughput
-from lading.executors.controller.views import SiteAnswer, paused, recalled, view, with_locations
+from lading.executors.controller.site_memory import Absence, Throughput
+from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.forecast.site_plans import SitePlans
@@ -60,6 +55,12 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 # A database that is away is asked again after this; nothing is lost meanwhile.
 PAUSE_AFTER_TROUBLE = 2.0
+
+# It begins when nothing has happened for so long, seconds.
+SECONDS_UNTIL_LULL = 5.0
+# Sites are looked at so often then. What comes with time alone, as the end of a machine that has long been idle, is
+# decided so late at most, seconds.
+SECONDS_BETWEEN_DECISIONS = 5.0
 
 
 class Controller:
@@ -205,7 +206,7 @@ class Controller:
         any_wait = self.any_wait()
         if any_wait:
             self.drop_unwanted()
-            self.appraise()
+            self.size()
         decision = self.decide(seen, any_wait)
         self.record(decision, any_wait, started)
         self.act(decision)
@@ -244,17 +245,17 @@ class Controller:
 
         Of many events some are stored in each tick.
         """
-        site, found = thread.site, thread.take()
-        if found is None or thread.last is None:
+        site, news = thread.site, thread.take()
+        if news is None or thread.last is None:
             return False
         observation = thread.last
         with create_session(scoped=False) as session:
-            changes = store.apply(session, events.changes(found), site.name)
-            gangs.hear(session, site.name, events.of_holds(found))
-            changes += store.apply(session, self.launched[site.name].ended(session, found))
+            changes = store.apply(session, answers.changes_by_events(news), site.name)
+            gangs.hear(session, site.name, answers.holds_in_events(news))
+            changes += store.apply(session, self.launched[site.name].ended(session, news))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
-            short = store.locations(session, throughput.short(changes, time.time()))
-            self.placing.heard(session, site.name, found, changes)
+            short = store.locations(session, site_memory.short(changes, time.time()))
+            self.placing.heard(session, site.name, news, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
         is_all = thread.settle()
@@ -277,7 +278,7 @@ class Controller:
             changes = housekeeping.drop_unwanted(session, time.time())
         self._tell(changes)
 
-    def appraise(self) -> None:
+    def size(self) -> None:
         """Store what has been found out about jobs whose resources depend on their inputs or earlier tries."""
         with create_session(scoped=False) as session:
             found, lessons = self.estimator.step(session)
@@ -298,17 +299,17 @@ class Controller:
             with create_session(scoped=False) as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
                 plans = self.site_plans.look(session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead)
-                found = self.placing.assign(
+                assignment = self.placing.assign(
                     session, waiting, together.sites, at_work, now, wanted=together.wanted, plans=plans
                 )
             for name, absence in self.turned_away.items():
-                absence.look(found.turned_away.get(name, ()))
+                absence.look(assignment.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
-            for name, provision in found.provisions.items():
-                found.provisions[name] = self.launched[name].without_abandoned(
+            for name, provision in assignment.provisions.items():
+                assignment.provisions[name] = self.launched[name].without_abandoned(
                     provision, by_name[name], together.wanted.get(name, ()), together.active
                 )
-            decision = together.added_to(dispatch.decided(waiting, found, now))
+            decision = together.added_to(dispatch.decided(waiting, assignment, now))
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):
@@ -336,13 +337,13 @@ class Controller:
     def views(self, seen: Sequence[SiteAnswer], now: float, *, is_work: bool = True) -> list[SiteView]:
         """All sites as placement sees them, in their order; where no work is to be done, without what is on them."""
         answers = {each.site.name: each for each in seen}
-        found = []
+        views = []
         for name, site in self.sites.items():
             each = view(site, answers.get(name), self.threads.silence(name), self.housekeeping.possible(site))
             if is_work and name in answers:
                 each = with_locations(each, answers[name], self.throughput[name].ahead(), now)
-            found.append(paused(each, self.requests.paused.get(name)))
-        since = self.troubled.look(each.name for each in found if each.trouble is not None)
+            views.append(paused(each, self.requests.paused.get(name)))
+        since = self.troubled.look(each.name for each in views if each.trouble is not None)
         return [
             replace(
                 each,
@@ -351,7 +352,7 @@ class Controller:
                 turned_away=self.turned_away[each.name].seconds(),
                 accept_untargeted=each.name in self.takers,
             )
-            for each in found
+            for each in views
         ]
 
     def record(self, decision: Decision, any_wait: bool, started: float) -> None:
@@ -434,3 +435,38 @@ class Controller:
         self.threads.close(how, self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.end()
+
+
+class IdleDetector:
+    """Whether there is a lull now.
+
+    While jobs are at a site, or a site cannot be asked, there is none: their deadlines are looked after in each tick.
+    """
+
+    def __init__(self) -> None:
+        self._stirred_at = self._decided_at = time.monotonic()
+        self._is_quiet = False
+
+    def lasts(self, threads: SiteThreads) -> bool:
+        """Whether nothing is to be decided now, as far as the sites are concerned.
+
+        :param threads: of all sites, with what they have found
+        """
+        now = time.monotonic()
+        if threads.have_news():
+            self._stirred_at = now
+            self._is_quiet = False
+        is_late = now - self._decided_at >= SECONDS_BETWEEN_DECISIONS
+        return self._is_quiet and not is_late and now - self._stirred_at >= SECONDS_UNTIL_LULL
+
+    def decided(self, seen: Sequence[SiteAnswer], decision: Decision, *, is_work: bool) -> None:
+        """A decision was made.
+
+        :param seen: what the sites have answered
+        :param is_work: whether jobs wait, or a site has not answered
+        """
+        self._decided_at = time.monotonic()
+        provides = any(decision.orders.values()) or any(each.releases for each in decision.provisions.values())
+        self._is_quiet = not (is_work or provides or decision.changes or any(each.jobs for each in seen))
+        if not self._is_quiet:
+            self._stirred_at = self._decided_at

@@ -17,21 +17,26 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from lading.executors import store
-from lading.executors.controller import location_rows
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
 from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, site_rows
 from lading.executors.store.leases import DatabaseNow
+from lading.executors.store.tables import as_name, clean
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
-from lading.hooks.site import Observation, Seen, Site, alike, check_location
+from lading.hooks.site import LocationState, Observation, Seen, Site, alike, check_location, join
 from lading.hooks.site.rules import published_bindings
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import readable_kind
 from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
+
+# The column of the type takes so many characters; what an allocation is for may take more.
+LONGEST_TYPE = 64
+
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -83,13 +88,13 @@ class Housekeeping:
     def _potential(self, site: Site[Any]) -> tuple[Location, ...]:
         """What could be at a site, empty where it does not say that as it should."""
         try:
-            found = tuple(site.potential())
-            for each in found:
+            locations = tuple(site.potential())
+            for each in locations:
                 check_location(each)
         except Exception as error:  # a third party's site may say anything
             self.trouble.begin(f"What site {site.name!r} could have is not known", error, traceback=True)
             return ()
-        return found
+        return locations
 
     def due(self, metrics: Metrics, troubles: Mapping[str, str | None]) -> bool:
         """Do what is due; returns whether the controller is needless and should end.
@@ -103,7 +108,7 @@ class Housekeeping:
         self._look_at_the_file()
         with create_session(scoped=False) as session:
             if not self.are_listed:
-                site_rows.save(session, map(location_rows.as_row, self.sites.values(), count()))
+                site_rows.save(session, map(site_row, self.sites.values(), count()))
             barred = {name: each.barred for name, each in self.stored.items()}
             site_rows.hear(session, troubles, barred, time.time())
         # Apart from what was written, for this looks through many rows: others wait for the one lock that SQLite has.
@@ -166,8 +171,8 @@ class Housekeeping:
         seen, stored = observation.locations, self.stored.get(site.name)
         if stored is None or not stored.looks_like(observation):
             now = time.time()
-            store.save_locations(session, site.name, location_rows.rows(site, observation, now))
-            capacity.save(session, site.name, location_rows.machines(site, observation, now), now)
+            store.save_locations(session, site.name, location_rows(site, observation, now))
+            capacity.save(session, site.name, machine_capacities(site, observation, now), now)
         published = self.published.get(site.name)
         if published is None or not alike(published, seen):
             self.dialects[site.name] = site.dialect()
@@ -324,3 +329,81 @@ def fail_orphaned_jobs(session: Session, is_known: Callable[[str, str, str, str]
 def seconds_until_silent() -> float:
     """How long a task may say nothing before it does not live any more at a location that is gone."""
     return max(SECONDS_UNTIL_HOMELESS, HEARTBEATS_MISSED * conf.getint("workers", "min_heartbeat_interval", fallback=5))
+
+
+def site_row(site: Site[Any], position: int) -> store.SiteRow:
+    """The row of a site."""
+    return store.SiteRow(name=site.name, kind=site.kind, position=position, limits=json.dumps(site.config.limits))
+
+
+def location_rows(site: Site[Any], observation: Observation, now: float) -> list[store.LocationRow]:
+    """The rows of all that a site has; one that launches its locations has a row of its own before these."""
+    if not site.launches or (market := observation.market) is None:
+        return [location_row(site, seen, seen.note, seen.location.instance_type, now) for seen in observation.locations]
+    trouble, note = observation.trouble, observation.note
+    state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
+    itself = Seen(Location(site.name, market.capacity), state)
+    kinds = {each.name: readable_kind(str(each.location.instance_type)) for each in observation.locations}
+    launched = [
+        location_row(site, seen, join(kinds[seen.name], seen.note), None, now) for seen in observation.locations
+    ]
+    return [location_row(site, itself, join(trouble, note), None, now), *launched]
+
+
+def machine_capacities(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:
+    """What the machines of a site have that nobody launched; a queue is none, and what was launched has its own row."""
+    if site.launches:
+        return []
+    machines = [each.location for each in observation.locations if each.state != LocationState.BOOTING]
+    return [
+        store.Capacity(
+            site=site.name,
+            name=each.name,
+            cpus=each.capacity.cpus,
+            memory=each.capacity.memory,
+            gpus=each.capacity.gpus,
+            usd_per_hour=None if (rate := cpu_hour(site, each)) is None else rate * each.capacity.cpus,
+            since=now,
+        )
+        for each in machines
+        if each.max_jobs is None
+    ]
+
+
+def cpu_hour(site: Site[Any], location: Location) -> float | None:
+    """What an hour of a cpu of a location costs, USD: as its site says of it, or as its table does; None: neither."""
+    if location.usd_per_hour > 0 and location.capacity.cpus > 0:
+        return location.usd_per_hour / location.capacity.cpus
+    usd: float | None = site.config.cpu_hour(location.capacity)
+    return usd
+
+
+def location_row(
+    site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float
+) -> store.LocationRow:
+    """The row of one location."""
+    location, capacity = seen.location, seen.location.capacity
+    return store.LocationRow(
+        site=site.name,
+        name=location.name,
+        kind=site.kind,
+        instance_type=None if instance_type is None else clean(instance_type)[:LONGEST_TYPE],
+        cpus=capacity.cpus,
+        memory=capacity.memory,
+        disk=capacity.disk,
+        gpus=capacity.gpus,
+        arch=location.arch,
+        os=location.os,
+        features=", ".join(sorted(location.features)) or None,
+        capacity_type=location.capacity_type,
+        nodes=location.nodes,
+        idle_nodes=location.idle_nodes,
+        wraps=as_name(location.wraps),
+        stacked=location.stacked,
+        usd_per_cpu_hour=cpu_hour(site, location),
+        note=clean(note or "") or (None if seen.state == LocationState.UP else f"it is {seen.state.value}"),
+        state=seen.state.value,
+        native_id=as_name(seen.native_id),
+        node=as_name(seen.node),
+        seen_at=now,
+    )

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lading.executors.controller.absence import Absence
-from lading.executors.controller.sizes import Sizes
+from lading.executors.controller.site_memory import Absence, Sizes
 from lading.executors.store import Change, State, capacity, instances, queue
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.tables import as_name
@@ -18,7 +17,7 @@ from lading.hooks.batch.request import new_name
 from lading.hooks.site import LocationState, Observation, Order, Seen
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import ON_DEMAND
+from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.matching.market import Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning import Launch, Provision
@@ -214,13 +213,13 @@ def promised(orders: Sequence[Order], provision: Provision) -> dict[str, str]:
 def live(rows: Iterable[InstanceRow], seen: Sequence[Seen], now: float) -> list[Location]:
     """All that was launched and has not ended, as placement and provisioning see it, oldest first."""
     by_name = {each.name: each for each in seen}
-    found = []
+    locations = []
     for instance in rows:
         there = by_name.get(instance.token)
         location = as_seen(there) if there is not None else as_ordered(instance, now)
-        found.append(replace(location, idle_since=instance.idle_since))
+        locations.append(replace(location, idle_since=instance.idle_since))
     stored = {instance.token for instance in rows}
-    return [*found, *(as_seen(each) for each in seen if each.name not in stored)]
+    return [*locations, *(as_seen(each) for each in seen if each.name not in stored)]
 
 
 def as_seen(seen: Seen) -> Location:
@@ -253,15 +252,15 @@ def changes(rows: Iterable[InstanceRow], seen: Sequence[Seen], gone: Mapping[str
     :param gone: for how many seconds instances have not been seen at a site that answers
     """
     by_name = {each.name: each for each in seen}
-    found: Changes = {}
+    changed: Changes = {}
     for instance in rows:
         if (there := by_name.get(instance.token)) is not None:
-            found[instance.token] = news(instance, there, now)
+            changed[instance.token] = news(instance, there, now)
         elif gone.get(instance.token, 0.0) > SECONDS_UNTIL_GONE:
-            found[instance.token] = {
+            changed[instance.token] = {
                 "state": InstanceState.ENDED, "ended_at": now, "cause": "lost", "reason": GONE,
             }  # fmt: skip
-    return {token: values for token, values in found.items() if values}
+    return {token: values for token, values in changed.items() if values}
 
 
 def news(instance: InstanceRow, seen: Seen, now: float) -> dict[str, Any]:
@@ -287,9 +286,9 @@ def idle(rows: Iterable[InstanceRow], spare: Collection[str], now: float) -> Cha
 
     :param spare: those that have nothing to do now
     """
-    found: Changes = {}
+    changed: Changes = {}
     for instance in rows:
         is_spare = instance.token in spare
         if is_spare != (instance.idle_since is not None):
-            found[instance.token] = {"idle_since": now if is_spare else None}
-    return found
+            changed[instance.token] = {"idle_since": now if is_spare else None}
+    return changed

@@ -62,17 +62,17 @@ class Metrics:
         :param live: how many jobs have not ended, by site and state
         """
         self._waits(session)
-        found: dict[Gauge, float] = {
+        gauges: dict[Gauge, float] = {
             ("lading.jobs.live", (("site", site or "none"), ("state", state))): jobs
             for (site, state), jobs in live.items()
         }
-        found |= {("lading.jobs.waiting", (("reason", key),)): jobs for key, jobs in waiting(session).items()}
+        gauges |= {("lading.jobs.waiting", (("reason", key),)): jobs for key, jobs in waiting(session).items()}
         for site, amounts in by_site(session).items():
-            found |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
-        self.shown |= found.keys()
+            gauges |= {(name, (("site", site),)): amount for name, amount in amounts.items() if amount is not None}
+        self.shown |= gauges.keys()
         for gauge in self.shown:  # what is gone is 0: a gauge keeps its last value
             name, tags = gauge
-            Stats.gauge(name, found.get(gauge, 0), tags=dict(tags))
+            Stats.gauge(name, gauges.get(gauge, 0), tags=dict(tags))
 
     def _waits(self, session: Session) -> None:
         """Time the waits of jobs that have started, and the boots of instances that have come up."""
@@ -106,14 +106,14 @@ def by_site(session: Session) -> dict[str, dict[str, float | None]]:
     """The cpus that are used and up, and what they cost by the hour; None: that is not known."""
     busy = figures.busy(figures.live_jobs(session))
     up, rates = figures.what_is_up(session), figures.queues(session)
-    found: dict[str, dict[str, float | None]] = {}
+    amounts: dict[str, dict[str, float | None]] = {}
     for site in {*busy, *rates, *(each[0] for each in up)}:
         here = [(cpus, usd) for name, cpus, usd in up if name == site]
         used, batch = busy.get(site, figures.Busy())
-        found[site] = {
+        amounts[site] = {
             "lading.cpus.used": used,
             "lading.cpus.batch": batch,
             "lading.cpus.up": sum(cpus for cpus, _ in here),
             "lading.usd_per_hour": figures.usd_per_hour([usd for _, usd in here], rates.get(site), batch),
         }
-    return found
+    return amounts

@@ -197,8 +197,8 @@ class Placing:
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
         ]
-        found = self._replaced(jobs, sites, at_work, now)
-        if found is None:
+        assignment = self._replaced(jobs, sites, at_work, now)
+        if assignment is None:
 
             def assigned(some: Sequence[WaitingJob]) -> Assignment:
                 return placement.assign(
@@ -213,13 +213,13 @@ class Placing:
                     wanted=wanted,
                 )
 
-            found = self._without_culprits(jobs, assigned)
+            assignment = self._without_culprits(jobs, assigned)
         for name, attempts in self.attempts.items():
-            attempts.note(found.turned_away.get(name, ()))
+            attempts.note(assignment.turned_away.get(name, ()))
         if not self.unranked:
             self.trouble.end(UNRANKED)
         self.unranked = 0
-        return found
+        return assignment
 
     def _choice(self, session: Session, jobs: Sequence[WaitingJob], sites: Sequence[SiteView], now: float) -> Choice:
         """The choice of locations, with what policies see of the store."""
@@ -258,14 +258,14 @@ class Placing:
         assert self.extensions.rank_matches is not None
         try:
             ask = self.extensions.rank_matches
-            found: Sequence[Match] | None = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
-            if found is not None and (len(found) != len(matches) or set(found) != set(matches)):
-                raise ValueError(f"it answers {shortened(found)}; valid: the matches in another order")
+            order: Sequence[Match] | None = self._noted(job.name, lambda: ask(job=job, matches=tuple(matches)))
+            if order is not None and (len(order) != len(matches) or set(order) != set(matches)):
+                raise ValueError(f"it answers {shortened(order)}; valid: the matches in another order")
         except Exception as error:  # a third party's may raise anything
             self.unranked += 1
             self.trouble.begin(UNRANKED, error, traceback=True)
             return None
-        return found
+        return order
 
     def _replaced(
         self, jobs: Sequence[WaitingJob], sites: Sequence[SiteView], at_work: Sequence[AtWork], now: float
@@ -275,15 +275,15 @@ class Placing:
             return None
         try:
             given = {"jobs": tuple(jobs), "sites": tuple(sites), "at_work": tuple(at_work)}
-            found = self.extensions.assign_jobs(**given, now=now)
-            if found is not None:
-                check(found, jobs, sites)
-                found = in_codes(found)
+            assignment = self.extensions.assign_jobs(**given, now=now)
+            if assignment is not None:
+                check(assignment, jobs, sites)
+                assignment = in_codes(assignment)
         except (Exception, SystemExit) as error:  # a third party's may raise anything
             self.trouble.begin(REPLACED, error, traceback=True)
             return None
         self.trouble.end(REPLACED)
-        return found
+        return assignment
 
 
 def culprits(jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment], error: Exception) -> dict[str, Exception]:
@@ -293,13 +293,13 @@ def culprits(jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment], er
     :raises Exception: it fails without any of them as well, or over more than :data:`MOST_CULPRITS`
     """
     assigned([])
-    found: dict[str, Exception] = {}
+    errors: dict[str, Exception] = {}
     failing = [(jobs, error)]
     while failing:
         some, failure = failing.pop()
         if len(some) == 1:
-            found[some[0].name] = failure
-            if len(found) > MOST_CULPRITS:
+            errors[some[0].name] = failure
+            if len(errors) > MOST_CULPRITS:
                 raise error
             continue
         middle = len(some) // 2
@@ -310,7 +310,7 @@ def culprits(jobs: Sequence[WaitingJob], assigned: Callable[..., Assignment], er
                 raise
             except Exception as its_own:
                 failing.append((half, its_own))
-    return found
+    return errors
 
 
 def check(found: Assignment, jobs: Sequence[WaitingJob], sites: Sequence[SiteView]) -> None:

@@ -11,10 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from lading.executors.controller import launched
-from lading.executors.controller.absence import Absence
-from lading.executors.controller.sizes import Sizes
-from lading.executors.controller.throughput import SHORT, Throughput
-from lading.executors.controller.views import SiteAnswer, recalled, view, with_locations
+from lading.executors.controller.answers import SiteAnswer, recalled, view, with_locations
+from lading.executors.controller.site_memory import SHORT, Absence, Sizes, Throughput
 from lading.executors.store import State
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob

@@ -14,7 +14,7 @@ from airflow.utils.state import TaskInstanceState
 from lading.executors.executor_names import goes_to_lading
 from lading.executors.forecast.dags import DagPast, Dags, DagStructure, DagTask
 from lading.executors.forecast.tasks import AskingTask, asking_task
-from lading.executors.gangs.run_ahead import BEGUN, FAILED
+from lading.executors.gangs.ahead import BEGUN, FAILED
 from lading.executors.settings import Settings
 from lading.executors.store import State, groups, queue
 from lading.executors.store.durations import Durations
@@ -316,7 +316,7 @@ class Places:
             if row.site not in self.sites:
                 return None, None
             return row.site, self.sites[row.site].need(queue.as_waiting(row, self.by_dag))
-        is_planned = row.gang is None and row.appraisal is None
+        is_planned = row.gang is None and row.sizing is None
         if not is_planned or row.max_instances is not None or row.run_max_instances is not None:
             return None, None
         if row.token not in self.needs:
@@ -326,7 +326,7 @@ class Places:
 
 def signature(row: Any) -> tuple[Any, ...]:
     """What a plan depends on of a live job."""
-    return row.token, row.state, row.location, row.started_at, row.appraisal is None
+    return row.token, row.state, row.location, row.started_at, row.sizing is None
 
 
 def job_name(run: DagRunKey, task_id: str, map_index: int) -> str:

@@ -1,7 +1,8 @@
-"""What all gangs of a tick share: what is known of them, the sites, and what is free there."""
+"""The gangs of a tick: what the row of each remembers of its pass, and what all of them share."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +10,14 @@ from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs.memory import GangMemory
 from lading.executors.gangs.outcome import GangOutcome
 from lading.executors.gangs.roster import Roster, Wanted
 from lading.executors.store.gangs.rows import Everything, GangMember
-from lading.executors.store.gangs.tables import HoldRow
+from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms
-from lading.scheduling.gangs.gang import Stage
+from lading.scheduling.gangs.gang import Gang, Partition, RoomAttempt, Stage
 from lading.scheduling.gangs.room import GangRoom, Ways, Where
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
@@ -33,6 +34,8 @@ SECONDS_UNTIL_ANSWERED = 60.0
 # None: they are.
 Files: TypeAlias = Callable[[str, str, str, str], "tuple[Reason, bool] | None"]
 ReadRoster: TypeAlias = Callable[["Session", Mapping[str, Wanted]], Mapping[str, Roster]]
+
+Members = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(slots=True)
@@ -121,3 +124,80 @@ class Tick:
         if site is None:
             return False
         return site.trouble is not None or any(each.name == row.location for each in site.locations)
+
+
+@dataclass(slots=True)
+class GangMemory:
+    """A gang and its row.
+
+    :param members: of each partition of the pass: the tokens of its jobs
+    """
+
+    row: GangRow
+    terms: GangTerms
+    gang: Gang
+    members: Members = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, token: str, dag_id: str, run_id: str, terms: GangTerms) -> GangMemory:
+        """A gang of which nothing is known yet."""
+        row = GangRow(token=token, dag_id=dag_id, run_id=run_id, name=terms.name, attempt=0, wake_at=None)
+        found = cls(row, terms, Gang((), terms.partial, terms.attempts or AttemptSchedule()))
+        found.write()
+        return found
+
+    @classmethod
+    def of(cls, row: GangRow) -> GangMemory:
+        """As a row has it."""
+        said = json.loads(row.memory)
+        terms = GangTerms.from_json(said["terms"])
+        gang = Gang(
+            tuple(Partition(name, frozenset(after)) for name, after in said["partitions"]),
+            terms.partial,
+            AttemptSchedule.from_json(said["attempts"]),
+            Stage(row.stage),
+            row.attempt,
+            row.wake_at,
+            said["until"],
+            None if said["trying"] is None else RoomAttempt(*said["trying"]),
+            tuple(RoomAttempt(*each) for each in said["tried"]),
+            tuple(RoomAttempt(*each) for each in said["held"]),
+            Reason.of_json(said["why"]) if said.get("why") else None,
+            said.get("look_at", 0.0),
+            said.get("doubted", False),
+        )
+        return cls(row, terms, gang, {name: tuple(tokens) for name, tokens in said["members"].items()})
+
+    def write(self) -> bool:
+        """Bring the row up to date; returns whether it is another."""
+        gang = self.gang
+        text = json.dumps(
+            {
+                "terms": self.terms.to_json(),
+                "attempts": gang.attempts.to_json(),
+                "partitions": [[each.name, sorted(each.after)] for each in gang.partitions],
+                "until": gang.until,
+                "trying": gang.trying,
+                "tried": gang.tried,
+                "held": gang.held,
+                "why": None if gang.why is None else gang.why.to_json(),
+                "look_at": gang.look_at,
+                "doubted": gang.doubted,
+                "members": self.members,
+            }
+        )
+        values = {"stage": gang.stage.value, "attempt": gang.attempt, "wake_at": gang.wake_at, "memory": text}
+        changed = {name: value for name, value in values.items() if getattr(self.row, name) != value}
+        for name, value in changed.items():
+            setattr(self.row, name, value)
+        return bool(changed)
+
+    @property
+    def called(self) -> str:
+        """What it is called in words."""
+        return f"gang {self.terms.name!r}" if self.terms.name is not None else "it"
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """The jobs of the pass."""
+        return frozenset(token for tokens in self.members.values() for token in tokens)

@@ -317,7 +317,7 @@ class Staging:
             return None  # what is wrong with it is said when it is placed
         if (why := self._refusal(site, addresses, text)) is not None:
             return why, True
-        found: list[Reason] = []
+        reasons: list[Reason] = []
         for address in sorted(addresses):
             wanted = (site, area.name), address
             self.for_gangs.setdefault(wanted, set()).add(dag)
@@ -326,8 +326,8 @@ class Staging:
                 del self.fetches[wanted]  # the next try looks anew
                 return fetch.failure, True
             if fetch.lies is None:
-                found.append(fetch.reason)
-        return (found[0], False) if found else None
+                reasons.append(fetch.reason)
+        return (reasons[0], False) if reasons else None
 
     def _staged(self, job: Any, paths: dict[str, str]) -> Change | None:
         """What is to be stored of a job: where its files lie, why it waits, or why it fails; None: nothing new.
@@ -374,7 +374,7 @@ class Staging:
         if (path := normal_path(address)) is None:
             return [("its object store", StoredObject(address))]
         rows = session.execute(select(Data.site, Data.location).where(Data.key == copying.key(address)))
-        found: list[tuple[str, Source]] = []
+        sources: list[tuple[str, Source]] = []
         for holder, location in sorted(rows, key=lambda row: (row.site != site, row.site, row.location)):
             try:
                 there = self.sites[holder].staging_area(location)
@@ -382,8 +382,8 @@ class Staging:
                 continue
             if there is not None:
                 roots = tuple(root for root in self.roots if root.startswith("/"))
-                found.append((f"{holder}/{location}", MachineFile(there.transport, path, roots)))
-        return found
+                sources.append((f"{holder}/{location}", MachineFile(there.transport, path, roots)))
+        return sources
 
     def _begin(self, session: Session) -> None:
         """Look for files that jobs wait for and bring them, those of the Dags in turn, as far as there are threads."""

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.decisions import refused
 from lading.executors.settings import Settings
-from lading.executors.sizing import preemptions, sizing
+from lading.executors.sizing import sizing
 from lading.executors.sizing.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
 from lading.executors.sizing.sizing import Question, SizingNote, UnsizedJob
 from lading.executors.store import Change, strikes
@@ -104,7 +104,7 @@ class Work:
         try:
             self._look()
         except SQLAlchemyError as error:
-            log.warning("Jobs of %s could not be appraised: %s", "/".join(self.jobs[0].task), error)
+            log.warning("Jobs of %s could not be sized: %s", "/".join(self.jobs[0].task), error)
         finally:
             self.is_over = True
         if self.changes and not self.is_given_up:
@@ -123,7 +123,7 @@ class Work:
                 change, lessons = sizing.answer(
                     question, sizes, self.settings, self.largest, keeps_inputs=self.keeps_inputs
                 )
-                change, more = preemptions.heeded(question, change, self.most_preemptions)
+                change, more = sizing.after_preemptions(question, change, self.most_preemptions)
             except Exception as error:
                 change, lessons, more = self._failed(question.job, error), [], []
             self._at = None
@@ -150,7 +150,7 @@ class Work:
         return read.questions
 
     def _failed(self, job: UnsizedJob, error: Exception) -> Change:
-        log.error("Job %s of %s could not be appraised", job.token, "/".join(job.task), exc_info=error)
+        log.error("Job %s of %s could not be sized", job.token, "/".join(job.task), exc_info=error)
         why = because("sizing_failed", text=f"{type(error).__name__}: {error}")
         return refused(job.token, why, time.time())
 
@@ -214,7 +214,7 @@ class Estimator:
     def start(self) -> None:
         """Start the threads of what has been begun."""
         for work in self.beginning:
-            threading.Thread(target=work.run, args=(self.ring,), name="appraisal", daemon=True).start()
+            threading.Thread(target=work.run, args=(self.ring,), name="sizing", daemon=True).start()
         self.beginning = []
 
     def close(self) -> None:

@@ -72,16 +72,16 @@ def named_files(value: Any, schemes: Collection[str] | None = SCHEMES) -> Iterat
 
 def addresses(inputs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The files among inputs, as machines name them, with their bytes as far as the inputs say so, else 0."""
-    found: dict[str, int] = {}
+    sizes_by_path: dict[str, int] = {}
     for value in (value for each in inputs for value in each.values()):
         try:
             named = list(named_files(value))
         except ExpressionError:  # only the task can know what is in it
             continue
         for address, size in named:
-            if (path := normal_path(address)) is not None and len(found) < MOST_INPUTS:
-                found[path] = size or 0
-    return found
+            if (path := normal_path(address)) is not None and len(sizes_by_path) < MOST_INPUTS:
+                sizes_by_path[path] = size or 0
+    return sizes_by_path
 
 
 @dataclass(slots=True)

@@ -34,14 +34,14 @@ def kept(inputs: Sequence[Mapping[str, Any]]) -> str | None:
 
     :param inputs: by name; of several jobs where it is a chunk of a scatter
     """
-    found: list[str] = []
+    elements_as_json: list[str] = []
     for values in inputs:
         its_own = {name: text for name, value in values.items() if (text := _short_json(value)) is not None}
         element = "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in its_own.items()) + "}"
-        if sum(map(len, found)) + len(element) > MOST_OF_A_JOB:
+        if sum(map(len, elements_as_json)) + len(element) > MOST_OF_A_JOB:
             break
-        found.append(element)
-    return f"[{', '.join(found)}]" if found else None
+        elements_as_json.append(element)
+    return f"[{', '.join(elements_as_json)}]" if elements_as_json else None
 
 
 def _short_json(value: object) -> str | None:

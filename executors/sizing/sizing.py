@@ -1,4 +1,4 @@
-"""Appraisal: what a job asks for, where that depends on its inputs, on its earlier tries or on those of other runs.
+"""Sizing: what a job asks for, where that depends on its inputs, on its earlier tries or on those of other runs.
 
 The controller does it before it places such a job, in threads of its own (see the module estimator).
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow.models.log import Log
@@ -21,19 +22,20 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.decisions import refused
 from lading.executors.settings import Settings
-from lading.executors.sizing.file_sizes import FileSizes, addresses
+from lading.executors.sizing.file_sizes import MOST_INPUTS, FileSizes, addresses, named_files
 from lading.executors.sizing.inputs import Inputs, kept
-from lading.executors.sizing.matched_targets import matched
-from lading.executors.sizing.staged_inputs import staged
 from lading.executors.sizing.xcom_json import Unknown
 from lading.executors.store import Change, JobRow, State, data, strikes, usage
+from lading.hooks.files.addresses import normal_path
 from lading.scheduling.hints.expressions import ExpressionError
-from lading.scheduling.hints.hints import AUTO, HintError, Hints
-from lading.scheduling.hints.levels import largest_of
+from lading.scheduling.hints.hints import AUTO, HintError, Hints, largest_of
+from lading.scheduling.hints.patterns import MOST_SEARCHES, input_names, matching_targets, searches
 from lading.scheduling.hints.retries import EarlierTry, learn
 from lading.scheduling.insight.auto import sized
 from lading.scheduling.insight.usage import Usage
+from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.matching.rules import Soft
+from lading.scheduling.matching.stops import as_text
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
@@ -43,6 +45,8 @@ MOST_AT_ONCE = 500
 UNKNOWN = because("inputs")
 
 TaskKey = tuple[str, str, str]
+
+LEAVES_SPOT = "lading leaves spot machines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +124,10 @@ class JobFacts:
 
 
 def waiting_dags(session: Session) -> dict[str, bool]:
-    """The Dags that have jobs which wait for their appraisal, and whether a controller may have died over one."""
+    """The Dags that have jobs which wait for their sizing, and whether a controller may have died over one."""
     rows = session.execute(
         select(JobRow.dag_id, func.max(func.coalesce(JobRow.strikes, 0)))
-        .where(JobRow.state == State.QUEUED, JobRow.appraisal.is_not(None))
+        .where(JobRow.state == State.QUEUED, JobRow.sizing.is_not(None))
         .group_by(JobRow.dag_id)
     )
     return {str(dag_id): most > 0 for dag_id, most in rows}
@@ -132,9 +136,9 @@ def waiting_dags(session: Session) -> dict[str, bool]:
 def unsized_jobs(
     session: Session, busy: Iterable[str], dag_id: str | None = None, *, are_struck: bool = False
 ) -> list[UnsizedJob]:
-    """Queued jobs that wait for their appraisal, in the order in which they should start.
+    """Queued jobs that wait for their sizing, in the order in which they should start.
 
-    :param busy: the jobs that are being appraised, or shall not be now
+    :param busy: the jobs that are being sized, or shall not be now
     :param dag_id: of this Dag; None: of any
     :param are_struck: those over which a controller may have died, or the others
     """
@@ -147,10 +151,10 @@ def unsized_jobs(
         JobRow.map_index,
         JobRow.try_number,
         JobRow.site_hint,
-        JobRow.appraisal,
+        JobRow.sizing,
     ).where(
         JobRow.state == State.QUEUED,
-        JobRow.appraisal.is_not(None),
+        JobRow.sizing.is_not(None),
         strikes.is_struck() if are_struck else ~strikes.is_struck(),
     )
     if dag_id is not None:
@@ -159,9 +163,9 @@ def unsized_jobs(
         query.order_by(JobRow.priority.desc(), JobRow.queued_at, JobRow.token).limit(MOST_AT_ONCE + len(but))
     )
     jobs = []
-    for token, dag, run_id, task_id, map_index, try_number, site_hint, appraisal in rows:
+    for token, dag, run_id, task_id, map_index, try_number, site_hint, request in rows:
         if token not in but:
-            task, text = (str(dag), str(run_id), str(task_id)), str(appraisal)
+            task, text = (str(dag), str(run_id), str(task_id)), str(request)
             try:
                 asked = json.loads(text)
                 jobs.append(UnsizedJob(token, task, map_index, try_number, site_hint, **asked, text=text))
@@ -172,7 +176,7 @@ def unsized_jobs(
 
 
 def explain(session: Session, before: float) -> None:
-    """Tell jobs why they wait whose appraisal takes long.
+    """Tell jobs why they wait whose sizing takes long.
 
     :param before: those that were queued before, seconds since the epoch
     """
@@ -180,7 +184,7 @@ def explain(session: Session, before: float) -> None:
         update(JobRow)
         .where(
             JobRow.state == State.QUEUED,
-            JobRow.appraisal.is_not(None),
+            JobRow.sizing.is_not(None),
             JobRow.queued_at < before,
             JobRow.reason.is_(None),
         )
@@ -282,7 +286,7 @@ def answer(
         why = because("inputs_unknown", text=f"{type(error).__name__}: {error}")
         return refused(job.token, why, time.time()), []
     seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
-    change = Change(job.token, {**values, **seen, "appraisal": None, "reason": None})
+    change = Change(job.token, {**values, **seen, "sizing": None, "reason": None})
     said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
     return change, [SizingNote(job, event, "; ".join(words)) for event, words in said.items() if words]
 
@@ -346,7 +350,7 @@ def size_job(
         # What no expression has asked for was not looked up, and is not for this.
         looked_up = [size for each in facts for size in each.measured]
         measured = {"input_size": max(looked_up)} if looked_up else {}
-    places = {**(matched(hints, inputs) if hints.matching else {}), **staged(hints, inputs)}
+    places = {**(matched_targets(hints, inputs) if hints.matching else {}), **staged_files(hints, inputs)}
     lesson = learn(
         hints.resources(settings.default_resources),
         hints.limits(),
@@ -392,3 +396,65 @@ def as_try(job: JobRow) -> EarlierTry:
 def seconds(job: JobRow) -> float:
     """How long a try ran."""
     return (job.ended_at or 0.0) - job.started_at if job.started_at else 0.0
+
+
+def matched_targets(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns of a job with those of its targets alone that its inputs match.
+
+    :param inputs: by name; of several jobs where it is a chunk of a scatter, which all have to match
+    :raises HintError: they match none, or there are too many
+    :raises ExpressionError: one of them is not known
+    """
+    if (number := len(inputs) * searches(hints.matching)) > MOST_SEARCHES:
+        raise HintError(
+            f"hint matching: {searches(hints.matching)} patterns are to be sought in the inputs of {len(inputs)} jobs, "
+            f"which is {number:,} times; valid: at most {MOST_SEARCHES:,} times for a chunk: give the scatter smaller "
+            "chunks, or the task fewer patterns"
+        )
+    left, names = hints.targets, {name for name, _ in input_names(hints.matching)}
+    for values in inputs:
+        if unknown := [each for name, each in values.items() if name in names and isinstance(each, Unknown)]:
+            raise ExpressionError(f"an input that is to be matched is not known: {unknown[0].why}")
+        left = matching_targets(left, hints.matching, values)
+    if not left:
+        raise HintError(f"hint matching: its inputs match none of its targets {', '.join(hints.targets)}")
+    return {"targets": as_text(left, hints.filters)}
+
+
+def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The columns of a job whose files are brought to where it runs: their addresses, and where they lie there.
+
+    :param inputs: by name; of several jobs where it is a chunk of a scatter
+    :raises HintError: it has no such input, or too many files
+    :raises ExpressionError: one of them is not known
+    """
+    stage: dict[str, None] = {}
+    for values in inputs:
+        for name in hints.stage:
+            if name not in values:
+                raise HintError(f"hint stage: there is no input {name!r}; valid: {', '.join(values) or 'none'}")
+            if isinstance(value := values[name], Unknown):
+                raise ExpressionError(f"input {name!r}, whose files are to be staged, is not known: {value.why}")
+            for address, _ in named_files(value, schemes=None):
+                stage[normal_path(address) or address] = None
+    if len(stage) > MOST_INPUTS:
+        raise HintError(f"hint stage: the inputs name {len(stage)} files; valid: at most {MOST_INPUTS}")
+    return {"stage": json.dumps(stage)} if stage else {}
+
+
+def after_preemptions(question: Question, change: Change, limits: Mapping[str, int]) -> tuple[Change, list[SizingNote]]:
+    """What was found out about a job, and what follows of its preemptions.
+
+    A job whose author asked for spot stays on spot.
+
+    :param change: what it asks for
+    :param limits: after how many preemptions a job goes on demand, by site
+    """
+    losses = Counter(each.site for each in question.tries if each.cause == "preempted")
+    beyond = [site for site, most in limits.items() if losses[site] >= most]
+    if not beyond or question.job.hints.get("capacity_type") is not None or change.values.get("state") == State.FAILED:
+        return change, []
+    words = f"goes to a machine on demand: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
+    return replace(change, values={**change.values, "capacity_type": ON_DEMAND}), [
+        SizingNote(question.job, LEAVES_SPOT, words)
+    ]

@@ -62,12 +62,12 @@ class Busy(NamedTuple):
 
 def busy(live: Iterable[Live]) -> dict[str, Busy]:
     """The cpus of jobs that run, by site."""
-    found: dict[str, Busy] = {}
+    by_site: dict[str, Busy] = {}
     for each in live:
         if each.state == State.RUNNING and each.site is not None:
-            used, batch = found.get(each.site, Busy())
-            found[each.site] = Busy(used, batch + each.cpus) if each.is_batch else Busy(used + each.cpus, batch)
-    return found
+            used, batch = by_site.get(each.site, Busy())
+            by_site[each.site] = Busy(used, batch + each.cpus) if each.is_batch else Busy(used + each.cpus, batch)
+    return by_site
 
 
 def waiting(session: Session) -> Sequence[Any]:

@@ -26,7 +26,7 @@ OF_MACHINES = or_(JobRow.max_instances.is_not(None), JobRow.run_max_instances.is
 # What these jobs ask for is known, and they start alone.
 CAN_BE_PLACED = (
     JobRow.state == State.QUEUED,
-    JobRow.appraisal.is_(None),
+    JobRow.sizing.is_(None),
     JobRow.cancel.is_(None),
     JobRow.gang.is_(None),
 )
@@ -80,15 +80,15 @@ def costs(session: Session, now: float) -> dict[tuple[str, str], tuple[float, fl
     runs = {(str(dag_id), str(run_id)) for dag_id, run_id in session.execute(queued)}
     rate = store.cpu_hour() * JobRow.cpus * func.coalesce(JobRow.nodes, 1)
     at_work = case((JobRow.state.in_(AT_WORK), rate))
-    found = dict.fromkeys(runs, (0.0, 0.0))
+    usd_by_run = dict.fromkeys(runs, (0.0, 0.0))
     for chunk in store.chunks(sorted(run_id for _, run_id in runs)):
         query = select(JobRow.dag_id, JobRow.run_id, func.sum(store.usd_until(now)), func.sum(at_work)).where(
             JobRow.run_id.in_(chunk)
         )
         for dag_id, run_id, spent, per_hour in session.execute(query.group_by(JobRow.dag_id, JobRow.run_id)):
             if (dag_id, run_id) in runs:
-                found[dag_id, run_id] = float(spent or 0.0), float(per_hour or 0.0)
-    return found
+                usd_by_run[dag_id, run_id] = float(spent or 0.0), float(per_hour or 0.0)
+    return usd_by_run
 
 
 def may_start(session: Session, most: int) -> list[Row[Any]]:
@@ -98,7 +98,7 @@ def may_start(session: Session, most: int) -> list[Row[Any]]:
     """
     groups = waiting_groups(session)
     live = at_work(session, sorted({group.run for group in groups}))
-    found: dict[str, tuple[Row[Any], JobGroup]] = {}
+    candidates: dict[str, tuple[Row[Any], JobGroup]] = {}
     uncounted = sum(group.room(live) is None for group in groups)
     for group in groups:
         room = group.room(live)
@@ -106,9 +106,9 @@ def may_start(session: Session, most: int) -> list[Row[Any]]:
             # How many of these have a place is not known here; all such groups together share ``most``.
             number = max(1, most // uncounted) if room is None else min(room, most)
             rows = session.execute(in_order(*of_group(group)).limit(number))
-            found |= {row.token: (row, group) for row in rows}
-    order = sorted(found.values(), key=lambda each: (-each[0].priority, each[0].queued_at, each[0].token))
-    return [found[token][0] for token in admitted([(row.token, group) for row, group in order], live)]
+            candidates |= {row.token: (row, group) for row in rows}
+    order = sorted(candidates.values(), key=lambda each: (-each[0].priority, each[0].queued_at, each[0].token))
+    return [candidates[token][0] for token in admitted([(row.token, group) for row, group in order], live)]
 
 
 def explain(session: Session, before: float) -> None:

@@ -45,16 +45,16 @@ def settle(session: Session, site: str, tokens: Sequence[str]) -> None:
     taken: dict[str | None, list[Span]] = {}
     for row in there:
         taken.setdefault(machine(site, row), []).append(span(row, row.lane))
-    found = []
+    lanes = []
     for row in new:
         others = taken.setdefault(place := machine(site, row), [])
         lane = lowest(row, others, rooms.get(place or ""))
         others.append(span(row, lane))
-        found.append({"its_token": row.token, "its_lane": lane})
+        lanes.append({"its_token": row.token, "its_lane": lane})
     statement = (
         update(JobRow.__table__).where(JobRow.token == bindparam("its_token")).values(lane=bindparam("its_lane"))
     )
-    session.connection().execute(statement, found)
+    session.connection().execute(statement, lanes)
 
 
 def machine(site: str, row: Any) -> str | None:

@@ -64,13 +64,13 @@ def waiting(
     :param database_ahead: by how many seconds the clock is before ours that says when they were queued
     """
     build = partial(as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead)
-    found = [build(row) for row in session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))]
+    jobs = [build(row) for row in session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))]
     limited = with_budgets(groups.may_start(session, MOST_JOBS_PER_TICK), build, session)
-    if len(found) == MOST_JOBS_PER_TICK:
-        end = found[-1].rank
-        found = with_all_shapes(session, found, turn, by_dag, build)
+    if len(jobs) == MOST_JOBS_PER_TICK:
+        end = jobs[-1].rank
+        jobs = with_all_shapes(session, jobs, turn, by_dag, build)
         limited = [replace(job, is_ahead=job.rank > end) for job in limited]
-    return sorted(found + limited, key=lambda job: job.rank)
+    return sorted(jobs + limited, key=lambda job: job.rank)
 
 
 def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], session: Session) -> list[WaitingJob]:
@@ -78,12 +78,12 @@ def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], sessio
     if all(row.max_usd is None for row in rows):
         return [build(row) for row in rows]
     costs = groups.costs(session, time.time())
-    found = []
+    jobs = []
     for row in rows:
         spent, per_hour = costs.get((row.dag_id, row.run_id), (0.0, 0.0))
         budget = Budget(run_name(row.dag_id, row.run_id), row.max_usd, spent, per_hour) if row.max_usd else None
-        found.append(replace(build(row), budget=budget))
-    return found
+        jobs.append(replace(build(row), budget=budget))
+    return jobs
 
 
 def with_all_shapes(
@@ -92,18 +92,18 @@ def with_all_shapes(
     """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
     totals, seen = shapes.totals(session, by_dag), Counter(job.shape for job in first)
     share = max(1, MOST_JOBS_PER_TICK // max(1, len(totals)))
-    found = list(first)
+    jobs = list(first)
     if any(seen[shape] < min(total, share) for shape, total in totals.items()):
         page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
         others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, page)
         end = first[-1].rank
-        found += [replace(job, is_ahead=True) for row in others if (job := build(row)).rank > end]
-    seen = Counter(job.shape for job in found)
-    last = {job.shape: index for index, job in enumerate(found)}
+        jobs += [replace(job, is_ahead=True) for row in others if (job := build(row)).rank > end]
+    seen = Counter(job.shape for job in jobs)
+    last = {job.shape: index for index, job in enumerate(jobs)}
     for shape, index in last.items():
         if seen[shape] < totals.get(shape, 0):
-            found[index] = replace(found[index], hidden=totals[shape] - seen[shape])
-    return found
+            jobs[index] = replace(jobs[index], hidden=totals[shape] - seen[shape])
+    return jobs
 
 
 def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, database_ahead: float = 0.0) -> WaitingJob:

@@ -90,16 +90,16 @@ def charge(session: Session, holder: str) -> list[Change]:
     :returns: what has changed
     """
     noted = session.execute(
-        select(JobRow.token, JobRow.strikes, JobRow.appraisal).where(
+        select(JobRow.token, JobRow.strikes, JobRow.sizing).where(
             JobRow.state.in_(WAITING), JobRow.examined_by.is_not(None), JobRow.examined_by != holder
         )
     ).all()
     changes = []
-    for token, before, appraisal in noted:
+    for token, before, sizing in noted:
         strikes = (before or 0) + 1 if len(noted) == 1 else max(before or 0, 1)
         values: dict[str, Any] = {"strikes": strikes, "examined_by": None}
         if strikes >= MOST_STRIKES:
-            reason = because("placing_kills" if appraisal is None else "sizing_kills", count=strikes)
+            reason = because("placing_kills" if sizing is None else "sizing_kills", count=strikes)
             values |= {"state": State.FAILED, "cause": "error", "reason": reason, "ended_at": time.time()}
         changes.append(Change(token, values, report=strikes >= MOST_STRIKES))
     return apply(session, changes)
@@ -109,18 +109,18 @@ def repeated(session: Session, task: tuple[str, str, str]) -> dict[str, list[int
     """What those of a task and run have asked for under which controllers have died or hung too often, as it is stored:
     the map index of each."""
     dag_id, run_id, task_id = task
-    found: dict[str, list[int]] = {}
+    map_indexes: dict[str, list[int]] = {}
     for map_index, text in session.execute(
-        select(JobRow.map_index, JobRow.appraisal).where(
+        select(JobRow.map_index, JobRow.sizing).where(
             JobRow.dag_id == dag_id,
             JobRow.run_id == run_id,
             JobRow.task_id == task_id,
             JobRow.strikes >= MOST_STRIKES,
-            JobRow.appraisal.is_not(None),
+            JobRow.sizing.is_not(None),
         )
     ):
-        found.setdefault(str(text), []).append(map_index)
-    return found
+        map_indexes.setdefault(str(text), []).append(map_index)
+    return map_indexes
 
 
 def refusal(struck: list[int], map_index: int) -> Reason | None:

@@ -131,7 +131,7 @@ class JobRow(Base):
     run_max_jobs: Mapped[int | None] = mapped_column(Integer)
     max_usd: Mapped[float | None] = mapped_column(Double)
     # What the resources depend on, as JSON, until they are known (see lading.executors.sizing.sizing).
-    appraisal: Mapped[str | None] = mapped_column(Text)
+    sizing: Mapped[str | None] = mapped_column(Text)
     # The lease holder that examines it, and how many have died or hung over it (see lading.executors.store.strikes).
     examined_by: Mapped[str | None] = mapped_column(String(36))
     strikes: Mapped[int | None] = mapped_column(Integer)
@@ -273,8 +273,8 @@ class RequestRow(Base):
     at: Mapped[float] = mapped_column(Double)
     # None: it is not done yet.
     done_at: Mapped[float | None] = mapped_column(Double)
-    # What came of it.
-    words: Mapped[str | None] = mapped_column(Text)
+    # None: it is not known yet.
+    outcome: Mapped[str | None] = mapped_column(Text)
 
     __table_args__ = (Index("lading_request_done", "done_at"),)
 

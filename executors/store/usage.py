@@ -99,16 +99,16 @@ def seconds(job: Any) -> float:
 def of_task(session: Session, dag_id: str, task_id: str) -> dict[int, Usage]:
     """What the last :data:`MOST_TRIES` tries of a task used, by the class of their inputs' size."""
     mine = select(*COLUMNS).where(JobRow.dag_id == dag_id, JobRow.task_id == task_id, JobRow.ended_at.is_not(None))
-    found = TaskTries()
+    tries = TaskTries()
     for job in session.execute(mine.order_by(JobRow.ended_at.desc()).limit(MOST_TRIES)):
-        found.add(job)
+        tries.add(job)
     kept = select(UsageRow).where(UsageRow.dag_id == dag_id, UsageRow.task_id == task_id)
-    if found.number < MOST_TRIES:
+    if tries.number < MOST_TRIES:
         for row in session.scalars(kept.order_by(UsageRow.day.desc(), UsageRow.size_class)):
-            found.merge(row)
-            if found.number >= MOST_TRIES:
+            tries.merge(row)
+            if tries.number >= MOST_TRIES:
                 break
-    return found.classes
+    return tries.classes
 
 
 @dataclass(slots=True)
@@ -133,13 +133,13 @@ class TaskTries:
 
 def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[str, dict[int, Usage]]:
     """What :func:`of_task` says of each of these tasks, by two queries for every chunk of them."""
-    found: dict[str, TaskTries] = {task_id: TaskTries() for task_id in task_ids}
-    for chunk in chunks(list(found)):
+    tries: dict[str, TaskTries] = {task_id: TaskTries() for task_id in task_ids}
+    for chunk in chunks(list(tries)):
         mine = (JobRow.dag_id == dag_id, JobRow.task_id.in_(chunk), JobRow.ended_at.is_not(None))
         number = func.row_number().over(partition_by=JobRow.task_id, order_by=JobRow.ended_at.desc()).label("number")
         numbered = select(*COLUMNS, number).where(*mine).subquery()
         for job in session.execute(select(numbered).where(numbered.c.number <= MOST_TRIES)):
-            found[job.task_id].add(job)
+            tries[job.task_id].add(job)
         of_row = (UsageRow.task_id, UsageRow.day, UsageRow.size_class, UsageRow.usage)
         latest = (UsageRow.day.desc(), UsageRow.size_class)
         so_far = func.sum(UsageRow.jobs).over(partition_by=UsageRow.task_id, order_by=latest) - UsageRow.jobs
@@ -148,9 +148,9 @@ def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[s
         # Of a row that has more than are wanted all count, as the row cannot be parted.
         needed = select(rows).where(rows.c.younger < MOST_TRIES)
         for row in session.execute(needed.order_by(rows.c.day.desc(), rows.c.size_class)):
-            if found[row.task_id].number < MOST_TRIES:
-                found[row.task_id].merge(row)
-    return {task_id: each.classes for task_id, each in found.items()}
+            if tries[row.task_id].number < MOST_TRIES:
+                tries[row.task_id].merge(row)
+    return {task_id: each.classes for task_id, each in tries.items()}
 
 
 def whole(classes: dict[int, Usage]) -> Usage:

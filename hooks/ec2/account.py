@@ -10,7 +10,7 @@ from lading.hooks.ec2.market import EC2Offers
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.gpus import not_supported
-from lading.scheduling.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.quotas import names_burstable, quota, vcpus
 
 # https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html

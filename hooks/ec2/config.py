@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_
 
 from lading.hooks.files.table_model import Amount, Arch, Duration, DurationOrZero, Hurry, Price, Texts
 from lading.hooks.machines.fixed_config import MachinesConfig
-from lading.scheduling.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.placing.policies import GREEDY, HOURS, PRICED
 from lading.scheduling.plan import FORECAST
 

@@ -59,10 +59,10 @@ class EC2Fleet:
         self.event_buffer = EventBuffer()
         self.offers = EC2Offers(config, ec2, folder, self.event_buffer.tell)
         self.state = FleetState(site, scope, config, ec2, identities, self.offers, self.event_buffer)
-        self.members = self.state.members
+        self.machines = self.state.machines
         self.termination = Termination(self.state)
         self.launcher = Launcher(
-            ec2, identities[0], scope, self.members, self.termination.leave, shortages=self.state.shortages
+            ec2, identities[0], scope, self.machines, self.termination.leave, shortages=self.state.shortages
         )
         self.registration = Registration(self.state, self.termination)
         self.readiness = Readiness(self.state, Connector(site, config, identities, api, folder / "machines", logs))
@@ -77,12 +77,12 @@ class EC2Fleet:
     def order(self, orders: Sequence[Order]) -> None:
         """Launch machines; one that is known already is not launched again."""
         with self.state.lock:
-            new = {order.name: order for order in orders if order.name not in self.members}
+            new = {order.name: order for order in orders if order.name not in self.machines}
             batches, ours = boot.batches(list(new.values())), self.identities[0].deployment
             for batch in batches:
                 known = self.offers.specified(batch.offering[0])
                 for order in batch.orders:
-                    self.members[order.name] = EC2Machine.ordered(
+                    self.machines[order.name] = EC2Machine.ordered(
                         order, batch, ours, self.config.expected_boot_time, known
                     )
             self.launcher.order(batches)
@@ -90,13 +90,13 @@ class EC2Fleet:
     def release(self, reasons: Mapping[str, Reason]) -> None:
         """Let machines go when their jobs have ended."""
         for name, reason in reasons.items():
-            if (machine := self.members.get(name)) is not None and machine.release is None:
+            if (machine := self.machines.get(name)) is not None and machine.release is None:
                 machine.release = reason
 
     @property
     def connections(self) -> list[Connection]:
         """All machines that have been reached, those that are gone among them."""
-        there = [machine.connection for machine in list(self.members.values())]
+        there = [machine.connection for machine in list(self.machines.values())]
         return [*(connection for connection in there if connection is not None), *list(self.state.left)]
 
     def promote_ready(self) -> None:
@@ -114,7 +114,7 @@ class EC2Fleet:
 
     def pause(self) -> float:
         """Seconds until the next round."""
-        machines = list(self.members.values())
+        machines = list(self.machines.values())
         busy = any(machine.phase is not LifePhase.UP or machine.release for machine in machines)
         return SHORT_PAUSE if busy else LONG_PAUSE
 
@@ -128,12 +128,12 @@ class EC2Fleet:
                 self.registration.register()
                 self.launcher.looked_at = self.registration.asked_at
             self.termination.terminate()
-            self.offers.charge(list(self.members.values()))
+            self.offers.charge(list(self.machines.values()))
         finally:
             if self.is_loaded:
                 self.readiness.connect()
                 self.readiness.promote_ready()
-                for machine in list(self.members.values()):
+                for machine in list(self.machines.values()):
                     self._drain(machine)
                     self._check_liveness(machine)
 

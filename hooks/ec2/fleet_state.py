@@ -27,7 +27,7 @@ class FleetState:
     :param site: its name
     :param scope: what its machines are tagged with; that of a trial is another
     :param identities: who we are, then who we were
-    :ivar members: the machines, by name; ``lock`` is held to add or remove one
+    :ivar machines: the machines, by name; ``lock`` is held to add or remove one
     :ivar left: the connections of machines that are gone, until all is stored that they have reported
     """
 
@@ -38,7 +38,7 @@ class FleetState:
     identities: Sequence[Identity]
     offers: EC2Offers
     event_buffer: EventBuffer
-    members: dict[str, EC2Machine] = field(default_factory=dict)
+    machines: dict[str, EC2Machine] = field(default_factory=dict)
     left: list[Connection] = field(default_factory=list)
     shortages: Shortages = field(default_factory=Shortages)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -50,4 +50,4 @@ class FleetPart:
 
     def __init__(self, state: FleetState) -> None:
         self.state = state
-        self.ec2, self.members = state.ec2, state.members
+        self.ec2, self.machines = state.ec2, state.machines

@@ -51,7 +51,7 @@ class Launcher:
 
     :param identity: whose machines they become
     :param scope: the value of the tag that names the site
-    :param members: of the fleet, by name
+    :param machines: of the fleet, by name
     :param leave: called with what is not launched, and why
     :ivar batches: what is to be asked for
     :ivar unanswered: what was asked for without an answer, by its token
@@ -61,7 +61,7 @@ class Launcher:
     ec2: EC2
     identity: Identity
     scope: str
-    members: dict[str, EC2Machine]
+    machines: dict[str, EC2Machine]
     leave: Callable[[EC2Machine, End], None]
     shortages: Shortages = field(default_factory=Shortages)
     batches: deque[LaunchBatch] = field(default_factory=deque)
@@ -78,12 +78,12 @@ class Launcher:
         """Ask for these from the next round on."""
         self.batches.extend(batches)
 
-    def withdraw(self, member: EC2Machine) -> bool:
+    def withdraw(self, machine: EC2Machine) -> bool:
         """Do not ask for a machine; returns whether that is not too late, for EC2 may be about to launch it."""
         with self._lock:
-            if member.phase is not LifePhase.ORDERED or member.name in self._asked:
+            if machine.phase is not LifePhase.ORDERED or machine.name in self._asked:
                 return False
-            member.enter(LifePhase.GONE)
+            machine.enter(LifePhase.GONE)
             return True
 
     @property
@@ -118,7 +118,7 @@ class Launcher:
 
     def _waiting(self, batch: LaunchBatch) -> list[EC2Machine]:
         """Those of a batch that are still wanted."""
-        found = [self.members.get(each.name) for each in batch.orders]
+        found = [self.machines.get(each.name) for each in batch.orders]
         return [each for each in found if each is not None and each.phase in NOT_THERE]
 
     def _may_ask(self, batch: LaunchBatch) -> bool:
@@ -193,17 +193,17 @@ class Launcher:
         """Know what was launched; what was not is left."""
         by_index = {each.index: each for each in found}
         for index, order in enumerate(batch.orders):
-            member, instance = self.members.get(order.name), by_index.get(index)
-            if member is None or member.instance is not None:
+            machine, instance = self.machines.get(order.name), by_index.get(index)
+            if machine is None or machine.instance is not None:
                 continue
             if instance is not None:
-                member.describe(instance, self.ec2.clock_ahead)
-                member.enter(LifePhase.PENDING)
+                machine.describe(instance, self.ec2.clock_ahead)
+                machine.enter(LifePhase.PENDING)
             else:
                 reason = because("machine_short", launched=len(found), asked=len(batch.orders))
                 error = EC2Error(AWSTrouble.CAPACITY, "", str(reason))
                 self.shortages.refused(batch.offering, error)
-                self.leave(member, End("no_capacity", reason))
+                self.leave(machine, End("no_capacity", reason))
 
     def _refused(self, batch: LaunchBatch, parameters: Mapping[str, Any] | None, error: EC2Error) -> None:
         """:param parameters: None: EC2 was not asked yet, for what they are made of could not be"""
@@ -236,8 +236,8 @@ class Launcher:
         """Repeat a request later."""
         self.unanswered[batch.token] = Unanswered(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
-    def _end(self, members: Sequence[EC2Machine], reason: Reason) -> None:
-        for machine in members:
+    def _end(self, machines: Sequence[EC2Machine], reason: Reason) -> None:
+        for machine in machines:
             with self._lock:
                 if machine.phase not in NOT_THERE:
                     continue

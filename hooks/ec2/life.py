@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lading.hooks.ec2.client import EC2Error, EC2Instance
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.reasons import Reason, because
 
 

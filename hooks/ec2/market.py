@@ -24,7 +24,7 @@ from lading.hooks.site import join
 from lading.scheduling import billing
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import InstanceLimits
 
@@ -139,10 +139,10 @@ class EC2Offers:
             found["public IPv4"] = USD_PER_ADDRESS
         return tuple((name, usd) for name, usd in sorted(found.items()) if usd)
 
-    def charge(self, members: Iterable[EC2Machine]) -> None:
+    def charge(self, machines: Iterable[EC2Machine]) -> None:
         """Bring up to date what machines cost: spot prices change, and of one that was found it may not be known."""
         known = {} if self._catalogue is None else self._catalogue.types
-        for machine in members:
+        for machine in machines:
             name, zone, capacity_type = machine.offering
             machine.surcharges = self.surcharges(machine.arch)
             if capacity_type == SPOT or machine.usd_per_hour is None:

@@ -19,7 +19,7 @@ from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.prices import specified
 from lading.hooks.site import Check, Order
 from lading.scheduling.catalogue import Catalogue
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.provisioning.launch import Launch
 
 # What is asked of everything there is: EC2 has no narrower resources for these.

@@ -32,7 +32,7 @@ from lading.scheduling.catalogue import (
     parse_csv,
     parse_toml,
 )
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 
 DAY = 86_400.0
 # After AWS has not answered it is asked again after this, seconds.

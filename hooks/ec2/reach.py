@@ -41,10 +41,10 @@ class Readiness(FleetPart):
 
     def connect(self) -> None:
         """Connect to machines that have come up."""
-        if self.members:
+        if self.machines:
             prepare()
         waiting = {}
-        for machine in list(self.members.values()):
+        for machine in list(self.machines.values()):
             is_waiting = machine.phase is LifePhase.BOOTING and machine.connection is None
             if is_waiting and (host := self.address(machine)):
                 waiting[machine.name] = host
@@ -53,7 +53,7 @@ class Readiness(FleetPart):
         places = {name: (host, port) for name, host in waiting.items()}
         up = waiting.keys() if config.jump_host else answering(places)
         for name, host in waiting.items():
-            machine = self.members[name]
+            machine = self.machines[name]
             if name not in up:
                 machine.note = f"nothing answers at {host}:{port}"
                 continue
@@ -74,7 +74,7 @@ class Readiness(FleetPart):
     def promote_ready(self) -> None:
         """Let machines be up that have become ready."""
         with self.state.lock:
-            if [machine for machine in self.members.values() if machine.becomes_ready()]:
+            if [machine for machine in self.machines.values() if machine.becomes_ready()]:
                 self.state.shortages.answered()
 
 
@@ -130,33 +130,37 @@ class Connector:
     folder: Path
     logs: Path
 
-    def connect(self, member: EC2Machine, host: str) -> Connection:
+    def connect(self, ec2_machine: EC2Machine, host: str) -> Connection:
         """The connection to a machine at an address, whose rounds have not begun.
 
         :raises ValueError: what leads there is not valid
         """
         from lading.hooks.ssh.paramiko_transport import SSHTransport  # as whoever only reads the sites file needs none
 
-        config, identity = self.config, matching(self.identities, member.deployment)
+        config, identity = self.config, matching(self.identities, ec2_machine.deployment)
         assert identity is not None, "EC2 was asked for our deployments alone"
-        kind, _, capacity_type = member.offering
+        kind, _, capacity_type = ec2_machine.offering
         server = Server(
-            member.name,
+            ec2_machine.name,
             host,
             config.ssh_port,
             config.user,
             identity.user_key.private,
-            identity.host_key(member.token).public,
+            identity.host_key(ec2_machine.token).public,
             config.jump_host,
         )
         transport = SSHTransport(server, setup=config.login_setup, backoff=Backoff(longest=LONGEST_LOGIN_PAUSE))
-        table: dict[str, object] = {"ssh_conn_id": member.name, "instance_type": kind, "capacity_type": capacity_type}
-        if is_burstable(kind) and member.capacity.cpus > 0:  # it shows more cpus than it has for long
-            table |= {"cpus": member.capacity.cpus}
-        host_table = HostConfig.model_validate({**table, "usd_per_hour": member.usd_per_hour or 0.0})
-        machine = Machine(self.site, config, host_table, transport, self.api, self.folder / member.name, self.logs)
+        table: dict[str, object] = {
+            "ssh_conn_id": ec2_machine.name,
+            "instance_type": kind,
+            "capacity_type": capacity_type,
+        }
+        if is_burstable(kind) and ec2_machine.capacity.cpus > 0:  # it shows more cpus than it has for long
+            table |= {"cpus": ec2_machine.capacity.cpus}
+        host_table = HostConfig.model_validate({**table, "usd_per_hour": ec2_machine.usd_per_hour or 0.0})
+        machine = Machine(self.site, config, host_table, transport, self.api, self.folder / ec2_machine.name, self.logs)
         tunnel = None
         if config.api == "tunnel":
             tunnel = DirectTunnel(transport, self.api, file=f"{machine.root}/api_address")
-        rounds = Rounds(f"{self.site}-{member.name}", machine, tunnel, machine.spool, machine.tracker.leisure)
+        rounds = Rounds(f"{self.site}-{ec2_machine.name}", machine, tunnel, machine.spool, machine.tracker.leisure)
         return Connection(machine, rounds)

@@ -42,7 +42,7 @@ class Registration(FleetPart):
 
     def is_due(self) -> bool:
         """Whether EC2 is to be asked now."""
-        machines = list(self.members.values())
+        machines = list(self.machines.values())
         is_odd = any(
             machine.phase is LifePhase.BOOTING or (machine.trouble or machine.missed_at) is not None
             for machine in machines
@@ -78,7 +78,7 @@ class Registration(FleetPart):
                     self.termination.give_up(machine, end)
             elif machine.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
                 machine.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)
-        for machine in list(self.members.values()):
+        for machine in list(self.machines.values()):
             if machine.name not in there and machine.instance is not None:
                 self._miss(machine, now)
         self.is_loaded, self.asked_at = True, asked_at
@@ -103,13 +103,16 @@ class Registration(FleetPart):
         """The machine that an instance is; one that lives and is not known is adopted; None: it has ended."""
         name = _name(instance)
         with self.state.lock:
-            machine = self.members.get(name)
+            machine = self.machines.get(name)
             if machine is not None and machine.instance is not None and machine.instance.id != instance.id:
-                name, machine = instance.id, self.members.get(instance.id)  # there cannot be two; if there are, it goes
+                name, machine = (
+                    instance.id,
+                    self.machines.get(instance.id),
+                )  # there cannot be two; if there are, it goes
             if machine is None and instance.state not in boot.ENDED:
                 known = self.state.offers.specified(instance.kind)
                 machine = EC2Machine.found(name, instance, self.state.config.reserve_memory, known)
-                self.members[name] = machine
+                self.machines[name] = machine
                 log.info("Site %r takes in %s, which is %s (%s)", self.state.site, name, instance.id, instance.state)
             return machine
 
@@ -123,7 +126,7 @@ class Registration(FleetPart):
     def _report_unattended_end(self, instance: EC2Instance) -> None:
         """Report, once, a machine that has ended while no controller ran: its row may wait for that."""
         name = _name(instance)
-        if instance.id not in self.termination.reported and name not in self.members:
+        if instance.id not in self.termination.reported and name not in self.machines:
             self.termination.report(name, instance, life.unattended(instance))
 
 

@@ -27,6 +27,7 @@ from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling import billing
 from lading.scheduling.location import Location
+from lading.scheduling.machine_traits import ANY_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.reasons import Reason, because
 
@@ -88,7 +89,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @property
     def arch(self) -> str:
-        return self.config.arch if self.config.arch in self.config.ami else next(iter(self.config.ami))
+        asked = self.config.default_arch
+        return asked if asked == ANY_ARCH or asked in self.config.ami else next(iter(self.config.ami))
 
     def trial(self, folder: Path) -> EC2Site:
         config = self.config.model_copy(update={"terminate_on_shutdown": True})
@@ -112,7 +114,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             raise OSError(self.rounds.trouble or "AWS has not answered yet")
         fleet.promote_ready()
         buffers = [fleet.event_buffer, *(each.machine.event_buffer for each in fleet.connections)]
-        seen = [each.seen(self.name) for each in list(fleet.members.values())]
+        seen = [each.seen(self.name) for each in list(fleet.machines.values())]
         unread = [(each, each.unread()) for each in buffers]
         machines = {id(each.machine.event_buffer): each for each in fleet.connections}
 
@@ -128,7 +130,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         note = join(*troubles, shortages.held, shortages.paused, shortages.closed)
         note = join(note, fleet.registration.strangers, fleet.termination.refused, fleet.offers.note)
         events = [event for _, events in unread for event in events]
-        market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.members.values())))
+        market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.machines.values())))
         return Observation(seen, events, acknowledge, market, note=note)
 
     @staticmethod
@@ -186,8 +188,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def _connection(self, name: str) -> Connection | None:
         """The way to a machine that was reached."""
-        member = self.fleet.members.get(name)
-        return member.connection if member is not None else None
+        machine = self.fleet.machines.get(name)
+        return machine.connection if machine is not None else None
 
     # -- what a person asks
 
@@ -241,7 +243,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     def bill(self) -> str | None:
         found = []
-        for machine in list(self.fleet.members.values()):
+        for machine in list(self.fleet.machines.values()):
             if (since := machine.billed_from) is not None and machine.usd_per_hour is not None:
                 kind, zone, capacity_type = machine.offering
                 seconds = time.time() + machine.clock_ahead - since
@@ -260,7 +262,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         if "fleet" not in self.__dict__ or self.rounds.stopping:
             return
         if how != "hand_over":
-            for each in list(self.fleet.members.values()):
+            for each in list(self.fleet.machines.values()):
                 self._end(each, how)
             while self._is_ending(how) and time.monotonic() < deadline:
                 self.rounds.wake()
@@ -268,25 +270,25 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         self.price_rounds.stop(0.0)
         for rounds in (self.launch_rounds, self.rounds):
             rounds.stop(max(0.0, deadline - time.monotonic()))
-        connections = [each.connection for each in self.fleet.members.values() if each.connection is not None]
+        connections = [each.connection for each in self.fleet.machines.values() if each.connection is not None]
         with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
             list(pool.map(lambda each: each.let_go("hand_over", deadline), connections))
 
-    def _end(self, member: EC2Machine, how: str) -> None:
+    def _end(self, machine: EC2Machine, how: str) -> None:
         """Let a machine go: with its jobs, or when those that run have ended; or end its jobs alone."""
         if self.config.terminate_on_shutdown:
-            member.release = member.release or STOPPED
+            machine.release = machine.release or STOPPED
             if how == "cancel":
-                member.termination_reason = member.termination_reason or End("cancelled", member.release)
-        elif how == "cancel" and member.connection is not None:
-            tracker = member.connection.machine.tracker
+                machine.termination_reason = machine.termination_reason or End("cancelled", machine.release)
+        elif how == "cancel" and machine.connection is not None:
+            tracker = machine.connection.machine.tracker
             tracker.ask_to_cancel(dict.fromkeys(tracker.known(), STOPPED))
-            member.connection.rounds.wake()
+            machine.connection.rounds.wake()
 
     def _is_ending(self, how: str) -> bool:
         """Whether something is still to come of that; what runs on is not waited for."""
-        members = list(self.fleet.members.values())
-        trackers = [each.connection.machine.tracker for each in members if each.connection is not None]
+        machines = list(self.fleet.machines.values())
+        trackers = [each.connection.machine.tracker for each in machines if each.connection is not None]
         if not self.config.terminate_on_shutdown:
             return how == "cancel" and any(each.is_busy for each in trackers)
-        return len(members) > (sum(each.is_busy for each in trackers) if how == "leave" else 0)
+        return len(machines) > (sum(each.is_busy for each in trackers) if how == "leave" else 0)

@@ -45,7 +45,7 @@ class Termination(FleetPart):
         now = time.monotonic()
         condemned = [
             machine
-            for machine in list(self.members.values())
+            for machine in list(self.machines.values())
             if machine.termination_reason is not None and machine.instance is not None
             if machine.asked_at is None or now - machine.asked_at > life.SECONDS_UNTIL_REPEATED
             if machine.refusal.held is None
@@ -79,7 +79,7 @@ class Termination(FleetPart):
     @property
     def refused(self) -> str | None:
         """Which machines AWS refuses to end, with what to do, in words; None: none."""
-        machines = list(self.members.values())
+        machines = list(self.machines.values())
         condemned = (machine for machine in machines if machine.termination_reason is not None)
         return join(*(machine.refusal.words for machine in condemned if machine.refusal.failures))
 
@@ -106,7 +106,7 @@ class Termination(FleetPart):
             instance = replace(instance, launched_at=machine.billed_from)
         self.report(machine.name, instance, end)
         with self.state.lock:
-            self.members.pop(machine.name, None)
+            self.machines.pop(machine.name, None)
 
     def report(self, name: str, instance: EC2Instance | None, end: End) -> None:
         """Report an end, at the time up to which AWS bills: by our clock, and for the bill by AWS's."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lading.scheduling.machine_words import parse_arch
+from lading.scheduling.machine_traits import parse_arch
 from lading.scheduling.resources import Resources
 
 MIB = 2**20

@@ -11,12 +11,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from lading.scheduling.hints.native import is_one_line
 from lading.scheduling.hints.values import parse_hurry
-from lading.scheduling.machine_words import (
+from lading.scheduling.machine_traits import (
     parse_arch,
     parse_capacity_type,
     parse_features,
     parse_os,
     parse_properties,
+    parse_wanted_arch,
 )
 from lading.scheduling.text.printable import cut, printable, shortened
 from lading.scheduling.text.units import parse_count, parse_memory, parse_time
@@ -27,6 +28,7 @@ LARGEST = 2**31 - 1
 # needed to set them, and what was their default holds.
 FORMER_KEYS: Mapping[str, str | None] = {
     "absence_deadline": "lost_after",
+    "arch": "default_arch",
     "boot": "boot_script",
     "boot_seconds": "expected_boot_time",
     "keep_failed": "keep_failed_scratch",
@@ -155,6 +157,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 # What tells machines apart.
 Arch = Annotated[str, BeforeValidator(parse_arch)]
+WantedArch = Annotated[str, BeforeValidator(parse_wanted_arch)]
 Os = Annotated[str, BeforeValidator(parse_os)]
 CapacityType = Annotated[str, BeforeValidator(parse_capacity_type)]
 Features = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(sorted(parse_features(value))))]

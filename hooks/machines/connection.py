@@ -12,7 +12,7 @@ from lading.hooks.polling.rounds import Rounds
 from lading.hooks.site import LocationState, Seen, StagingArea, join
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import DEFAULT_OS
+from lading.scheduling.machine_traits import DEFAULT_OS
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import NOT_KNOWN, Resources
 

@@ -81,7 +81,7 @@ class FixedSite(Site[SSHConfig], Holding):
 
     @property
     def arch(self) -> str:
-        return self.config.arch
+        return self.config.default_arch
 
     def potential(self) -> list[Location]:
         return [self.connections[host.ssh_conn_id].location(self.name) for host in self.config.hosts]

@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 
 from lading.hooks.files.table_model import (
     Amount,
-    Arch,
     CapacityType,
     Count,
     CountOrZero,
@@ -18,9 +17,10 @@ from lading.hooks.files.table_model import (
     Memory,
     Properties,
     TableModel,
+    WantedArch,
 )
 from lading.hooks.site import PackedConfig, RemoteConfig
-from lading.scheduling.machine_words import DEFAULT_ARCH, ON_DEMAND
+from lading.scheduling.machine_traits import DEFAULT_ARCH, ON_DEMAND
 
 # What names a location and its folder; Airflow takes more for a connection.
 CONNECTION = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
@@ -70,9 +70,10 @@ class HostConfig(TableModel):
 class MachinesConfig(PackedConfig, RemoteConfig):
     """What the tables of machines have in common that are reached by SSH, each with a node agent."""
 
-    arch: Arch = Field(
+    default_arch: WantedArch = Field(
         DEFAULT_ARCH,
-        description="The architecture of tasks that name none, where machines have several; what each has is measured.",
+        description="The architecture of tasks that name none, where machines have several; `any`: that which costs "
+        "least. What each machine has is measured.",
     )
     work_dir: str = Field(
         description="A folder on the machines of Lading's own for this Airflow, absolute; each has one of its name in "

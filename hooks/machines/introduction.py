@@ -26,7 +26,7 @@ from lading.hooks.spool.connection import SpoolConnection
 from lading.hooks.spool.events import Amounts, Date, Name
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.session import SessionEnded
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:

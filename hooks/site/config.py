@@ -12,8 +12,8 @@ from pydantic import Field, PlainValidator, StrictBool, field_validator, model_v
 from lading.hooks.api_tunnel.address import endpoint
 from lading.hooks.files.addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
-from lading.scheduling.hints.attempts import AttemptSchedule
-from lading.scheduling.hints.container_words import parse_container
+from lading.scheduling.hints.gang_hints import AttemptSchedule
+from lading.scheduling.hints.places import parse_container
 from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY
 from lading.scheduling.resources import Resources
 

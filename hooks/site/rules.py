@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_
 
 from lading.hooks.files.table_model import TableModel, Texts, each_of
 from lading.scheduling.hints.patterns import parse_matching
-from lading.scheduling.hints.place_words import Target, parse_filters, parse_targets
+from lading.scheduling.hints.places import Target, parse_filters, parse_targets
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.rules import RULES, Relax, Rule
 

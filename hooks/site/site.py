@@ -21,7 +21,7 @@ from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import DEFAULT_ARCH
+from lading.scheduling.machine_traits import DEFAULT_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.reasons import Reason
@@ -62,7 +62,7 @@ class Site(ABC, Generic[Config]):
 
     @property
     def arch(self) -> str:
-        """The architecture of the jobs there that name neither one nor an instance type."""
+        """The architecture of the jobs there that name neither one nor an instance type, or ``any``."""
         return DEFAULT_ARCH
 
     def trial(self, folder: Path) -> Site[Config]:

@@ -54,7 +54,7 @@ class Envelope:
     :param native: directives in the words of a batch system's scheduler
     :param layout: how the processes of its batch job lie on nodes; None: it is one process of ``resources.cpus``
     :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
-    :param container: in which it runs (:mod:`lading.scheduling.hints.container_words`); None: in none
+    :param container: in which it runs (:mod:`lading.scheduling.hints.places`); None: in none
     :param container_python: the Python in its image
     :param inputs: the files that were brought for it, by their addresses
     """

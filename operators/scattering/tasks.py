@@ -17,8 +17,7 @@ from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
 from lading.operators.scattering.jobs import LABEL, Scatter, ScatterInput, scattered
 from lading.operators.scattering.outputs import OUTPUTS, GatheredOutputs, OutputsReference
 from lading.operators.scattering.shape import SHAPE, ScatterShape
-from lading.scheduling.hints.hints import HINT_KEY, given
-from lading.scheduling.hints.levels import merge
+from lading.scheduling.hints.hints import HINT_KEY, given, merge
 from lading.scheduling.scatter import ScatterError
 
 

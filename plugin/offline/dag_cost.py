@@ -21,7 +21,7 @@ from rich.table import Table
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller.location_rows import cpu_hour
+from lading.executors.controller.housekeeping import cpu_hour
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, capacity, queue
 from lading.executors.store.durations import Durations
@@ -108,15 +108,15 @@ def run(args: argparse.Namespace, out: IO[str]) -> int:
     read_connections()
     asked = argparse.Namespace(verbose=False, dag=task_script.find_dag(args.dag), conf=conf, found=None, work=None)
     ask(asked)
-    found: DagCost = asked.found
+    cost: DagCost = asked.found
     if args.frontier:
         show_frontiers(args, asked.work, out)
         return 0
     if args.output == "json":
-        json.dump(asdict(found), out)
+        json.dump(asdict(cost), out)
         out.write("\n")
     else:
-        show(found, out)
+        show(cost, out)
     return 0
 
 
@@ -134,12 +134,12 @@ def ask(args: argparse.Namespace) -> None:
 def parsed_conf(text: str | None) -> dict[str, Any] | None:
     """:raises UsageError: it is no JSON object"""
     try:
-        found = None if text is None else json.loads(text)
+        parsed = None if text is None else json.loads(text)
     except ValueError as error:
         raise UsageError(f"--conf: {error}; valid: a JSON object, such as '{{\"samples\": 8}}'") from None
-    if found is not None and not isinstance(found, dict):
-        raise UsageError(f"--conf is {type(found).__name__}; valid: a JSON object, such as '{{\"samples\": 8}}'")
-    return found
+    if parsed is not None and not isinstance(parsed, dict):
+        raise UsageError(f"--conf is {type(parsed).__name__}; valid: a JSON object, such as '{{\"samples\": 8}}'")
+    return parsed
 
 
 def show_frontiers(args: argparse.Namespace, work: Mapping[str, SiteWork], out: IO[str]) -> None:
@@ -167,12 +167,12 @@ def forecast(
 ) -> tuple[DagCost, dict[str, SiteWork]]:
     """What a run of a Dag with this conf will cost, and what it has to do at each site that buys machines."""
     past, views = Past(session, dag.dag_id, conf), task_script.views(sites)
-    found = DagCost(dag.dag_id, [])
+    cost = DagCost(dag.dag_id, [])
     steps: dict[str, RunTask] = {}
     stops: dict[str, dict[str, Planned]] = {}
     for task in dag.topological_sort():
         line = TaskCost(task.task_id)
-        found.lines.append(line)
+        cost.lines.append(line)
         if not policies.goes_to_lading(task.executor):
             line.notes.append(f"it goes to {task.executor or 'the default executor'}, which is not Lading's")
             continue
@@ -184,7 +184,7 @@ def forecast(
             line.notes.append(str(error))
             continue
         expected = past.durations.of(job)
-        found.max_usd = job.max_usd if found.max_usd is None else found.max_usd
+        cost.max_usd = job.max_usd if cost.max_usd is None else cost.max_usd
         by_site = {stop.site: stop.asked(waits) for stop in reversed(route)}
         stops[line.task] = {view.name: view.need(by_site[view.name]) for view in views if view.name in by_site}
         line.site, line.asks = route[0].site, format_resources(waits.resources)
@@ -196,13 +196,13 @@ def forecast(
     if sum(step.jobs for step in steps.values()) > MOST_SIMULATED:
         raise UsageError(f"--dag {dag.dag_id}: more than {MOST_SIMULATED:,} jobs; valid: at most so many")
     upstream = {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks}
-    markets = charge(session, found, steps, stops, upstream, sites)
-    sites_of = {line.task: line.site for line in found.lines}
+    markets = charge(session, cost, steps, stops, upstream, sites)
+    sites_of = {line.task: line.site for line in cost.lines}
     work = {
         name: SiteWork([step for step in steps.values() if sites_of[step.name] == name], upstream, market)
         for name, market in markets.items()
     }
-    return found, {name: its for name, its in work.items() if its.steps}
+    return cost, {name: its for name, its in work.items() if its.steps}
 
 
 class Past:

@@ -59,15 +59,15 @@ class OfflineMarket:
 def market(args: argparse.Namespace) -> OfflineMarket:
     """The catalogue that the options describe: disks added, overheads taken off, types selected."""
     if args.catalogue is None:
-        found = catalogue.bundled()
+        types = catalogue.bundled()
     elif args.catalogue.endswith(".toml"):
-        found = catalogue.parse_toml(read_text(args.catalogue), args.catalogue)
+        types = catalogue.parse_toml(read_text(args.catalogue), args.catalogue)
     else:
         lines = read_table(args.catalogue, catalogue.REQUIRED, catalogue.COLUMNS)
-        found = catalogue.parse_csv(lines, args.catalogue)
-    found = found.with_ebs(int(args.ebs_gib * catalogue.GIB)).less(Overhead(memory=args.overhead_memory))
+        types = catalogue.parse_csv(lines, args.catalogue)
+    types = types.with_ebs(int(args.ebs_gib * catalogue.GIB)).less(Overhead(memory=args.overhead_memory))
     try:
-        return OfflineMarket(found.select(args.types, args.exclude_types), found)
+        return OfflineMarket(types.select(args.types, args.exclude_types), types)
     except ValueError as error:
         raise UsageError(f"--types, --exclude-types: {error}") from None
 

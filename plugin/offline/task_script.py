@@ -114,16 +114,16 @@ def find_dag(dag_id: str) -> DAG:
 
     :raises UsageError: there is none; the message lists those that are close
     """
-    found = Parsed()
+    parsed = Parsed()
     # A Dag file may print what it likes: the script alone is this command's output.
     with contextlib.redirect_stdout(sys.stderr):
-        parse(Namespace(verbose=False, dag_id=dag_id, found=found))
-    if found.dag is None:
+        parse(Namespace(verbose=False, dag_id=dag_id, found=parsed))
+    if parsed.dag is None:
         # A file whose hints are wrong is the likeliest to be missed.
-        faults = sorted(found.errors.items(), key=lambda each: dag_id not in f"{each[0]} {each[1]}")
+        faults = sorted(parsed.errors.items(), key=lambda each: dag_id not in f"{each[0]} {each[1]}")
         unread = "".join(f"; {file} cannot be imported: {error}" for file, error in faults[:3])
-        raise UsageError(f"--dag {dag_id!r}: there is no such Dag; {close(dag_id, found.others, 'Dags')}{unread}")
-    return found.dag
+        raise UsageError(f"--dag {dag_id!r}: there is no such Dag; {close(dag_id, parsed.others, 'Dags')}{unread}")
+    return parsed.dag
 
 
 @suppress_logs_and_warning
@@ -133,15 +133,15 @@ def parse(args: Namespace) -> None:
     from airflow.dag_processing.dagbag import BundleDagBag
     from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsing_context_manager
 
-    found: Parsed = args.found
+    parsed: Parsed = args.found
     for bundle in DagBundlesManager().get_all_dag_bundles():
         bundle.initialize()
         with _airflow_parsing_context_manager(dag_id=args.dag_id):
             bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-        found.errors |= {file: text.strip().splitlines()[-1] for file, text in bag.import_errors.items()}
-        found.others += bag.dags
-        found.dag = bag.dags.get(args.dag_id)
-        if found.dag is not None:
+        parsed.errors |= {file: text.strip().splitlines()[-1] for file, text in bag.import_errors.items()}
+        parsed.others += bag.dags
+        parsed.dag = bag.dags.get(args.dag_id)
+        if parsed.dag is not None:
             return
 
 

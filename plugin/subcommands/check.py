@@ -83,14 +83,14 @@ def policies(only: Sequence[str]) -> None:
         complain(f"There is no site {unknown[0]!r}; the sites are: {', '.join(known)}.")
         sys.exit(1)
     try:
-        found = [each.policy() for name, each in known.items() if not only or name in only]
+        policies = [each.policy() for name, each in known.items() if not only or name in only]
     except (ValueError, OSError) as error:
         complain(str(error))
         sys.exit(1)
-    if not any(found):
+    if not any(policies):
         complain("None of these sites has an account whose rights could be printed; sites of kind ec2 have.")
         sys.exit(1)
-    for text in filter(None, found):
+    for text in filter(None, policies):
         print(text)
 
 

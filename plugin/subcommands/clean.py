@@ -41,14 +41,14 @@ AT_WORK = (
 def clean(args: Namespace) -> None:
     """Remove what is left behind and print it; status 1 if that could not be done everywhere."""
     read_connections()
-    found, good = [], True
+    outcomes, good = [], True
     for outcome in clean_sites(args.site, args.older_than, args.dry_run):
         if outcome.trouble is not None:
             good = False
             complain(f"site {outcome.site}: {outcome.trouble}")
         if outcome.number:
-            found.append(outcome)
-    show(list(map(outcome_row, found)), args.output)
+            outcomes.append(outcome)
+    show(list(map(outcome_row, outcomes)), args.output)
     if args.dry_run:
         complain("Nothing was removed, for --dry-run was given.")
     if not good:

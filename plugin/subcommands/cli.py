@@ -27,14 +27,14 @@ LARGEST = 2**31 - 1
 def whole_number(text: str, least: int) -> int:
     """A whole number that the store can be asked for."""
     try:
-        found = int(text)
+        number = int(text)
     except ValueError:  # also of digits that are too many for Python
-        found = least - 1
-    if not least <= found <= LARGEST:
+        number = least - 1
+    if not least <= number <= LARGEST:
         raise argparse.ArgumentTypeError(
             f"{shortened(text)} is no whole number from {least} to {LARGEST:_}".replace("_", ",")
         )
-    return found
+    return number
 
 
 def count(text: str) -> int:

@@ -30,7 +30,7 @@ from lading.plugin.subcommands.console import complain, readable
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.gangs.supply import explained as room
 from lading.scheduling.location import Location as Place
-from lading.scheduling.machine_words import DEFAULT_OS
+from lading.scheduling.machine_traits import DEFAULT_OS
 from lading.scheduling.matching.explanation import ExplanationStep, explained, wishes
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.sites import SiteView
@@ -158,7 +158,7 @@ def place(row: LocationRow, known: Place | None) -> Place:
 
     :param known: the same as its site says that it could be, which knows more; None: it does not name it
     """
-    found = known or Place(
+    location = known or Place(
         row.name,
         row.capacity,
         instance_type=row.instance_type,
@@ -168,7 +168,7 @@ def place(row: LocationRow, known: Place | None) -> Place:
         features=frozenset(filter(None, (row.features or "").split(", "))),
         site=row.site,
     )
-    return replace(found, nodes=row.nodes, idle_nodes=row.idle_nodes)
+    return replace(location, nodes=row.nodes, idle_nodes=row.idle_nodes)
 
 
 def complain_of_silence(views: list[SiteView]) -> None:

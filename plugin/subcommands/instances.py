@@ -32,7 +32,7 @@ from lading.plugin.database import read_connections, reading_store
 from lading.plugin.sites import SitesError, load_sites
 from lading.plugin.subcommands.console import complain, show
 from lading.plugin.subcommands.cost import format_parts
-from lading.scheduling.matching.market import kind_in_words
+from lading.scheduling.matching.market import readable_kind
 
 # A controller looks at requests every other second, and EC2 and clusters take a moment to do what is asked.
 SECONDS_UNTIL_DONE = 30.0
@@ -116,12 +116,12 @@ def listed(sites: Mapping[str, Site[Any]]) -> dict[str, Sequence[ListedInstance]
     for name, site in sites.items():
         if isinstance(site, ElasticSite):
             try:
-                found = site.found()
+                instances = site.found()
             except (OSError, ValueError) as error:
                 complain(f"site {name}: {error}")
                 answers[name] = None
             else:
-                answers |= {} if found is None else {name: found}
+                answers |= {} if instances is None else {name: instances}
     return answers
 
 
@@ -203,7 +203,7 @@ def steps(
             time.sleep(0.5)
             session.commit()  # of which the next read is a new one
             session.refresh(request)
-        yield request.words or f"asked ({kind.value}); `airflow lading instances` shows its progress"
+        yield request.outcome or f"asked ({kind.value}); `airflow lading instances` shows its progress"
 
 
 def ended(session: Session, site: ElasticSite[Any], line: InstanceLine, by: str) -> Iterator[str]:
@@ -221,8 +221,8 @@ def ended(session: Session, site: ElasticSite[Any], line: InstanceLine, by: str)
 
 def line_row(line: InstanceLine, now: float) -> dict[str, Any]:
     """All that is known of an instance; USD is what it has cost until now."""
-    row, found = line.row, line.found
-    launched_at = row.launched_at if row is not None and row.launched_at else found.launched_at if found else None
+    row, bought = line.row, line.found
+    launched_at = row.launched_at if row is not None and row.launched_at else bought.launched_at if bought else None
     until = now if row is None else row.ended_at or now
     usd = None if row is None else row.usd if row.ended_at else stored.accrued(row, now)
     parts = {} if row is None else stored.of_which(row, until)
@@ -230,14 +230,14 @@ def line_row(line: InstanceLine, now: float) -> dict[str, Any]:
         "site": line.site,
         "instance": line.name,
         "state": row.state if row is not None else None,
-        "seller_state": found.state if found is not None else None,
-        "native_id": (row.native_id if row is not None else None) or (found.id if found is not None else None),
+        "seller_state": bought.state if bought is not None else None,
+        "native_id": (row.native_id if row is not None else None) or (bought.id if bought is not None else None),
         "node": row.node if row is not None else None,
-        "instance_type": kind_in_words(row.kind) if row is not None else found.instance_type if found else None,
-        "zone": (row.zone if row is not None else None) or (found.zone if found is not None else None),
-        "capacity_type": row.capacity_type if row is not None else found.capacity_type if found else None,
+        "instance_type": readable_kind(row.kind) if row is not None else bought.instance_type if bought else None,
+        "zone": (row.zone if row is not None else None) or (bought.zone if bought is not None else None),
+        "capacity_type": row.capacity_type if row is not None else bought.capacity_type if bought else None,
         "launched_at": launched_at,
-        "usd_per_hour": row.usd_per_hour if row is not None else found.usd_per_hour if found else None,
+        "usd_per_hour": row.usd_per_hour if row is not None else bought.usd_per_hour if bought else None,
         "usd": None if usd is None else round(usd, 4),
         "usd_idle": None if row is None or row.usd_idle is None else round(row.usd_idle, 4),
         "of_which": {name: round(part, 4) for name, part in parts.items()},

@@ -82,7 +82,7 @@ class OperatorRequest(BaseModel):
     by: str
     at: float
     done_at: float | None
-    words: str | None
+    outcome: str | None
 
 
 REFUSED: dict[int | str, dict[str, Any]] = {

@@ -34,9 +34,11 @@ class Way:
     """The terms of a schedule, but for the moment.
 
     :param least_cpus: new machines have so many cpus at least: steps to come may share them
+    :param by_work: of these the type on which all that is to come takes the least money is launched; else the cheapest
     """
 
     least_cpus: float = 0.0
+    by_work: bool = False
     stretch: float = 1.0
     worth: float = 1.0
 
@@ -81,15 +83,18 @@ def choose(
     wait = 0.0 if locations else boot
     soonest = {run: now + wait + seconds for run, seconds in critical.items()}
     spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
-    menus: dict[float, Mapping[str, Bin | None]] = {}
+    menus: dict[tuple[float, bool], Mapping[str, Bin | None]] = {}
     best: ChosenSchedule | None = None
     for way in ways or all_ways(problem, min(hurries.values(), default=hurry)):
-        if way.least_cpus not in menus:
-            menus[way.least_cpus] = launchable(forecast, problem, builder, way.least_cpus)
+        menu = way.least_cpus, way.by_work
+        if menu not in menus:
+            menus[menu] = launchable(forecast, problem, builder, *menu)
+        if way.by_work and menus[menu] == menus.get((way.least_cpus, False)):
+            continue
         terms = ScheduleTerms(
             {run: now + wait + seconds * way.stretch for run, seconds in critical.items()},
             {run: usd * way.worth for run, usd in worth.items()},
-            menus[way.least_cpus],
+            menus[menu],
         )
         schedule = builder.build(terms)
         found = score(schedule, forecast, soonest, least, hurries, spent, now)
@@ -103,29 +108,47 @@ def choose(
 def all_ways(problem: Problem, hurry: float) -> list[Way]:
     sizes = sorted({each.type.capacity.cpus for each in problem.bins if each.type.capacity.cpus <= 64})
     stretches = STRETCHES if hurry >= 1 else STRETCHES + LONG_STRETCHES
-    return [Way(least, stretch, worth) for least in (0.0, *sizes[1:]) for worth in WORTHS for stretch in stretches]
+    return [
+        Way(least, by_work, stretch, worth)
+        for least in (0.0, *sizes[1:])
+        for by_work in (False, True)
+        for worth in WORTHS
+        for stretch in stretches
+    ]
 
 
-def launchable(forecast: Forecast, problem: Problem, builder: Builder, least_cpus: float) -> dict[str, Bin | None]:
+def launchable(
+    forecast: Forecast, problem: Problem, builder: Builder, least_cpus: float, by_work: bool = False
+) -> dict[str, Bin | None]:
     """What each step would be launched on: the cheapest with so many cpus at least, or the cheapest at all."""
-    found: dict[str, Bin | None] = {}
+    bins: dict[str, Bin | None] = {}
+    work = [0.0, 0.0, 0.0, 0.0]
+    for name, step in forecast.steps.items():
+        for i, amount in enumerate(builder.needs[name]):
+            work[i] += amount * step.left(builder.now)
+
+    def usd(candidate: Bin) -> float:
+        """What all the work costs on it, as if machines could be cut into fractions."""
+        shares = (w / have if have else math.inf for w, have in zip(work, candidate.capacity, strict=True) if w)
+        return candidate.price * max(shares, default=0.0)
+
     known: dict[object, Bin | None] = {}
     for name, step in forecast.steps.items():
         if step.elsewhere:
-            found[name] = None
+            bins[name] = None
             continue
         key = builder.needs[name], step.job.wish
         if key not in known:
             large = [each for each in problem.menu(step.job.wish).bins if fits(key[0], each.capacity)]
-            larger = (each for each in large if each.type.capacity.cpus >= least_cpus)
-            known[key] = next(larger, large[0] if large else None)
-        found[name] = known[key]
-    return found
+            larger = [each for each in large if each.type.capacity.cpus >= least_cpus] or large[:1]
+            known[key] = min(larger, key=usd) if by_work and larger else next(iter(larger), None)
+        bins[name] = known[key]
+    return bins
 
 
 def least_usd(forecast: Forecast, problem: Problem, builder: Builder) -> dict[str | None, float]:
     """USD of what each run has to do, by the share of the cheapest machine that each step takes."""
-    found: dict[str | None, float] = {}
+    usd_by_run: dict[str | None, float] = {}
     bins = launchable(forecast, problem, builder, 0.0)
     for name, step in forecast.steps.items():
         usd = 1e-9
@@ -133,8 +156,8 @@ def least_usd(forecast: Forecast, problem: Problem, builder: Builder) -> dict[st
             need = builder.needs[name]
             share = max(need[i] / it.capacity[i] for i in range(4) if it.capacity[i])
             usd = share * it.price / 3600 * step.left(builder.now)
-        found[step.job.run] = found.get(step.job.run, 0.0) + usd
-    return found
+        usd_by_run[step.job.run] = usd_by_run.get(step.job.run, 0.0) + usd
+    return usd_by_run
 
 
 def score(

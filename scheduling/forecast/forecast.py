@@ -67,12 +67,12 @@ class Forecast:
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:
         """The steps that wait for each one."""
-        found: dict[str, list[str]] = {name: [] for name in self.steps}
+        by_parent: dict[str, list[str]] = {name: [] for name in self.steps}
         for name, step in self.steps.items():
             for parent in step.parents:
-                if parent in found:
-                    found[parent].append(name)
-        return {name: tuple(some) for name, some in found.items()}
+                if parent in by_parent:
+                    by_parent[parent].append(name)
+        return {name: tuple(some) for name, some in by_parent.items()}
 
     @cached_property
     def order(self) -> tuple[str, ...]:
@@ -81,16 +81,16 @@ class Forecast:
         :raises CycleError: some wait for each other
         """
         missing = {name: sum(each in self.steps for each in step.parents) for name, step in self.steps.items()}
-        found = [name for name, number in missing.items() if not number]
-        for name in found:
+        ordered = [name for name, number in missing.items() if not number]
+        for name in ordered:
             for child in self.children[name]:
                 missing[child] -= 1
                 if not missing[child]:
-                    found.append(child)
-        if len(found) < len(self.steps):
-            odd = sorted(self.steps.keys() - set(found))
+                    ordered.append(child)
+        if len(ordered) < len(self.steps):
+            odd = sorted(self.steps.keys() - set(ordered))
             raise CycleError(f"{len(odd)} tasks wait for each other, among them {', '.join(odd[:3])}")
-        return tuple(found)
+        return tuple(ordered)
 
     def rests(self, now: float) -> dict[str, float]:
         """The seconds of the longest way from now, or from the start of a step that does not run yet, through it to the

@@ -140,17 +140,17 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], now: float)
     there = {each.name: each for each in locations}
     for machine in schedule.machines:
         if machine.location is not None and not machine.released:
-            found = there.pop(machine.location.name, None)
-            if found is None or abs((found.ready_at or now) - (machine.location.ready_at or now)) > SLACK:
+            location = there.pop(machine.location.name, None)
+            if location is None or abs((location.ready_at or now) - (machine.location.ready_at or now)) > SLACK:
                 return False
-            machine.location = found
+            machine.location = location
     for machine in schedule.machines:
         if machine.location is None and machine.launched and machine.bin is not None:
             kind = machine.bin.type.name, machine.bin.offering.capacity_type
             launched = (each for each in there.values() if (each.instance_type, each.capacity_type) == kind)
-            if (found := next(launched, None)) is None:
+            if (location := next(launched, None)) is None:
                 return False
-            machine.location = there.pop(found.name)
+            machine.location = there.pop(location.name)
     return not there
 
 

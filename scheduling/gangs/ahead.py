@@ -50,35 +50,35 @@ def course(partitions: Iterable[Expected], now: float, latency: float) -> dict[s
     """
     by_name: Mapping[str, Expected] = {each.name: each for each in partitions}
     order = TopologicalSorter({name: each.after & by_name.keys() for name, each in by_name.items()}).static_order()
-    found: dict[str, Time] = {}
+    times: dict[str, Time] = {}
     for name in order:
         here = by_name[name]
         before = [by_name[each] for each in here.after if each in by_name]
         if here.begun_at is not None:
-            found[name] = Time(here.begun_at, here.begun_at)
+            times[name] = Time(here.begun_at, here.begun_at)
             continue
         # What takes longer than was predicted ends at any moment.
-        ends = [max(now, found[each.name].start + (each.seconds or 0.0)) for each in before if each.name in found]
+        ends = [max(now, times[each.name].start + (each.seconds or 0.0)) for each in before if each.name in times]
         if len(ends) < len(before) or any(each.seconds is None for each in before):
             continue
         free = max([now + latency, *ends])
         if here.may_ask:
-            found[name] = Time(
+            times[name] = Time(
                 max(free, (now if here.asked_at is None else here.asked_at) + here.wait), free - here.wait
             )
         else:
             since = free if here.asked_at is None else here.asked_at
-            found[name] = Time(max(free, since + here.wait), free)
-    return found
+            times[name] = Time(max(free, since + here.wait), free)
+    return times
 
 
 def before(name: str, partitions: Mapping[str, Expected]) -> frozenset[str]:
     """All partitions that come before one, however far."""
-    found: set[str] = set()
+    earlier: set[str] = set()
     next_ones = [*partitions[name].after]
     while next_ones:
         each = next_ones.pop()
-        if each in partitions and each not in found:
-            found.add(each)
+        if each in partitions and each not in earlier:
+            earlier.add(each)
             next_ones += partitions[each].after
-    return frozenset(found)
+    return frozenset(earlier)

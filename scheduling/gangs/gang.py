@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.reasons import Reason, because
 
 # The rule by which a partition is tried first: exactly what it asks for.
@@ -258,19 +258,19 @@ def _go_on(gang: Gang, now: float, choices: Callable[[str], Choices]) -> Found:
     if pending is None:
         started: list[Effect] = [Start(tuple(each.partition for each in gang.held))]
         return replace(gang, stage=Stage.STARTED, until=None), started
-    found = choices(pending.name)
-    if not found.matches:
-        never = found.never()
-        why = never or found.why or gang.why
+    options = choices(pending.name)
+    if not options.matches:
+        never = options.never()
+        why = never or options.why or gang.why
         return _over(replace(gang, why=why), now, is_hopeless=True, is_final=bool(never))
-    if found.is_costly and (never := found.never()):
+    if options.is_costly and (never := options.never()):
         return _over(replace(gang, why=never), now, is_hopeless=False, is_final=True)
-    for rule in found.rules:
-        for match in found.matches:
+    for rule in options.rules:
+        for match in options.matches:
             chosen = RoomAttempt(pending.name, rule, match)
             if chosen not in gang.tried:
                 return replace(gang, trying=chosen), [chosen]
-    never = found.never()
+    never = options.never()
     return _over(replace(gang, why=never or gang.why), now, is_hopeless=False, is_final=bool(never))
 
 

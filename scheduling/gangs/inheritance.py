@@ -38,13 +38,13 @@ class Spot:
 
     def left(self, before: Collection[str]) -> Resources:
         """What is free when these partitions have ended."""
-        found = self.free
-        for each in self.parts:
-            if each.is_there and each.partition in before:
-                found += each.resources
-            elif not each.is_there and each.partition not in before:
-                found -= each.resources
-        return found
+        free = self.free
+        for part in self.parts:
+            if part.is_there and part.partition in before:
+                free += part.resources
+            elif not part.is_there and part.partition not in before:
+                free -= part.resources
+        return free
 
 
 class Inheritance:

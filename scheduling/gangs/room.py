@@ -85,16 +85,16 @@ def options(members: Sequence[WaitingJob], sites: Sequence[SiteView], ways: Ways
         steps[job.name] = _steps(its_own if targets is None else reordered(its_own, targets))
     first = steps[members[0].name] if members else {}
     common = [key for key in first if all(key in each for each in steps.values())]
-    found: dict[tuple[str, str], Sequence[Stops]] = {
+    stops: dict[tuple[str, str], Sequence[Stops]] = {
         key: [{name: each[key] for name, each in steps.items()}] for key in common
     }
     names = tuple(dict.fromkeys(name for _, name in common))
     if len(names) > 1:
         together = " + ".join(names)
         for rule in dict.fromkeys(rule for rule, _ in common):
-            found[rule, together] = [found[key][0] for key in common if key[0] == rule]
+            stops[rule, together] = [stops[key][0] for key in common if key[0] == rule]
         names = (*names, together)
-    return Options(tuple(dict.fromkeys((NO_RULE, *(rule for rule, _ in common)))), names, found)
+    return Options(tuple(dict.fromkeys((NO_RULE, *(rule for rule, _ in common)))), names, stops)
 
 
 def _steps(stops: Sequence[Stop]) -> dict[tuple[str, str], Stop]:
@@ -140,18 +140,18 @@ class GangRoom:
         :param apart: where members of their gang are already, if each is to have a location of its own; None: they may
             share one
         """
-        found: dict[str, MemberPlace] = {}
+        member_places: dict[str, MemberPlace] = {}
         left = list(members)
         for stops in places:
             site = self.sites.get(stops[left[0].name].site) if left else None
             if site is not None and site.trouble is None:
-                left = self._fill(site, stops, left, found, now, apart)
-        for place in () if left else found.values():
+                left = self._fill(site, stops, left, member_places, now, apart)
+        for place in () if left else member_places.values():
             location, free = self._left[place.stop.site][place.location]
             self._left[place.stop.site][place.location] = location, free - place.resources
             if self._sum is not None and not self.sites[place.stop.site].launches:
                 self._sum -= place.resources
-        return found, left
+        return member_places, left
 
     def may_fit(self, members: Sequence[WaitingJob]) -> bool:
         """Whether as much is free where nothing is launched as these ask for, wherever it is: looked at in no time."""
@@ -225,7 +225,7 @@ class GangRoom:
         site: SiteView,
         stops: Stops,
         members: Sequence[WaitingJob],
-        found: dict[str, MemberPlace],
+        member_places: dict[str, MemberPlace],
         now: float,
         apart: Collection[Where] | None,
     ) -> list[WaitingJob]:
@@ -239,7 +239,7 @@ class GangRoom:
         shut = set()
         if apart is not None:
             shut = {name for where, name in apart if where == site.name}
-            shut |= {place.location for place in found.values() if place.stop.site == site.name}
+            shut |= {place.location for place in member_places.values() if place.stop.site == site.name}
         left: list[WaitingJob] = []
         for shape, (need, jobs) in alike.items():
             if self._most.get(shape) == 0:
@@ -261,7 +261,7 @@ class GangRoom:
                 if not waiting:
                     break
                 here, waiting = waiting[:count], waiting[count:]
-                found |= {job.name: MemberPlace(stops[job.name], name, need.resources) for job in here}
+                member_places |= {job.name: MemberPlace(stops[job.name], name, need.resources) for job in here}
                 taken[name] = taken.get(name, Resources()) + need.resources * len(here)
             left += waiting
         return left

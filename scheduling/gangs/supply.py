@@ -107,12 +107,12 @@ def _copies(asked: Resources, supply: SiteSupply, *, spread: bool) -> float:
 
 def _union(demands: Sequence[Demand]) -> list[SiteSupply]:
     """What all partitions together may use."""
-    found: dict[str, SiteSupply] = {}
+    by_site: dict[str, SiteSupply] = {}
     for supply in (each for demand in demands for each in demand.supplies):
-        before = found.get(supply.site)
+        before = by_site.get(supply.site)
         locations = {**before.locations, **supply.locations} if before is not None else supply.locations
-        found[supply.site] = supply._replace(locations=locations)
-    return list(found.values())
+        by_site[supply.site] = supply._replace(locations=locations)
+    return list(by_site.values())
 
 
 def _total(supplies: Sequence[SiteSupply]) -> Resources:
@@ -134,7 +134,7 @@ def _only(amounts: Resources, names: Sequence[str]) -> Resources:
 
 def _most(supplies: Sequence[SiteSupply]) -> str:
     """What sites have, in words."""
-    found = []
+    sentences = []
     for supply in supplies:
         counts = Counter(each.capacity for each in supply.locations.values())
         parts = [
@@ -145,8 +145,8 @@ def _most(supplies: Sequence[SiteSupply]) -> str:
             for number in [f"{count}" if supply.most is None else f"up to {supply.most:g}"]
         ]
         more = f" and {len(counts) - 3} other sizes" if len(counts) > 3 else ""
-        found.append(f"{supply.site} has {'; '.join(parts) or 'nothing that suits'}{more}")
-    return "; ".join(found)
+        sentences.append(f"{supply.site} has {'; '.join(parts) or 'nothing that suits'}{more}")
+    return "; ".join(sentences)
 
 
 def _sites(supplies: Sequence[SiteSupply]) -> str:
@@ -213,16 +213,16 @@ def explained(
     where = ", each at a location of its own" if spread else ""
     yield f"the jobs of it that wait, {len(jobs)}, ask for {format_resources(asked)} together{where}"
     room, by_name = GangRoom(sites, held), {site.name: site for site in sites}
-    found = {name: options(members, sites, ways) for name, members in partitions.items()}
-    demands = [demand(name, members, found[name], by_name) for name, members in partitions.items()]
+    options_by_name = {name: options(members, sites, ways) for name, members in partitions.items()}
+    demands = [demand(name, members, options_by_name[name], by_name) for name, members in partitions.items()]
     known = [each for each in demands if each is not None]
     if words := shortage(known, together=not partial and len(known) == len(demands), spread=spread):
         yield f"that can never be: {words}"
     apart: set[Where] | None = set() if spread else None
     for name, members in partitions.items():
         counts = []
-        for match in found[name].matches:
-            places, left = room.find(members, found[name].stops.get((NO_RULE, match), ()), now, apart)
+        for match in options_by_name[name].matches:
+            places, left = room.find(members, options_by_name[name].stops.get((NO_RULE, match), ()), now, apart)
             counts.append(f"{match} has room for {len(members) - len(left)} of {len(members)} now")
             if not left:
                 if apart is not None:

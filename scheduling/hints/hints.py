@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lading.scheduling.hints.attempts import AttemptSchedule
 from lading.scheduling.hints.expressions import Expression, ExpressionFacts
-from lading.scheduling.hints.gang_words import misplaced
+from lading.scheduling.hints.gang_hints import AttemptSchedule, misplaced
 from lading.scheduling.hints.patterns import Matching
-from lading.scheduling.hints.values import PARSERS, Range, checked, no_such_hints, parse_value
+from lading.scheduling.hints.values import OF_THE_RUN, PARSERS, Range, checked, no_such_hints, parse_value
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import shortened
 
@@ -53,7 +52,7 @@ class Hints:
     :param time: seconds that the task may run
     :param site: the name of the site that shall run it
     :param targets: sites, queues and patterns of instance types, of which one shall run it, see
-        :class:`lading.scheduling.hints.place_words.Target`
+        :class:`lading.scheduling.hints.places.Target`
     :param filters: the binding filters that choose among the targets
     :param matching: of targets, the regular expressions that its inputs have to match, see
         :mod:`lading.scheduling.hints.patterns`
@@ -68,7 +67,7 @@ class Hints:
     :param features: words for what the machine must have, among them its properties (``license=matlab``)
     :param preferred: words for what it shall have if that is possible
     :param capacity_type: ``on-demand`` or ``spot``
-    :param container: in which it runs, see :mod:`lading.scheduling.hints.container_words`
+    :param container: in which it runs, see :mod:`lading.scheduling.hints.places`
     :param stage: the inputs whose files are brought to where it runs
     :param max_instances: on how many machines jobs of the task may be at once in a run of its Dag
     :param max_jobs: how many jobs of the task may be at work at once in a run of its Dag
@@ -274,3 +273,59 @@ def _two_places(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"hint matching: {strange[0]!r} is none of its targets; valid: {', '.join(targets) or 'none'}"
     if any("/" in each for each in targets) and "queue" in values:
         yield "hint queue: a target names a queue or instance types itself; valid: the queue in the targets alone"
+
+
+def merge(*levels: Mapping[str, object]) -> dict[str, object]:
+    """Return the hints of several levels as one: key by key, the later level wins.
+
+    Native directives are merged one by one.
+    """
+    merged: dict[str, object] = {}
+    for level in levels:
+        for written, value in level.items():
+            name, below = ALIASES.get(written, written), merged.get(ALIASES.get(written, written))
+            if name == "native" and isinstance(value, Mapping) and isinstance(below, Mapping):
+                merged[name] = {**_bare(below), **_bare(value)}
+            else:
+                merged[name] = value
+    return merged
+
+
+def without_replaced(*levels: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the levels of :func:`merge` without what a later level says with another hint.
+
+    A layout and ``cpus`` both say how many cpus there are on a node, so a Dag's ``cpus`` do not stand in the way of a
+    task with ``nodes``. A site and targets both say where a task runs.
+    """
+    kept: list[dict[str, object]] = []
+    later: set[str] = set()
+    for level in reversed(levels):
+        kept.insert(0, {name: value for name, value in level.items() if name not in later})
+        names = {name for name, value in level.items() if value is not None}
+        later |= {"cpus"} if names.intersection(LAYOUT_HINTS) else set()
+        later |= set(LAYOUT_HINTS) if "cpus" in names else set()
+        later |= {"targets", "filters", "matching"} if "site" in names else set()
+        later |= {"site", "queue"} if "targets" in names else set()
+    return kept
+
+
+def of_the_run(hints: Mapping[str, object]) -> dict[str, object]:
+    """Return a Dag's hints as its tasks get them: its ``max_instances`` is that of all its tasks together.
+
+    So is its ``max_jobs``.
+    """
+    return {OF_THE_RUN.get(name, name): value for name, value in merge(hints).items()}
+
+
+def _bare(directives: Mapping[Any, object]) -> dict[Any, object]:
+    """Native directives by their keys without the dashes that may be before them."""
+    return {key.lstrip("-") if isinstance(key, str) else key: value for key, value in directives.items()}
+
+
+def largest_of(hints: Sequence[Hints]) -> Hints:
+    """The hints that suffice for each of several jobs, which run in one task instance."""
+    values = {
+        name: max((amount for each in hints if (amount := getattr(each, name)) is not None), default=None)
+        for name in ("cpus", "memory", "disk", "gpus", "time")
+    }
+    return replace(hints[0] if hints else Hints(), **values)  # type: ignore[arg-type]

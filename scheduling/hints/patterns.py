@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lading.scheduling.hints.place_words import MOST_TARGETS, Target
+from lading.scheduling.hints.places import MOST_TARGETS, Target
 from lading.scheduling.text.printable import json_beginning, shortened
 from lading.scheduling.text.units import UnitError
 
@@ -47,7 +47,7 @@ def parse_matching(value: object) -> Matching:
     """
     if not isinstance(value, Mapping) or not 0 < len(value) <= MOST_TARGETS:
         raise UnitError(f"{shortened(value)} is no such table; {VALID}")
-    found = {}
+    matching = {}
     number = 0
     for target, written in value.items():
         tables = written if isinstance(written, (list, tuple)) else [written]
@@ -56,10 +56,10 @@ def parse_matching(value: object) -> Matching:
                 raise UnitError(f"{shortened(target)} = {shortened(written)} has no inputs; {VALID}")
             if (number := number + len(inputs)) > MOST_PATTERNS:
                 raise UnitError(f"there are more than {MOST_PATTERNS} patterns; valid: at most so many for all targets")
-        found[str(Target.parse(target))] = tuple(
+        matching[str(Target.parse(target))] = tuple(
             tuple((_name(name), _pattern(name, each)) for name, each in inputs.items()) for inputs in tables
         )
-    return tuple(found.items())
+    return tuple(matching.items())
 
 
 def as_written(matching: Matching) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from lading.scheduling import machine_words
-from lading.scheduling.hints import gang_words, place_words
-from lading.scheduling.hints.attempts import AttemptSchedule
-from lading.scheduling.hints.container_words import parse_container
+from lading.scheduling import machine_traits
+from lading.scheduling.hints import gang_hints, places
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.hints.patterns import parse_matching
+from lading.scheduling.hints.places import parse_container
 from lading.scheduling.plan import HURRIES, MOST_HURRY
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
@@ -108,12 +108,12 @@ def _is_small(value: object) -> bool:
 
 def _usd(value: object) -> float:
     try:
-        found = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+        usd = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
-        found = math.nan
-    if not LEAST_USD <= found <= MOST_USD:
+        usd = math.nan
+    if not LEAST_USD <= usd <= MOST_USD:
         raise UnitError(f"{shortened(value)} is not a sum of USD; valid: a number from {LEAST_USD:g} to {MOST_USD:g}")
-    return found
+    return usd
 
 
 def parse_hurry(value: object) -> float:
@@ -139,19 +139,19 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "disk": partial(parse_memory, zero=True),
     "gpus": partial(parse_count, zero=True),
     "time": parse_time,
-    "site": place_words.parse_site,
-    "targets": place_words.parse_targets,
-    "filters": place_words.parse_filters,
+    "site": places.parse_site,
+    "targets": places.parse_targets,
+    "filters": places.parse_filters,
     "matching": parse_matching,
-    "instance_type": place_words.parse_instance_type,
-    "arch": machine_words.parse_arch,
-    "os": machine_words.parse_os,
-    "features": machine_words.parse_features,
-    "properties": machine_words.parse_properties,
-    "preferred": machine_words.parse_features,
-    "capacity_type": machine_words.parse_capacity_type,
+    "instance_type": places.parse_instance_type,
+    "arch": machine_traits.parse_wanted_arch,
+    "os": machine_traits.parse_os,
+    "features": machine_traits.parse_features,
+    "properties": machine_traits.parse_properties,
+    "preferred": machine_traits.parse_features,
+    "capacity_type": machine_traits.parse_capacity_type,
     "container": parse_container,
-    "stage": place_words.parse_stage,
+    "stage": places.parse_stage,
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
     "max_usd": _usd,
@@ -163,15 +163,15 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "threads": partial(_whole, of="threads of a process"),
     "run_max_instances": partial(_whole, of="machines"),
     "run_max_jobs": _whole,
-    "gang": gang_words.parse_gang,
-    "partial": gang_words.parse_flag,
-    "spread": gang_words.parse_flag,
-    "on_failure": gang_words.parse_on_failure,
+    "gang": gang_hints.parse_gang,
+    "partial": gang_hints.parse_flag,
+    "spread": gang_hints.parse_flag,
+    "on_failure": gang_hints.parse_on_failure,
     "attempts": AttemptSchedule.parse,
-    gang_words.TASKS: gang_words.parse_tasks,
-    gang_words.LIMITS: gang_words.parse_limits,
-    "ahead": gang_words.parse_flag,
-    gang_words.AFTER: gang_words.parse_after,
+    gang_hints.TASKS: gang_hints.parse_tasks,
+    gang_hints.LIMITS: gang_hints.parse_limits,
+    "ahead": gang_hints.parse_flag,
+    gang_hints.AFTER: gang_hints.parse_after,
 }
 # The hints that may be expressions, and what their results are.
 _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory", "gpus": "count", "time": "time"}
@@ -180,7 +180,7 @@ _KINDS: dict[str, Kind] = {"cpus": "count", "memory": "memory", "disk": "memory"
 RANGES = ("cpus", "memory", "disk", "gpus", "nodes")
 
 # What an author may write; the run's limits are written as those of the Dag.
-UNWRITTEN = (*OF_THE_RUN.values(), gang_words.TASKS, gang_words.LIMITS, gang_words.AFTER)
+UNWRITTEN = (*OF_THE_RUN.values(), gang_hints.TASKS, gang_hints.LIMITS, gang_hints.AFTER)
 HINT_NAMES = tuple(name for name in PARSERS if name not in UNWRITTEN)
 
 
@@ -188,9 +188,9 @@ def no_such_hints(names: Sequence[object]) -> str:
     """What is said of names that are no hints; of many the first ones are named."""
     shown, closest = [], []
     for name in names[:MOST_NAMED]:
-        plain = isinstance(name, str) and name.isidentifier() and len(name) <= place_words.LONGEST_NAME
+        plain = isinstance(name, str) and name.isidentifier() and len(name) <= places.LONGEST_NAME
         shown.append(str(name) if plain else shortened(name))
-        text = name[: place_words.LONGEST_NAME] if isinstance(name, str) else ""
+        text = name[: places.LONGEST_NAME] if isinstance(name, str) else ""
         closest += difflib.get_close_matches(text, HINT_NAMES, n=1)
     suggestion = f"; did you mean {' or '.join(dict.fromkeys(closest))}?" if closest else ""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""

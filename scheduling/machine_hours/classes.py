@@ -61,18 +61,18 @@ def classes(problem: Problem, market: TypeOffers) -> Classes:
         lengths.append(np.repeat([known[predicted(job)] for job in members], [job.count for job in members]))
         ordered.append(sorted(members, key=lambda job: -known[predicted(job)]))
     for step in STEPS:
-        found = sliced([-np.sort(-each) for each in lengths], step)
-        if len(found) <= MOST_CLASSES:
+        slices = sliced([-np.sort(-each) for each in lengths], step)
+        if len(slices) <= MOST_CLASSES:
             break
-    shape = np.array([number for _, number, _, _ in found], np.int64)
+    shape = np.array([number for _, number, _, _ in slices], np.int64)
     need = np.array([each.need for each in problem.shapes], np.int64)[shape]
     offered = np.array([market.grants(each.wish) for each in problem.shapes], bool)[shape]
     return Classes(
         shape,
-        np.array([start for _, _, start, _ in found], np.int64),
-        np.array([count for _, _, _, count in found], np.int64),
+        np.array([start for _, _, start, _ in slices], np.int64),
+        np.array([count for _, _, _, count in slices], np.int64),
         need,
-        np.array([seconds for seconds, _, _, _ in found]),
+        np.array([seconds for seconds, _, _, _ in slices]),
         market.worth(need, offered),
         offered,
         ordered,
@@ -85,14 +85,14 @@ def sliced(lengths: list[Floats], step: float) -> list[tuple[float, int, int, in
 
     :param lengths: seconds of the jobs of each shape, the longest first
     """
-    found = []
+    slices = []
     for number, seconds in enumerate(lengths):
         start = 0
         while start < len(seconds):
             end = int(np.searchsorted(-seconds, -seconds[start] / step, side="right"))
-            found.append((float(seconds[start]), number, start, end - start))
+            slices.append((float(seconds[start]), number, start, end - start))
             start = end
-    return sorted(found, key=lambda each: -each[0])
+    return sorted(slices, key=lambda each: -each[0])
 
 
 def expected_seconds(predictions: list[Prediction]) -> dict[Prediction, float]:

@@ -9,7 +9,7 @@ from hashlib import sha512
 from typing import TypeAlias
 
 from lading.scheduling.hints.patterns import Matching, as_written, parse_matching
-from lading.scheduling.hints.place_words import parse_filters, parse_targets
+from lading.scheduling.hints.places import parse_filters, parse_targets
 from lading.scheduling.job import PlannedJob
 
 
@@ -20,7 +20,7 @@ class Binding:
     :param dag: of the Dag's id
     :param task: of the task's id, that of its task group in front as Airflow has it (``group.task``)
     :param group: of the id of a task group that has the task, directly or not; None: any task, in a group or not
-    :param targets: see :class:`lading.scheduling.hints.place_words.Target`; tried in this order
+    :param targets: see :class:`lading.scheduling.hints.places.Target`; tried in this order
     :param filters: which choose among them
     :param matching: of targets, the patterns of inputs that a job needs to go there
     """
@@ -96,15 +96,15 @@ def filtered(
     :param known: the binding filters by name
     :raises ValueError: there is no such filter, it has failed, or it has answered with what was no target before
     """
-    found = tuple(targets)
+    kept = tuple(targets)
     for name in filters:
         if name not in known:
             raise ValueError(f"there is no binding filter {name!r}; valid: {', '.join(sorted(known))}")
         try:
-            left = tuple(known[name](job, found))
+            left = tuple(known[name](job, kept))
         except Exception as error:  # a third party's may raise anything
             raise ValueError(f"the binding filter {name!r} has failed: {type(error).__name__}: {error}") from error
-        if strange := [str(each) for each in left if each not in found]:
-            raise ValueError(f"the binding filter {name!r} answers {', '.join(strange)}; valid: {', '.join(found)}")
-        found = tuple(dict.fromkeys(left))
-    return found
+        if strange := [str(each) for each in left if each not in kept]:
+            raise ValueError(f"the binding filter {name!r} answers {', '.join(strange)}; valid: {', '.join(kept)}")
+        kept = tuple(dict.fromkeys(left))
+    return kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lading.scheduling.hints.place_words import Target
+from lading.scheduling.hints.places import Target
 from lading.scheduling.job import LAYOUT
 from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
@@ -84,13 +84,15 @@ def _named(job: WaitingJob, sites: Sequence[SiteView]) -> str:
 
 def _matching(job: WaitingJob, sites: Sequence[SiteView], places: Sequence[tuple[Target, SiteView]]) -> Iterator[str]:
     by_name = {site.name: site for site in sites}
-    least, found = minimum(job), {str(target) for target, _ in places}
+    least, matched = minimum(job), {str(target) for target, _ in places}
     if job.targets is not None:
         targets = list(map(Target.parse, of_text(job.targets)[0]))
     else:
         targets = [Target(name) for name in ([job.site] if job.site else [site.name for site in asked(job, sites)])]
     for target in targets:
-        yield f"{target}: it can run there" if str(target) in found else f"{target}: {_cannot(least, target, by_name)}"
+        yield (
+            f"{target}: it can run there" if str(target) in matched else f"{target}: {_cannot(least, target, by_name)}"
+        )
 
 
 def _cannot(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:

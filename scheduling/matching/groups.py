@@ -156,12 +156,12 @@ class GroupMachines:
 
     def limits(self, site: str, locations: Sequence[Location]) -> InstanceLimits:
         """What is left of the limits for some locations of a site, those counted on which jobs of a group are."""
-        found: dict[str, dict[str, int]] = {"task": {}, "run": {}}
+        left: dict[str, dict[str, int]] = {"task": {}, "run": {}}
         for label, most in self.most.items():
             used = self.used.get(label, {})
             here = sum(used.get((site, name), 0) for name in on(label, locations))
-            found[label.kind][label.name] = max(0, most - self._number[label] + here)
-        return InstanceLimits(tasks=found["task"], runs=found["run"])
+            left[label.kind][label.name] = max(0, most - self._number[label] + here)
+        return InstanceLimits(tasks=left["task"], runs=left["run"])
 
     def reason(self, label: Label) -> Reason:
         """Why a job of a group waits that may use no further machine."""

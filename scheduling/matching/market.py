@@ -195,7 +195,7 @@ def queue_of(kind: str) -> str | None:
     return None if queue is None else str(queue)
 
 
-def kind_in_words(kind: str) -> str | None:
+def readable_kind(kind: str) -> str | None:
     """A kind of allocations as people read it; None: it has no directives."""
     try:
         queue, native = json.loads(kind)

@@ -62,12 +62,12 @@ def _ordered(matches: Sequence[Match]) -> Sequence[Match]:
 def _comparable(matches: Sequence[Match]) -> Iterator[list[Match]]:
     """The matches in their order, those together that stand side by side and can be ordered."""
     some: list[Match] = []
-    for each in matches:
-        is_known = each.share is not None and not each.is_first
+    for match in matches:
+        is_known = match.share is not None and not match.is_first
         if some and not (is_known and some[-1].share is not None and not some[-1].is_first):
             yield some
             some = []
-        some.append(each)
+        some.append(match)
     if some:
         yield some
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from lading.scheduling.hints.place_words import Target
+from lading.scheduling.hints.places import Target
 from lading.scheduling.matching.bindings import GetTargets, filtered
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.rules import Rule, minimum, variants

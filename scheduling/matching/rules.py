@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lading.scheduling.machine_words import ON_DEMAND, SPOT
+from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.matching.stops import Changes
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.resources import TOLERANCE, Resources
@@ -192,12 +192,12 @@ def _amounts(job: WaitingJob, amounts: Mapping[str, float]) -> dict[str, Any]:
 
 def _answers(name: str, relax: Relax, job: WaitingJob) -> list[Mapping[str, object]]:
     try:
-        found = list(relax(job))
+        answers = list(relax(job))
     except Exception as error:  # a third party's may raise anything
         raise ValueError(f"the rule {name!r} has failed: {type(error).__name__}: {error}") from error
-    if strange := [each for each in found if not isinstance(each, Mapping)]:
+    if strange := [each for each in answers if not isinstance(each, Mapping)]:
         raise ValueError(f"the rule {name!r} answers {shortened(strange[0])}; valid: mappings such as {{'cpus': 4}}")
-    return found
+    return answers
 
 
 def _checked(name: str, job: WaitingJob, answer: Mapping[str, object]) -> Changes:

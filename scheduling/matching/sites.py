@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from lading.scheduling.gpus import not_supported
-from lading.scheduling.hints.attempts import AttemptSchedule
-from lading.scheduling.hints.place_words import Target
+from lading.scheduling.hints.gang_hints import AttemptSchedule
+from lading.scheduling.hints.places import Target
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import valid_types
+from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching import dag_rules
 from lading.scheduling.matching.market import MachineMarket, Market, need
 from lading.scheduling.matching.ranking import QueueWaits

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import IS, valid_types
+from lading.scheduling.machine_traits import ANY_ARCH, IS, valid_types
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -28,11 +28,11 @@ class MatchedMachine:
 
 
 def default_arch(arch: str, locations: Iterable[Location]) -> str | None:
-    """The architecture of jobs that name none at a site; None where it makes no difference: all its machines have it.
+    """The architecture of jobs that name none at a site; None where it makes no difference, or all will do.
 
     :param arch: that which the site says
     """
-    return arch if any(each.arch not in (None, arch) for each in locations) else None
+    return arch if arch != ANY_ARCH and any(each.arch not in (None, arch) for each in locations) else None
 
 
 def resolved(job: PlannedJob, arch: str | None) -> PlannedJob:
@@ -61,7 +61,7 @@ def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> Reason:
         ("capacity_type", job.capacity_type, lambda each: {each.location.capacity_type}),
     ):
         there = _all(values, machines)
-        if wanted is not None and wanted not in there:
+        if wanted not in (None, ANY_ARCH) and wanted not in there:
             return because("hint_unavailable", hint=hint, value=shortened(wanted), valid=_valid(there))
     if job.instance_type is not None:
         types = _all(lambda each: {each.location.instance_type}, machines)
@@ -97,7 +97,7 @@ def _valid(there: Iterable[str]) -> str:
 def _wished(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
     """What a job asks for, as far as no machine alone has all of it."""
     defaults = {each.arch for each in machines if resolved(job, each.arch).arch != job.arch}
-    arch = job.arch or " or ".join(sorted(filter(None, defaults)))
+    arch = " or ".join(sorted(filter(None, defaults))) if job.arch is None else job.arch.replace(ANY_ARCH, "")
     parts = [
         arch and (f"has arch {arch}" if job.arch else f"has arch {arch} (that of tasks without the hint arch)"),
         job.os and f"has os {job.os}",
@@ -110,12 +110,12 @@ def _wished(job: PlannedJob, machines: Sequence[MatchedMachine]) -> str:
 
 def _described(machines: Sequence[MatchedMachine]) -> str:
     """What machines are besides amounts, those that are alike once."""
-    alike = dict.fromkeys(f"{_words(each.location)} at site {each.site!r}" for each in machines)
+    alike = dict.fromkeys(f"{_traits(each.location)} at site {each.site!r}" for each in machines)
     some = list(alike)[:MOST_DESCRIBED]
     return "; ".join(some) + ("; ..." if len(alike) > len(some) else "")
 
 
-def _words(location: Location) -> str:
-    words = [location.instance_type, location.arch, location.os, location.capacity_type]
+def _traits(location: Location) -> str:
+    traits = [location.instance_type, location.arch, location.os, location.capacity_type]
     with_features = f" with {', '.join(sorted(location.features))}" if location.features else ""
-    return " ".join(word for word in words if word) + with_features
+    return " ".join(trait for trait in traits if trait) + with_features

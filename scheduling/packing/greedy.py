@@ -2,12 +2,17 @@
 
 1. Jobs are ordered by the price of the cheapest type that fits each, dearest first (:func:`problem.pose`).
 2. Each goes to the first instance that fits, instances ordered by what remains on them, least first: cpus, then
-   memory, then age. Instances that are there already are filled in the same way.
-3. When none fits, one instance of the cheapest type that fits is added, and fitting starts again.
+   memory, then age.
+3. For the first job that is left one instance is added, of the cheapest type that fits it, and all that are left are
+   tried again, until none is.
+
+What is left when an instance is added fits none of those before it, so only the new one has room for it. Hence a job
+that finds no room on what was there goes to the oldest of the new instances that fits, or is the first that is left:
+all can be placed in one round, job by job.
 
 Equal jobs fill an instance until it is full: after one was placed, that instance is still the first that fits, because
-those before it had no room for the shape and it has less left than before. So a run of equal jobs is placed in one
-step, and new instances that are filled alike are one :class:`Group` of consecutive ages.
+those before it had no room for the shape. So a run of equal jobs is placed in one step, and new instances that are
+filled alike are one :class:`Group` of consecutive ages.
 
 Two things come on top. A location that ends sorts before those that stay, the soonest end first, so that short jobs
 fill its tail. And a job that has waited for longer than the patience keeps the location free on which it lacks least:
@@ -38,6 +43,7 @@ class Greedy:
         self.problem = problem
         self.sites: list[ShelfSlot] = []
         self.shelf = Shelf()
+        self.added = Shelf(by_age=True)
         self.ending: list[ShelfSlot] = []
         self.age = 0
         self.left: list[tuple[int, int, int, Reason]] = []
@@ -82,13 +88,13 @@ class Greedy:
             self.ending.append(site)
             self.ending.sort(key=lambda other: (other.ends_at, other.free[0], other.free[1], other.age))
         elif fits(self.least, site.free):  # type: ignore[arg-type]
-            self.shelf.add(site)
+            (self.shelf if site.room is not None else self.added).add(site)
 
     def unshelve(self, site: ShelfSlot) -> None:
         if site.ends_at is not None:
             self.ending.remove(site)
         elif fits(self.least, site.free):  # type: ignore[arg-type]
-            self.shelf.remove(site)
+            (self.shelf if site.room is not None else self.added).remove(site)
 
     def place(self, number: int, jobs: list[PlannedJob]) -> None:
         """Place a run of equal jobs as far as there is room, let the rest wait."""
@@ -115,7 +121,7 @@ class Greedy:
         for site in self.ending:
             if fits(shape.need, site.free) and self.stays(site.room, shape) and (admits is None or admits(site)):
                 return site
-        return self.shelf.first(shape.need, admits)
+        return self.shelf.first(shape.need, admits) or self.added.first(shape.need, admits)
 
     def admission(self, number: int) -> Callable[[ShelfSlot], bool] | None:
         """Whether a machine grants the shape's wish and its limits; None where every machine does."""

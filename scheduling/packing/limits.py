@@ -26,14 +26,14 @@ class Instances:
         self.of_type: Counter[str] = Counter()
         self.usd = 0.0
         self.vcpus: Counter[str] = Counter()
-        for each in locations:
-            if each.instance_type is not None:
+        for location in locations:
+            if location.instance_type is not None:
                 self.number += 1
-                self.of_type[each.instance_type] += 1
-                self.usd += each.usd_per_hour
+                self.of_type[location.instance_type] += 1
+                self.usd += location.usd_per_hour
                 if limits.vcpus:
-                    its = vcpus(each.instance_type, each.capacity.cpus)
-                    self._count_vcpus(quota(each.instance_type, each.capacity_type), its)
+                    its = vcpus(location.instance_type, location.capacity.cpus)
+                    self._count_vcpus(quota(location.instance_type, location.capacity_type), its)
 
     def add(self, bought: Bin, number: int) -> None:
         """Count some more."""

@@ -203,21 +203,21 @@ def cheapest(
     unlike = size == 2 and len(material.bins) > TYPES and jobs <= MANY
     if kinds is not None and (unlike or (size == 3 and jobs <= SEARCHED and insertion.compiled())):
         return insertion.pack(material, kinds, insertions, going)
-    found: list[list[Pattern]] = []
+    packings: list[list[Pattern]] = []
     rules = len(effort.rules[size])
     for patterns in sweeps(material, effort, size, shrink):
-        found.append(patterns)
-        if not going("filling", min(1.0, len(found) / rules)):
-            return min(found, key=lambda patterns: cost(material, patterns))
+        packings.append(patterns)
+        if not going("filling", min(1.0, len(packings) / rules)):
+            return min(packings, key=lambda patterns: cost(material, patterns))
         if cost(material, patterns) <= bound * effort.enough:
             return patterns
         if size > 1 and cost(material, patterns) <= bound * NEAR:
             break
     if size < 2:
-        ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, found[i]))
+        ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, packings[i]))
         finishers = [effort.rules[size][i] for i in ranked[: effort.finishers]]
-        found.append(generate(material, found, effort.falling, effort.nodes, effort.shaken, finishers, going))
-    result = min(found, key=lambda patterns: cost(material, patterns))
+        packings.append(generate(material, packings, effort.falling, effort.nodes, effort.shaken, finishers, going))
+    result = min(packings, key=lambda patterns: cost(material, patterns))
     if sum(pattern.times for pattern in result) <= MACHINES:
         result = improve(material, result, effort.ruins[size], (3, 10), going)
     if kinds is not None and jobs <= MANY and cost(material, result) > bound * FAR and insertion.compiled():

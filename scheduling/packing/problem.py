@@ -152,12 +152,12 @@ class Problem:
 
     def labels(self, shape: Shape) -> list[tuple[str, str, int]]:
         """The limits on the instances of a shape's task and run: (``task`` or ``run``, name, how many)."""
-        found = []
+        labels = []
         if shape.task is not None and shape.task in self.limits.tasks:
-            found.append(("task", shape.task, self.limits.tasks[shape.task]))
+            labels.append(("task", shape.task, self.limits.tasks[shape.task]))
         if shape.run is not None and shape.run in self.limits.runs:
-            found.append(("run", shape.run, self.limits.runs[shape.run]))
-        return found
+            labels.append(("run", shape.run, self.limits.runs[shape.run]))
+        return labels
 
 
 def pose(
@@ -173,7 +173,8 @@ def pose(
 
     With a catalogue the order is priority, then that of Seven Bridges' algorithm (the price of the cheapest type that
     fits, more cpus, more memory, name), where jobs that tie but for their name are ordered by known time, so that those
-    that end together share an instance. Without one there are no prices, and the order is priority, then arrival.
+    that end together share an instance, and then by arrival. Without one there are no prices, and the order is
+    priority, then arrival.
     """
     bins, blocked = offered(catalogue, now)
     rooms = [room(location) for location in locations if not location.draining]
@@ -211,7 +212,7 @@ def pose(
             in_order.append((number, job))
         else:
             known = -job.time if job.time is not None else 0.0
-            keyed.append(((-job.priority, *place, known, job.name), number, job))
+            keyed.append(((-job.priority, *place, known, job.queued_at, job.name), number, job))
     if keyed:
         keyed.sort(key=itemgetter(0))
         in_order = [(number, job) for _, number, job in keyed]

@@ -26,7 +26,7 @@ class ShelfSlot(MachineGroup):
     labels: set[tuple[str, str]] = field(default_factory=set)
 
 
-# free cpus, free memory, age, and the group itself
+# free cpus, free memory (0 where ages count alone), age, and the group itself
 Entry: TypeAlias = tuple[int, int, int, ShelfSlot]
 
 
@@ -59,14 +59,21 @@ class Neighbours:
 
 
 class Shelf:
-    """Groups ordered by what remains on them, in chunks, so that a search skips those where nothing fits."""
+    """Groups ordered by what remains on them, or by age, in chunks, so that a search skips those where nothing fits.
 
-    def __init__(self) -> None:
+    :param by_age: the oldest first, whatever remains on it
+    """
+
+    def __init__(self, *, by_age: bool = False) -> None:
+        self.by_age = by_age
         self.chunks: list[Neighbours] = []
         self.ends: list[Entry] = []  # the last entry of each chunk
 
+    def entry(self, site: ShelfSlot) -> Entry:
+        return (0, 0, site.age, site) if self.by_age else (site.free[0], site.free[1], site.age, site)
+
     def add(self, site: ShelfSlot) -> None:
-        entry = (site.free[0], site.free[1], site.age, site)
+        entry = self.entry(site)
         if not self.chunks:
             self.chunks.append(Neighbours([entry]))
             self.ends.append(entry)
@@ -85,7 +92,7 @@ class Shelf:
         self.ends[i] = chunk.entries[-1]
 
     def remove(self, site: ShelfSlot) -> None:
-        entry = (site.free[0], site.free[1], site.age, site)
+        entry = self.entry(site)
         i = bisect_left(self.ends, entry)
         chunk = self.chunks[i]
         del chunk.entries[bisect_left(chunk.entries, entry)]
@@ -99,15 +106,18 @@ class Shelf:
     def first(self, need: Vector, admits: Callable[[ShelfSlot], bool] | None) -> ShelfSlot | None:
         """The first group in the order that has room and is admitted."""
         cpus, memory, disk, gpus = need
-        least = (cpus, memory)
+        least = (0, 0) if self.by_age else (cpus, memory)
         for i in range(bisect_left(self.ends, least), len(self.chunks)):
             if not self.chunks[i].may_fit(need):
                 continue
             entries = self.chunks[i].entries
             for j in range(bisect_left(entries, least), len(entries)):
                 entry = entries[j]
-                if entry[1] >= memory:
-                    site = entry[3]
-                    if site.free[2] >= disk and site.free[3] >= gpus and (admits is None or admits(site)):
-                        return site
+                if entry[1] < least[1]:
+                    continue
+                site = entry[3]
+                free = site.free
+                has_room = free[1] >= memory and free[0] >= cpus and free[2] >= disk and free[3] >= gpus
+                if has_room and (admits is None or admits(site)):
+                    return site
         return None

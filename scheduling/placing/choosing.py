@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing import hours
 from lading.scheduling.placing.backlog import fill
@@ -56,9 +57,11 @@ class Choice:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
         there = site.locations
         by = PRICED if site.policy == PRICED else GREEDY
+        # Seven Bridges' algorithm orders jobs by price, where machines have one.
+        prices = site.market.catalogue if site.policy == GREEDY and isinstance(site.market, MachineMarket) else None
 
         def filled(some: Sequence[PlannedJob], locations: Sequence[Location]) -> dict[str, str]:
-            return run_now(some, locations, limits, policy=by, now=self.now)
+            return run_now(some, locations, limits, policy=by, prices=prices, now=self.now)
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
             if site.name in self.ahead:

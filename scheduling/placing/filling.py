@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import Allowance
@@ -50,15 +51,17 @@ def run_now(
     limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     policy: str = "greedy",
+    prices: Catalogue | None = None,
     now: float,
 ) -> dict[str, str]:
     """The location of each job that a machine can run at once, which is the planner's choice, or that a queue takes.
 
     :param limits: on how many of these locations jobs of a task or a run may be
     :param policy: that of the planner
+    :param prices: see :func:`lading.scheduling.provisioning.planner.placements`
     """
     there = machines(locations)
-    found = placements(jobs, there, limits, policy=policy, now=now) if jobs and there else ()
+    found = placements(jobs, there, limits, policy=policy, prices=prices, now=now) if jobs and there else ()
     placed = {each.job: each.location for each in found}
     if len(there) == len(locations):
         return placed

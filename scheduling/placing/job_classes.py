@@ -134,13 +134,13 @@ class ClassAtStop:
         alike, at = self.alike, self.at
         if not alike.orders:
             return [(next(iter(after(alike.order, at)), None), self.jobs)] if self.jobs else []
-        found: dict[int | None, list[WaitingJob]] = defaultdict(list)
+        by_stop: dict[int | None, list[WaitingJob]] = defaultdict(list)
         orders = alike.orders
         for job in self.jobs:  # of ten thousand, at each of their stops
             order = orders[job.name]
             number = order.index(at) + 1
-            found[order[number] if number < len(order) else None].append(job)
-        return found.items()
+            by_stop[order[number] if number < len(order) else None].append(job)
+        return by_stop.items()
 
     def stops_after(self) -> Counter[str]:
         """How many stops its jobs have after this one, by their sites."""

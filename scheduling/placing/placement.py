@@ -60,26 +60,26 @@ def assign(
 
     def going(job: WaitingJob) -> JobClass:
         try:
-            found = route(job, sites, rules)
+            stops = route(job, sites, rules)
         except ValueError as error:
             return JobClass((), because("nowhere", text=str(error)))
         its_matches = () if rank is None else rankable(job, matches(job, sites))
-        refused = None if found else nowhere(job, sites)
-        return JobClass(found, refused, matches=its_matches)
+        refused = None if stops else nowhere(job, sites)
+        return JobClass(stops, refused, matches=its_matches)
 
     alike_of = once_per_shape(going)
     kinds: list[JobClass] = []
-    found = Assignment()
+    assignment = Assignment()
     for job in jobs:
         its_own = alike_of(job)
         if its_own.refused is not None:
-            found.refused[job.name] = its_own.refused
+            assignment.refused[job.name] = its_own.refused
             continue
         if job.targets is not None:
             try:
                 targets = through_filters(job, its_own.route, filters)
             except ValueError as error:
-                found.refused[job.name] = because("nowhere", text=str(error))
+                assignment.refused[job.name] = because("nowhere", text=str(error))
                 continue
             if targets is not None:
                 its_own.send(job, targets)
@@ -90,12 +90,12 @@ def assign(
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
-    tour = PlacementPass(jobs, kinds, by_name, found, used, choice.trouble, choice.plans, wanted, choice.ahead)
+    tour = PlacementPass(jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.ahead)
     tour.visit(choice.run, now)
     tour.begin_storing()
     tour.visit(choice.store, now)
     tour.explain(now)
-    return found
+    return assignment
 
 
 def used_by_groups(

@@ -113,12 +113,12 @@ class PlacementPass:
         """Jobs by the stop to which they come first: where something is launched for them."""
         if not (self.awaited or alike.orders):
             return {alike.order[0]: jobs} if jobs else {}
-        found: dict[int, list[WaitingJob]] = {}
+        by_stop: dict[int, list[WaitingJob]] = {}
         for job in jobs:
             order, site = alike.order_of(job), self.awaited.get(job.name)
             launching = (number for number in order if alike.route[number].site == site)
-            found.setdefault(order[0] if site is None else next(launching), []).append(job)
-        return found
+            by_stop.setdefault(order[0] if site is None else next(launching), []).append(job)
+        return by_stop
 
     def _send_on(self, party: ClassAtStop, coming: ApproachingClasses) -> None:
         """Let those go on to their next stop that may; the others come to none now."""
@@ -201,26 +201,26 @@ class PlacementPass:
         if spread:
             first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
         made, ahead = self.plans.get(site.name), self.ahead.get(site.name)
-        found = decide(waiting, launched, market, since, limits, now=now, made=made, ahead=ahead)
+        provision = decide(waiting, launched, market, since, limits, now=now, made=made, ahead=ahead)
         if spread:
-            found = replace(
-                found,
-                launches=(*first.launches, *found.launches),
-                releases={name: words for name, words in found.releases.items() if name not in kept},
-                spare=found.spare - kept,
-                waits={**found.waits, **first.waits},
-                refused={**found.refused, **first.refused},
+            provision = replace(
+                provision,
+                launches=(*first.launches, *provision.launches),
+                releases={name: words for name, words in provision.releases.items() if name not in kept},
+                spare=provision.spare - kept,
+                waits={**provision.waits, **first.waits},
+                refused={**provision.refused, **first.refused},
             )
         before = self.found.provisions.get(site.name, Provision()).waits
         told = {name: words for name, words in before.items() if name not in wanting}
-        self.found.provisions[site.name] = replace(found, waits={**told, **found.waits})
-        for name in found.waits.keys() | found.refused.keys():
+        self.found.provisions[site.name] = replace(provision, waits={**told, **provision.waits})
+        for name in provision.waits.keys() | provision.refused.keys():
             wanting.pop(name, None)  # it may come again, and ask for less
             if self.awaited.get(name) == site.name:
                 del self.awaited[name]
         self.awaited |= dict.fromkeys(wanting, site.name)
         # What makes way takes nothing more.
-        there = [each for each in site.locations if each.name not in found.releases]
+        there = [each for each in site.locations if each.name not in provision.releases]
         self.sites[site.name] = replace(site, locations=there)
 
     def _place(self, site: SiteView, locations: Mapping[str, str], parties: Iterable[ClassAtStop]) -> None:

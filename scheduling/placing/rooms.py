@@ -19,7 +19,7 @@ from lading.scheduling.resources import Resources
 def stacks(locations: Iterable[Location]) -> dict[str, tuple[str, ...]]:
     """By the name of each location that is stacked: those in which it lies, down to one that is not."""
     by_name = {each.name: each for each in locations}
-    found = {}
+    beneath_by_name = {}
     for name, location in by_name.items():
         beneath: list[str] = []
         each: Location | None = location
@@ -27,8 +27,8 @@ def stacks(locations: Iterable[Location]) -> dict[str, tuple[str, ...]]:
             beneath.append(each.wraps)
             each = by_name.get(each.wraps)
         if beneath:
-            found[name] = tuple(beneath)
-    return found
+            beneath_by_name[name] = tuple(beneath)
+    return beneath_by_name
 
 
 class Rooms:

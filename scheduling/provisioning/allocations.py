@@ -78,12 +78,12 @@ def shaped(packed: Resources, market: Market) -> Resources:
     """The smallest part of a node that holds so much: all of it, a half, a quarter, ... at least one cpu."""
     if market.whole:
         return market.capacity
-    found = _part(market, 1, packed)
+    part = _part(market, 1, packed)
     parts = 2
     # As exactly as the planner, or what is launched could turn out too small for its jobs.
     while market.capacity.cpus >= parts and fits(vector(packed), vector(smaller := _part(market, parts, packed))):
-        found, parts = smaller, parts * 2
-    return found
+        part, parts = smaller, parts * 2
+    return part
 
 
 def _part(market: Market, parts: int, packed: Resources) -> Resources:

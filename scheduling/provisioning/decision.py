@@ -68,7 +68,7 @@ def decide_apart(
     :returns: what is launched; what is there, with those on it that have a place, and what is launched, which takes no
         others and counts against limits; and the names of all that has one of them
     """
-    there, kept, found = list(live), set[str](), Provision()
+    there, kept, provision = list(live), set[str](), Provision()
     taken: dict[str, set[str]] = {}
     for job, apart in jobs:
         shut = taken.setdefault(apart.gang, set(apart.taken))
@@ -85,11 +85,11 @@ def decide_apart(
             continue
         closed = [replace(each, draining=True, used=each.running, stored=()) for each in there]
         alone = decide([job], closed, market, since, limits, now=now)
-        found = replace(
-            found,
-            launches=(*found.launches, *alone.launches),
-            waits={**found.waits, **alone.waits},
-            refused={**found.refused, **alone.refused},
+        provision = replace(
+            provision,
+            launches=(*provision.launches, *alone.launches),
+            waits={**provision.waits, **alone.waits},
+            refused={**provision.refused, **alone.refused},
         )
         for launch in alone.launches:
             # It counts against limits, and takes a member of another gang.
@@ -100,4 +100,4 @@ def decide_apart(
             shut.add(name)
             kept.add(name)
     new = [replace(each, draining=True) for each in there[len(live) :]]
-    return found, [*there[: len(live)], *new], frozenset(kept)
+    return provision, [*there[: len(live)], *new], frozenset(kept)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.machine_words import ON_DEMAND
+from lading.scheduling.machine_traits import ON_DEMAND
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 

@@ -121,7 +121,7 @@ def _needed(
         if not each.draining
     ]
     there, homes = promised(jobs, there, now)
-    found = planned(
+    plan = planned(
         [job for job in jobs if job.name not in homes],
         there,
         [each for each in live if each.draining],
@@ -130,7 +130,7 @@ def _needed(
         now,
         made=made,
     ).plan
-    launches, placements = bought(found, market)
+    launches, placements = bought(plan, market)
     by_name = {job.name: job for job in jobs}
     given = [each for each in live if each.stored and begins_all(each)]
     begins = {job.name for each in given for job in each.stored}
@@ -141,8 +141,8 @@ def _needed(
     return _Needs(
         tuple(less(each, begins) for each in launches if not begins.issuperset(each.jobs)),
         frozenset(each.location for each in placements).union(homes.values(), [each.name for each in given]),
-        {each.job: each.reason for each in found.waits if each.job not in cared_for},
-        {each.job: market.why_not(by_name[each.job], each.reason) for each in found.refusals},
+        {each.job: each.reason for each in plan.waits if each.job not in cared_for},
+        {each.job: market.why_not(by_name[each.job], each.reason) for each in plan.refusals},
         coming(jobs, placed, live),
         {job: name for job, name in placed.items() if name in booting and job in named},
     )
@@ -156,12 +156,12 @@ def learnt(
     kept: list[Launch] = []
     waits: dict[str, Reason] = {}
     left = MOST_TO_LEARN - sum(each.instance_type in market.learning and each.booting for each in live)
-    for each in launches:
-        if each.kind in market.learning and left <= 0:
-            waits |= dict.fromkeys(each.jobs, LEARNING)
+    for launch in launches:
+        if launch.kind in market.learning and left <= 0:
+            waits |= dict.fromkeys(launch.jobs, LEARNING)
             continue
-        left -= each.kind in market.learning
-        kept.append(each)
+        left -= launch.kind in market.learning
+        kept.append(launch)
     return tuple(kept), waits
 
 
@@ -207,14 +207,14 @@ def promised(
     """
     is_any = any(each.promised for each in there)
     by_name = {job.name: job for job in jobs if job.count == 1 and not is_short(job)} if is_any else {}
-    found, homes = [], {}
-    for each in there:
-        machine = each
-        for job in [by_name[name] for name in sorted(each.promised & by_name.keys())]:
+    machines, homes = [], {}
+    for location in there:
+        machine = location
+        for job in [by_name[name] for name in sorted(location.promised & by_name.keys())]:
             if machine.suits(job) and job.resources.fits(machine.capacity - machine.used):
                 machine, homes[job.name] = machine.kept_for([job], now), machine.name
-        found.append(machine)
-    return found, homes
+        machines.append(machine)
+    return machines, homes
 
 
 def planned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from lading.scheduling.catalogue import Catalogue
@@ -131,18 +132,21 @@ def placements(
     limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     policy: str = "greedy",
+    prices: Catalogue | None = None,
     now: float,
 ) -> tuple[Placement, ...]:
     """Where a policy puts jobs on the machines that are there.
 
-    The placements of :func:`plan` without a catalogue, and nothing else of it: a controller that places thousands of
-    jobs in every tick needs no reason for each that waits.
+    The placements of :func:`plan` where nothing is launched, and nothing else of it: a controller that places thousands
+    of jobs in every tick needs no reason for each that waits.
 
     :param limits: those of tasks and runs count
+    :param prices: jobs of one priority come in the order of what the cheapest type that fits each costs; None: of their
+        arrival
     :param policy: a key of :data:`POLICIES`
     :param now: epoch seconds
     """
-    problem = pose(jobs, locations, None, limits, Objective(), now, None)
+    problem = pose(jobs, locations, prices, replace(limits, instances=0), Objective(), now, None)
     problem.explains = False
     return tuple(Deal(problem, POLICIES[policy](problem, "fast")).placements())
 

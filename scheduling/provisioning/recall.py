@@ -16,18 +16,18 @@ def recalls(live: Sequence[Location], settled: frozenset[str], *, now: float) ->
     :param settled: those that have been in store for a while; the others may begin at any moment
     """
     home = {job.name: each.name for each in live for job in each.stored}
-    found = {job.name for each in live for job in each.stored if not suits(each, job, now)}
-    movable = [job for each in live for job in each.stored if job.name in settled and job.name not in found]
+    recalled = {job.name for each in live for job in each.stored if not suits(each, job, now)}
+    movable = [job for each in live for job in each.stored if job.name in settled and job.name not in recalled]
     open_ones = [each for each in live if takes(each)]
     if movable and len(open_ones) > 1:
-        found |= {
+        recalled |= {
             each.job
             for each in placements(movable, open_ones, groups.no_further(movable), now=now)
             if each.location != home[each.job]
         }
     back: dict[str, list[str]] = {}
     for name, location in home.items():
-        if name in found:
+        if name in recalled:
             back.setdefault(location, []).append(name)
     return back
 

@@ -70,26 +70,28 @@ def fleets(workflow: Forecast, catalogue: Catalogue, boot: float) -> Iterator[Eq
     needs = {name: vector(step.job.resources) for name, step in workflow.steps.items()}
     wishes = {step.job.wish for step in workflow.steps.values()}
     known: set[Vector] = set()
-    for each in offered(catalogue, 0.0)[0]:  # the cheapest first
-        is_able = all(fits(need, each.capacity) for need in needs.values()) and all(map(each.kind.grants, wishes))
-        if each.capacity in known or not is_able:
+    for machine_type in offered(catalogue, 0.0)[0]:  # the cheapest first
+        is_able = all(fits(need, machine_type.capacity) for need in needs.values()) and all(
+            map(machine_type.kind.grants, wishes)
+        )
+        if machine_type.capacity in known or not is_able:
             continue
-        known.add(each.capacity)
+        known.add(machine_type.capacity)
         for size in SIZES:
-            machines, seconds = run(workflow, needs, each, boot, size)
+            machines, seconds = run(workflow, needs, machine_type, boot, size)
             used = [machine for machine in machines if machine.busy]
-            yield EqualMachines(sum(machine.usd() for machine in used), each.type.name, len(used), seconds)
+            yield EqualMachines(sum(machine.usd() for machine in used), machine_type.type.name, len(used), seconds)
             if len(used) < size:
                 break
 
 
 def run(
-    workflow: Forecast, needs: Mapping[str, Vector], each: Bin, boot: float, size: int
+    workflow: Forecast, needs: Mapping[str, Vector], machine_type: Bin, boot: float, size: int
 ) -> tuple[list[MachineTimeline], float]:
     """Such a run on so many machines, and its seconds."""
     rests = workflow.rests(0.0)
-    machines = [MachineTimeline(each.capacity, each.price / 3600, boot, 0.0) for _ in range(size)]
-    free = [list(each.capacity) for _ in range(size)]
+    machines = [MachineTimeline(machine_type.capacity, machine_type.price / 3600, boot, 0.0) for _ in range(size)]
+    free = [list(machine_type.capacity) for _ in range(size)]
     missing = {name: len(step.parents) for name, step in workflow.steps.items()}
     ready = [(-rests[name], name) for name, number in missing.items() if not number]
     heapq.heapify(ready)

@@ -22,7 +22,7 @@ from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.policy import Planner
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import AssignedJob
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.packing.problem import Vector, pose, vector
 from lading.scheduling.placing.policies import HOURS
@@ -379,14 +379,14 @@ class Simulation:
         names = {launch.name for launch in decision.launches}
         if not names or now - self.youngest > SECONDS_UNTIL_SETTLED:
             return names
-        late, passed, found = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
-        for each in sorted(decision.placements, key=lambda each: each.location in names):
+        late, passed, due = now - LONGEST_ARRIVAL, Counter[str](), set[str]()
+        for placement in sorted(decision.placements, key=lambda each: each.location in names):
             # Those that came before may have a place, and wait until it has booted.
-            first = self.queues[int(each.job)].waiting[passed[each.job]]
-            passed[each.job] += each.count
-            if each.location in names and self.arrivals[first] < late:
-                found.add(each.location)
-        return found
+            first = self.queues[int(placement.job)].waiting[passed[placement.job]]
+            passed[placement.job] += placement.count
+            if placement.location in names and self.arrivals[first] < late:
+                due.add(placement.location)
+        return due
 
     def launch(self, launch: PlannedLaunch, now: float) -> SimulatedMachine | None:
         """Launch an instance; None if there was no capacity."""

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from lading.scheduling.catalogue import GIB, Catalogue
-from lading.scheduling.catalogue import arch as arch_of
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import DEFAULT_ARCH, valid_types
+from lading.scheduling.machine_traits import DEFAULT_ARCH, parse_wanted_arch, valid_types
 from lading.scheduling.plan import InstanceLimits, Refusal
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables
@@ -184,7 +183,7 @@ def job(row: tables.Row, catalogue: Catalogue) -> PlannedJob:
     kind = row.text("instance_type", "") or None
     if kind is not None:
         known(row, kind, catalogue)
-    found = PlannedJob(
+    job = PlannedJob(
         name=row.text("name"),
         resources=Resources(
             cpus=row.number("cpus", least=LEAST_CPUS, most=MOST_CPUS),
@@ -195,16 +194,16 @@ def job(row: tables.Row, catalogue: Catalogue) -> PlannedJob:
         count=row.whole("count", 1, most=MOST_JOBS),
         time=row.number("time_seconds") if row.cells.get("time_seconds") else None,
         # A type implies its architecture.
-        arch=arch_of(row) if row.cells.get("arch") else (None if kind else DEFAULT_ARCH),
+        arch=_arch(row) if row.cells.get("arch") else (None if kind else DEFAULT_ARCH),
         instance_type=kind,
         task=row.text("task", "") or None,
     )
-    if found.resources == Resources():
+    if job.resources == Resources():
         raise row.fault(
             f"cpus {shortened(row.cells['cpus'])} and memory_mib {shortened(row.cells['memory_mib'])} ask for nothing; "
             "valid: more than 0 of one of them"
         )
-    return found
+    return job
 
 
 def limit(row: tables.Row, most: dict[str, int]) -> None:
@@ -221,6 +220,14 @@ def limit(row: tables.Row, most: dict[str, int]) -> None:
         raise row.fault(
             f"max_instances '{number}' of task {shortened(task)} is {most[task]} in a row before; valid: one number"
         )
+
+
+def _arch(row: tables.Row) -> str:
+    """The architecture that a job asks for, by the name that hints have for it."""
+    try:
+        return parse_wanted_arch(row.text("arch"))
+    except ValueError as error:
+        raise row.fault(f"arch {error}") from None
 
 
 def known(row: tables.Row, kind: str, catalogue: Catalogue) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.machine_words import DEFAULT_ARCH
+from lading.scheduling.machine_traits import DEFAULT_ARCH
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import MOST_SIMULATED, Arrival
 from lading.scheduling.text.printable import shortened

@@ -64,13 +64,13 @@ class Dependencies:
                 if name not in numbers:
                     raise ValueError(f"job {arrival.job.name!r} waits for {name!r}, which is not in the trace")
             parents[number] = tuple(numbers[name] for name in dict.fromkeys(arrival.parents))
-        found = cls(parents)
+        dependencies = cls(parents)
         for number, some in parents.items():
             if some:
-                found.missing[number] = len(some)
+                dependencies.missing[number] = len(some)
             for parent in some:
-                found.children.setdefault(parent, []).append(number)
-        return found
+                dependencies.children.setdefault(parent, []).append(number)
+        return dependencies
 
     def end(self, job: int) -> Iterable[int]:
         """Note that a job has ended; the jobs that wait for none any more."""

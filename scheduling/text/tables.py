@@ -202,12 +202,12 @@ def alike(
     So a million rows of a few hundred sorts are read in seconds. The parameters and errors are those of :func:`read`
     and :func:`unique`.
     """
-    found = records(lines, source, required, most)
-    _, header = next(found)
+    numbered = records(lines, source, required, most)
+    _, header = next(numbered)
     at = header.index(column)
     first: dict[str, int] = {}
     sorts: dict[tuple[str, ...], T] = {}
-    for line, record in found:
+    for line, record in numbered:
         written = record.pop(at)
         name, rest = written.strip(), tuple(record)
         if rest not in sorts or name in first or not 0 < len(name) <= LONGEST_NAME:

@@ -17,7 +17,7 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.store import State
 from lading.operators import resources
-from lading.scheduling.hints.gang_words import AFTER
+from lading.scheduling.hints.gang_hints import AFTER
 from lading.scheduling.hints.hints import HINT_KEY
 
 NOW = 1_800_000_000.0

@@ -21,8 +21,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import site_threads
-from lading.executors.controller.site_thread import SiteThread
-from lading.executors.controller.site_threads import SiteThreads
+from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.settings import Settings
 from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Seen, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope

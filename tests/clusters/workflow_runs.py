@@ -28,9 +28,8 @@ from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.controller import site_thread
+from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import leadership
 from lading.executors.forecast import site_plans
 from lading.executors.store import JobRow, State, durations
 from lading.operators import resources
@@ -91,7 +90,7 @@ class WorkflowRuns:
                 self._store(session, dag_id, workflow)
             session.commit()
         patch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
-        patch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+        patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
         patch.setattr(durations, "SECONDS_UNTIL_STALE", 3600.0)
         patch.setattr(site_plans, "SECONDS_FOR_A_PLAN", 600.0)  # however slow the machine is
         patch.setattr(time, "time", self.clock)

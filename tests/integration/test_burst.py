@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 import lading.example_dags
-from lading.executors.agent.spot_notice import BEFORE
+from lading.executors.agent.ending import BEFORE
 from lading.executors.store import JobRow
 from lading.executors.store.instances import InstanceRow
 from tests.services import node_python, processes

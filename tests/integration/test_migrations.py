@@ -23,14 +23,16 @@ from lading.executors import store
 from lading.executors.migrations.db_manager import LadingDBManager
 from lading.executors.store.gangs.tables import HoldRow
 from lading.executors.store.tables import InstanceRow
-from lading.scheduling.reasons import because
+from lading.scheduling.reasons import because, free_text
 from tests.conftest import DATABASES
 from tests.services.mariadb import MariaDB
 
 # Airflow runs on MySQL, but not on MariaDB, which stands for it here: Lading's own tables need only what both have.
 KINDS = (*DATABASES, "mariadb")
 UNRELEASED = Path(__file__).with_name("unreleased")
-LAST_UNRELEASED = "1ad1ce5a0024"
+LAST_UNRELEASED = "1ad1ce5a0020"
+# What they have stored as reasons: sentences.
+SENTENCE = 'it waits for "room" \\ on node\t1, 2 µs'
 VERSION_TABLE = LadingDBManager.version_table_name
 
 
@@ -76,17 +78,19 @@ def tables(engine: Engine) -> dict[str, Table]:
     return {name: table for name, table in found.tables.items() if name != VERSION_TABLE}
 
 
-def fill(engine: Engine, names: set[str], key: str) -> None:
+def fill(engine: Engine, names: set[str], key: str, reason: str) -> None:
     """A row in each of these tables, with something in every column."""
     with engine.begin() as connection:
         for name, table in tables(engine).items():
             if name in names:
-                connection.execute(insert(table).values({each.name: value(each, key) for each in table.columns}))
+                connection.execute(
+                    insert(table).values({each.name: value(each, key, reason) for each in table.columns})
+                )
 
 
-def value(column: Any, key: str) -> Any:
+def value(column: Any, key: str, reason: str) -> Any:
     if column.name in ("reason", "cancel", "placed_because"):
-        return because("turn").to_json()
+        return reason
     if column.type.python_type is str:
         return "running" if column.name == "state" else key
     # MySQL has no type of its own for what is true or false.
@@ -117,15 +121,13 @@ def counts(engine: Engine) -> dict[str, int]:
 def test_tables_of_before_the_release_with_jobs_in_them_go_up_and_down(engine: Engine) -> None:
     make_unreleased_tables(engine)
     known = set(tables(engine))
-    fill(engine, known, "old")
+    fill(engine, known, "old", SENTENCE)
     first, *later = revisions()
     assert first == LAST_UNRELEASED
     move(engine, first)
     for revision in later:
         move(engine, revision)
-        fill(engine, set(tables(engine)) - known, "old")
-        known = set(tables(engine))
-    fill(engine, known - {"lading_usage"}, "newer")
+    fill(engine, known - {"lading_usage"}, "newer", because("turn").to_json())
 
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "version_table": VERSION_TABLE})
@@ -133,10 +135,13 @@ def test_tables_of_before_the_release_with_jobs_in_them_go_up_and_down(engine: E
     with Session(engine) as session:
         jobs = session.scalars(select(store.JobRow))
         assert {(job.token, job.state, str(job.reason)) for job in jobs} == {
-            (token, store.State.RUNNING, str(because("turn"))) for token in ("old", "newer")
+            ("old", store.State.RUNNING, SENTENCE),
+            ("newer", store.State.RUNNING, str(because("turn"))),
         }
+        assert session.get_one(store.JobRow, "old").reason == free_text(SENTENCE)
+        assert session.get_one(store.JobRow, "old").reason_code == "free_text"
         for column in (store.JobRow.cancel, store.JobRow.placed_because, InstanceRow.reason, HoldRow.reason):
-            assert {*map(str, session.scalars(select(column)))} == {str(because("turn"))}
+            assert {*map(str, session.scalars(select(column)))} == {SENTENCE, str(because("turn"))}
         store.apply(session, [store.Change("old", {"state": store.State.SUCCEEDED, "usd": 0.5})])
         session.commit()
         assert session.get_one(store.JobRow, "old").usd == 0.5
@@ -146,6 +151,9 @@ def test_tables_of_before_the_release_with_jobs_in_them_go_up_and_down(engine: E
     for revision in reversed([first, *later[:-1]]):
         move(engine, revision, up=False)
         assert counts(engine).items() <= stored.items()
+    with engine.connect() as connection:
+        before = connection.execute(select(tables(engine)["lading_job"].c["token", "reason"])).all()
+    assert {*map(tuple, before)} == {("old", SENTENCE), ("newer", None)}, "older versions read sentences"
     move(engine, "head")
     assert counts(engine)["lading_job"] == 2
     move(engine, "base", up=False)

@@ -644,8 +644,8 @@ def test_who_holds_what_and_what_sleeps_is_woken(
     page.close()
 
 
-def test_metrics_and_traces_tell_the_same(real: tuple[Airflow, str], collector: Collector) -> None:
-    airflow, _ = real
+@pytest.mark.usefixtures("real")
+def test_metrics_and_traces_tell_the_same(collector: Collector) -> None:
     documented = Path(__file__).parents[2] / "docs" / "metrics.md"
     names = {
         f"airflow.{name}" for name in re.findall(r"^\| `(lading\.[a-z_.]+)` \|", documented.read_text(), re.MULTILINE)

@@ -438,14 +438,14 @@ def test_tasks_of_a_run_share_its_limit(session: Session) -> None:
 
 
 def test_a_job_whose_resources_are_not_known_is_not_placed(session: Session) -> None:
-    add(session, "unknown", appraisal='{"hints": {"memory": "input_size"}, "sources": {}}', try_number=2, dag_id="d")
-    add(session, "unknown2", appraisal='{"hints": {}, "sources": {}}', max_jobs=1, dag_id="d")
+    add(session, "unknown", sizing='{"hints": {"memory": "input_size"}, "sources": {}}', try_number=2, dag_id="d")
+    add(session, "unknown2", sizing='{"hints": {}, "sources": {}}', max_jobs=1, dag_id="d")
     assert waiting(session) == []
     assert [job.token for job in sizing.unsized_jobs(session, [])] == ["unknown", "unknown2"]
     assert [job.token for job in sizing.unsized_jobs(session, ["unknown"])] == ["unknown2"]
     sizing.explain(session, before=2.0)
     assert set(session.scalars(select(JobRow.reason))) == {sizing.UNKNOWN}
-    store.apply(session, [Change("unknown", {"memory": 77, "appraisal": None})])
+    store.apply(session, [Change("unknown", {"memory": 77, "sizing": None})])
     assert [job.resources.memory for job in queue.waiting(session)] == [77]
 
 
@@ -513,7 +513,7 @@ def test_files_are_staged_and_copies_removed(session: Session, tmp_path: Path) -
 
 
 def test_jobs_that_were_noted_are_struck_and_have_failed_the_second_time(session: Session) -> None:
-    asks = {"appraisal": "{}", "dag_id": "d", "run_id": "r", "task_id": "t"}
+    asks = {"sizing": "{}", "dag_id": "d", "run_id": "r", "task_id": "t"}
     for index, token in enumerate("abc"):
         add(session, token, map_index=index, **asks)
     strikes.note(session, "first", "ab")

@@ -120,7 +120,7 @@ def contents(plan: Plan, locations: Sequence[Location] = ()) -> list[tuple[str |
 def seven_bridges(
     jobs: Sequence[PlannedJob], locations: Sequence[Location], goods: Catalogue
 ) -> list[tuple[str | None, str | None, dict[str, int]]]:
-    """The algorithm written down as it is told, job by job and instance by instance."""
+    """The pseudo-code of Seven Bridges' documentation, job by job and instance by instance."""
     types = {name: (kind.capacity, kind.offerings[0].usd_per_hour) for name, kind in goods.types.items()}
 
     def cheapest(job: PlannedJob) -> tuple[float, float, int, str]:
@@ -137,22 +137,29 @@ def seven_bridges(
         (remaining(location.capacity - location.used), location.name, location.instance_type, Counter())
         for location in locations
     ]
-    for job in sorted(jobs, key=order):
-        need = remaining(job.resources)
-        for _ in range(job.count):
+
+    def fit(unscheduled: list[PlannedJob]) -> list[PlannedJob]:
+        left = []
+        for job in unscheduled:
+            need = remaining(job.resources)
             fitting = [
                 (room, age)
                 for age, (room, _, kind, _) in enumerate(machines)
                 if room[0] >= need[0] and room[1] >= need[1] and job.instance_type in (None, kind)
             ]
             if not fitting:
-                name = cheapest(job)[-1]
-                machines.append((remaining(types[name][0]), None, name, Counter()))
-                fitting = [(machines[-1][0], len(machines) - 1)]
+                left.append(job)
+                continue
             room, age = min(fitting)
             room[0] -= need[0]
             room[1] -= need[1]
             machines[age][3][job.name] += 1
+        return left
+
+    unscheduled = [job for job in sorted(jobs, key=order) for _ in range(job.count)]
+    while unscheduled := fit(unscheduled):
+        name = cheapest(unscheduled[0])[-1]
+        machines.append((remaining(types[name][0]), None, name, Counter()))
     return [(name, kind, dict(held)) for _, name, kind, held in machines if held]
 
 

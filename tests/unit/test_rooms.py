@@ -51,7 +51,7 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
         ("executors/store/gangs",),
         ("executors/migrations",),
         ("executors",),
-        ("executors/sizing", "executors/locality", "executors/gangs", "executors/controller/life"),
+        ("executors/sizing", "executors/locality", "executors/gangs"),
         ("executors/forecast",),
         ("executors/controller", "executors/agent/tasks"),
     ),

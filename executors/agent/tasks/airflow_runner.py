@@ -53,8 +53,7 @@ from lading.executors.agent.supervisor import (
 )
 from lading.executors.agent.tasks import probe
 from lading.executors.agent.tasks.api_client import ApiOutOfReach, client_class, is_out_of_reach
-from lading.executors.agent.tasks.outputs import measured
-from lading.executors.agent.tasks.results import NotesResults
+from lading.executors.agent.tasks.outputs import NotesResults, measured
 from lading.scheduling.hints.retries import INFRASTRUCTURE
 from lading.scheduling.reasons import Reason, because
 

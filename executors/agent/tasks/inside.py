@@ -12,8 +12,7 @@ from typing import Any
 
 from lading.executors.agent import process_tree
 from lading.executors.agent.container import path_of
-from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, end_leftovers
-from lading.executors.agent.usage import ProcessUsage
+from lading.executors.agent.supervisor import AgentJob, AgentJobFailed, ProcessUsage, end_leftovers
 from lading.hooks.files import host
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.events import to_json

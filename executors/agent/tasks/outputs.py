@@ -1,6 +1,8 @@
-"""The files that a task leaves on its machine, as its result and its outlets name them, measured when it has succeeded.
+"""What a task has returned, and the files that it leaves on its machine, measured when it has succeeded.
 
-They tell the controller where the jobs that read them go best. What cannot be measured is left out: it fails nobody.
+Its result and its outlets name the files, and are noted as they pass its supervisor on their way to Airflow's API
+server. From them it follows where the jobs that read the files go best. What cannot be measured is left out: it fails
+no job.
 """
 
 from __future__ import annotations
@@ -8,7 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.execution_time.comms import SetXCom, SucceedTask
 
 from lading.executors.sizing.file_sizes import FileSizes, named_files
 from lading.executors.sizing.xcom_json import plain
@@ -29,13 +33,13 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
     :param values: as Airflow keeps them
     """
     paths = dict.fromkeys(path for value in values for path in _paths(value))
-    found: dict[str, int] = {}
+    sizes_by_path: dict[str, int] = {}
 
     def look() -> None:
         sizes = FileSizes()
         for path in paths:
             try:
-                found[path] = sizes.of(path)
+                sizes_by_path[path] = sizes.of(path)
             except ExpressionError as error:
                 log.info("%s is not remembered as an output: %s", path, error)
 
@@ -43,7 +47,7 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
         thread.join(PATIENCE)
-    return dict(sorted(found.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES])
+    return dict(sorted(sizes_by_path.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES])
 
 
 def _paths(value: Any) -> list[str]:
@@ -52,3 +56,28 @@ def _paths(value: Any) -> list[str]:
         return [path for path in found if path.encode()]
     except (ExpressionError, RecursionError, UnicodeEncodeError):
         return []
+
+
+if TYPE_CHECKING:
+    from airflow.sdk.execution_time.supervisor import ActivitySubprocess as _Supervisor
+else:
+    _Supervisor = object  # what it is added to
+
+# What Airflow calls it.
+RESULT = "return_value"
+
+
+class NotesResults(_Supervisor):
+    """Added to Airflow's supervisor of a task."""
+
+    __slots__ = ()
+
+    results: ClassVar[list[Any]] = []
+    """Of the one task that there is at a time."""
+
+    def _handle_request(self, msg: Any, log: Any, req_id: int) -> None:
+        super()._handle_request(msg, log, req_id)
+        if isinstance(msg, SetXCom) and msg.key == RESULT:
+            NotesResults.results.append(msg.value)
+        elif isinstance(msg, SucceedTask):
+            NotesResults.results.append([each.uri for each in msg.task_outlets or ()])

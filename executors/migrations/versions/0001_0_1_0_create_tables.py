@@ -1,9 +1,9 @@
-"""Create the tables of 0.1.0.
+"""Create the tables.
 
-The revision is that of the last of the migrations that were one before the first release, so that a database which has
-them all has this one.
+It replaces twenty migrations from before the first release, and has the revision of the last of them: a database that
+has had those has had this one.
 
-Revision ID: 1ad1ce5a0024
+Revision ID: 1ad1ce5a0020
 Revises:
 """
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from airflow.models.base import StringID
 from alembic import op
 
-revision = "1ad1ce5a0024"
+revision = "1ad1ce5a0020"
 down_revision = None
 
 
@@ -54,21 +54,16 @@ def upgrade() -> None:
         sa.Column("run_max_jobs", sa.Integer()),
         sa.Column("max_usd", sa.Double()),
         sa.Column("appraisal", sa.Text()),
-        sa.Column("examined_by", sa.String(36)),
-        sa.Column("strikes", sa.Integer()),
         sa.Column("gang", sa.String(36)),
         sa.Column("gang_terms", sa.Text()),
         sa.Column("ahead", sa.Boolean()),
         sa.Column("inputs", sa.Text()),
         sa.Column("container", sa.Text()),
-        sa.Column("input_values", sa.Text()),
         sa.Column("stage", sa.Text()),
         sa.Column("input_size", sa.BigInteger()),
         sa.Column("state", sa.String(12), nullable=False),
         sa.Column("cause", sa.String(20)),
         sa.Column("reason", sa.Text()),
-        sa.Column("reason_code", sa.String(40)),
-        sa.Column("reason_limit", sa.String(250)),
         sa.Column("cancel", sa.Text()),
         sa.Column("unreported", sa.Boolean(), nullable=False),
         sa.Column("news", sa.Integer(), nullable=False),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *groups.COLUMNS, JobRow.gang, JobRow.gang_terms, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at,
-    JobRow.appraisal, JobRow.cancel, JobRow.stage,
+    JobRow.sizing, JobRow.cancel, JobRow.stage,
 )  # fmt: skip
 WITHOUT_SYNC = {"synchronize_session": False}
 
@@ -128,7 +128,7 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
             row.site,
             row.location,
             row.placed_at,
-            row.state in (State.QUEUED, State.ATTEMPTED) and row.appraisal is None and row.cancel is None,
+            row.state in (State.QUEUED, State.ATTEMPTED) and row.sizing is None and row.cancel is None,
             row.cancel is not None,
             row.stage,
         )

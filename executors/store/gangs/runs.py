@@ -57,7 +57,7 @@ def live(session: Session) -> dict[DagRunKey, list[Any]]:
 def unfinished(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, list[Any]]:
     """The task instances of runs that have not ended, or have failed; none of Dags that are paused, or of runs that are
     not running, for nothing comes of these."""
-    found: dict[DagRunKey, list[Any]] = {}
+    by_run: dict[DagRunKey, list[Any]] = {}
     for dag_id, its_runs in _by_dag(runs).items():
         for chunk in chunks(its_runs):
             left = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(OVER))
@@ -69,8 +69,8 @@ def unfinished(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, l
                 .where(DagRun.state == DagRunState.RUNNING, DagModel.is_paused.is_(False))
             )
             for row in session.execute(query):
-                found.setdefault(DagRunKey(row.dag_id, row.run_id), []).append(row)
-    return found
+                by_run.setdefault(DagRunKey(row.dag_id, row.run_id), []).append(row)
+    return by_run
 
 
 def configs(session: Session, run: DagRunKey) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def live_jobs(session: Session) -> list[Any]:
     """All live jobs, as rows of the queue, with where they are and since when."""
     columns = (
         *groups.COLUMNS, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at, JobRow.started_at, JobRow.gang,
-        JobRow.appraisal, JobRow.max_jobs, JobRow.run_max_jobs,
+        JobRow.sizing, JobRow.max_jobs, JobRow.run_max_jobs,
     )  # fmt: skip
     return list(session.execute(select(*columns).where(JobRow.state.in_(LIVE))))
 

@@ -28,7 +28,7 @@ class GangRow(Base):
     attempt: Mapped[int] = mapped_column(Integer, default=0)
     # When the next attempt begins; who wakes it by hand sets it to now.
     wake_at: Mapped[float | None] = mapped_column(Double)
-    # What the pass has come to, as JSON (see lading.executors.gangs.memory).
+    # What the pass has come to, as JSON (see lading.executors.gangs.tick).
     memory: Mapped[str] = mapped_column(Text)
     started_at: Mapped[float | None] = mapped_column(Double)
     changed_at: Mapped[float] = mapped_column(Double, default=time.time, onupdate=time.time)

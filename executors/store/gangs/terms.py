@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class GangTerms:
 
     @classmethod
     def from_json(cls, text: str) -> GangTerms:
-        found = json.loads(text)
-        if found.get("attempts") is not None:
-            found["attempts"] = AttemptSchedule(**{**found["attempts"], "pauses": tuple(found["attempts"]["pauses"])})
-        found["tasks"] = {task: tuple(after) for task, after in found.get("tasks", {}).items()}
-        found["limits"] = {task: (name, int(most)) for task, (name, most) in found.get("limits", {}).items()}
-        return cls(**found)
+        terms = json.loads(text)
+        if terms.get("attempts") is not None:
+            terms["attempts"] = AttemptSchedule(**{**terms["attempts"], "pauses": tuple(terms["attempts"]["pauses"])})
+        terms["tasks"] = {task: tuple(after) for task, after in terms.get("tasks", {}).items()}
+        terms["limits"] = {task: (name, int(most)) for task, (name, most) in terms.get("limits", {}).items()}
+        return cls(**terms)

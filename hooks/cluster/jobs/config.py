@@ -26,7 +26,7 @@ from lading.hooks.files.table_model import (
 )
 from lading.hooks.site import RemoteConfig
 from lading.hooks.ssh.transport import Transport
-from lading.scheduling.machine_words import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
+from lading.scheduling.machine_traits import DEFAULT_ARCH, DEFAULT_OS, ON_DEMAND
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:

@@ -98,9 +98,9 @@ def advise_task(task_id: str, asked: tuple[float | None, int | None], classes: d
 def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
     """What would have sufficed by the size of the inputs, smallest first; empty: that does not explain it."""
     known = {number: right_size(each) for number, each in sorted(classes.items()) if number >= 0}
-    found = {number: each for number, each in known.items() if each.tries >= FEWEST_TRIES}
+    by_size = {number: each for number, each in known.items() if each.tries >= FEWEST_TRIES}
     if not any(
-        is_telling([value for each in found.values() if (value := getattr(each, name).nearly_all) is not None])
+        is_telling([value for each in by_size.values() if (value := getattr(each, name).nearly_all) is not None])
         for name in ("memory", "time", "cpus")
     ):
         return []
@@ -108,7 +108,7 @@ def by_input(classes: dict[int, Usage]) -> list[InputSizes]:
         InputSizes(
             bytes=largest_input(number) or 0, tries=size.tries, memory=size.memory, cpus=size.cpus, time=size.time
         )
-        for number, size in found.items()
+        for number, size in by_size.items()
     ]
 
 

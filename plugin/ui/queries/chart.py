@@ -18,7 +18,7 @@ from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.lanes import machine as machine_of
 from lading.hooks.site import LocationState, join
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.matching.market import kind_in_words
+from lading.scheduling.matching.market import readable_kind
 
 MOST_JOBS = 20_000
 # What was changed is seen when its transaction has ended, which may be so much later, seconds.
@@ -188,15 +188,15 @@ def machines(session: Session, since: float, until: float, changed: float | None
 
     :param changed: only those that have changed after this
     """
-    found = [*machines_at_hand(session, since, until, changed), *machines_launched(session, since, until, changed)]
+    machines = [*machines_at_hand(session, since, until, changed), *machines_launched(session, since, until, changed)]
     silent = {
         machine_key(row.site, row.name): row
         for row in session.scalars(select(LocationRow).where(LocationRow.state == LocationState.UNREACHABLE))
     }
-    for machine in found:
+    for machine in machines:
         if (row := silent.get(machine.key)) is not None and machine.state != "gone":
             machine.unreachable_since, machine.reason = row.seen_at, join(machine.reason, row.note)
-    return sorted(found, key=lambda each: (each.site, each.spans[0].since, each.name))
+    return sorted(machines, key=lambda each: (each.site, each.spans[0].since, each.name))
 
 
 def machines_at_hand(session: Session, since: float, until: float, changed: float | None) -> list[ChartMachine]:
@@ -208,11 +208,11 @@ def machines_at_hand(session: Session, since: float, until: float, changed: floa
         others = {(row.site, row.name) for row in session.execute(changed_contact(changed))}
     for row in session.scalars(query):
         by_name.setdefault((row.site, row.name), []).append(row)
-    found = []
+    machines = []
     for (site, name), rows in by_name.items():
         last = rows[-1]
         if changed is None or max(last.since, last.until or 0.0) > changed or (site, name) in others:
-            found.append(
+            machines.append(
                 ChartMachine(
                     key=machine_key(site, name),
                     site=site,
@@ -226,7 +226,7 @@ def machines_at_hand(session: Session, since: float, until: float, changed: floa
                     spans=[Span(row.since, row.until, row.cpus) for row in rows],
                 )
             )
-    return found
+    return machines
 
 
 def machines_launched(session: Session, since: float, until: float, changed: float | None) -> list[ChartMachine]:
@@ -248,7 +248,7 @@ def machines_launched(session: Session, since: float, until: float, changed: flo
             name=row.token,
             sort="instance",
             # The kind of what was not bought may have words that the author of some Dag has written.
-            instance_type=None if row.capacity_type is None else kind_in_words(row.kind),
+            instance_type=None if row.capacity_type is None else readable_kind(row.kind),
             usd=row.usd or 0.0,
             reason=None if row.reason is None else str(row.reason),
             usd_since=None if row.usd_per_hour is None else row.launched_at if row.usd_since is None else row.usd_since,

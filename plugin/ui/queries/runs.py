@@ -139,7 +139,7 @@ def as_try(job: JobRow, sight: Sight, usd: float | None, boot: Boot | None, held
 
     :param usd: what it has cost, until now where it runs
     """
-    found = TrySummary(
+    summary = TrySummary(
         id=job.token,
         hidden=False,
         task_id=job.task_id or job.kind,
@@ -153,7 +153,7 @@ def as_try(job: JobRow, sight: Sight, usd: float | None, boot: Boot | None, held
         phases=as_phases(job, boot),
         **{name: getattr(job, name) for name in AS_STORED},
     )
-    return found if sight.sees(job.dag_id) else unnamed(found)
+    return summary if sight.sees(job.dag_id) else unnamed(summary)
 
 
 def unnamed(found: TrySummary) -> TrySummary:
@@ -317,21 +317,21 @@ def runs(session: Session, dag_id: str, now: float, limit: int) -> RunPage:
 def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
     """One run."""
     mine = (JobRow.dag_id == dag_id, JobRow.run_id == run_id)
-    found = Totals(**totals(session.execute(select(*columns(now)).where(*mine)).one()))
+    all_tries = Totals(**totals(session.execute(select(*columns(now)).where(*mine)).one()))
     rows = session.execute(
         select(JobRow.token, JobRow.state, JobRow.started_at, JobRow.ended_at, JobRow.cpus, JobRow.nodes).where(*mine)
     ).all()
     states = Counter(State(row.state).value for row in rows)
-    began, ended = found.began_at, found.ended_at
-    seconds = None if began is None else (now if found.live or ended is None else ended) - began
+    began, ended = all_tries.began_at, all_tries.ended_at
+    seconds = None if began is None else (now if all_tries.live or ended is None else ended) - began
     return RunSummary(
         now=now,
-        totals=found,
+        totals=all_tries,
         states=dict(states),
         most_at_once=most_at_once(rows, now),
         bound_seconds=None if began is None else bound(rows, cpus_up(session, began, ended or now), now),
         seconds=seconds,
-        usd_idle=None if found.usd is None else idle_shares(session, dag_id, run_id)[0],
+        usd_idle=None if all_tries.usd is None else idle_shares(session, dag_id, run_id)[0],
         waits=longest_waits(session, mine, now),
     )
 

@@ -43,7 +43,7 @@ function Asked() {
     {title: "Asked", cell: (row) => date(row.at)},
     {title: "By", cell: (row) => row.by},
     {title: "What", cell: (row) => `${row.kind} ${row.target}`},
-    {title: "Outcome", cell: (row) => (row.done_at === null ? "the controller has not done it yet" : spoken(row.words))},
+    {title: "Outcome", cell: (row) => (row.done_at === null ? "the controller has not done it yet" : spoken(row.outcome))},
   ]}));
 }
 

@@ -153,12 +153,7 @@ CREATE TABLE public.lading_job (
     container text,
     max_usd double precision,
     ahead boolean,
-    stage text,
-    examined_by character varying(36),
-    strikes integer,
-    input_values text,
-    reason_code character varying(40),
-    reason_limit character varying(250)
+    stage text
 );
 CREATE TABLE public.lading_lease (
     name character varying(30) NOT NULL,

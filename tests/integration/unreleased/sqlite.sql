@@ -115,7 +115,7 @@ CREATE TABLE lading_job (
     ended_at DOUBLE,
     exit_code INTEGER,
     peak_memory INTEGER,
-    cpu_seconds DOUBLE, queue_hint VARCHAR(250), native_hint TEXT, given_back BOOLEAN, native_id VARCHAR(250), node VARCHAR(250), nodes INTEGER, ppn INTEGER, threads INTEGER, arch VARCHAR(32), os VARCHAR(32), features TEXT, capacity_type VARCHAR(12), max_jobs INTEGER, run_max_jobs INTEGER, lane DOUBLE, submitted_at DOUBLE, usd DOUBLE, changed_at DOUBLE, input_size BIGINT, placed_because TEXT, targets TEXT, queue VARCHAR(250), soft TEXT, rule VARCHAR(64), asked TEXT, gang VARCHAR(36), gang_terms TEXT, inputs TEXT, container TEXT, max_usd DOUBLE, ahead BOOLEAN, stage TEXT, examined_by VARCHAR(36), strikes INTEGER, input_values TEXT, reason_code VARCHAR(40), reason_limit VARCHAR(250),
+    cpu_seconds DOUBLE, queue_hint VARCHAR(250), native_hint TEXT, given_back BOOLEAN, native_id VARCHAR(250), node VARCHAR(250), nodes INTEGER, ppn INTEGER, threads INTEGER, arch VARCHAR(32), os VARCHAR(32), features TEXT, capacity_type VARCHAR(12), max_jobs INTEGER, run_max_jobs INTEGER, lane DOUBLE, submitted_at DOUBLE, usd DOUBLE, changed_at DOUBLE, input_size BIGINT, placed_because TEXT, targets TEXT, queue VARCHAR(250), soft TEXT, rule VARCHAR(64), asked TEXT, gang VARCHAR(36), gang_terms TEXT, inputs TEXT, container TEXT, max_usd DOUBLE, ahead BOOLEAN, stage TEXT,
     CONSTRAINT lading_job_pkey PRIMARY KEY (token)
 );
 CREATE INDEX lading_job_ahead ON lading_job (ahead, state);

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import rule_log, store
 from lading.executors.columns import hint_columns
-from lading.executors.controller import dispatch, events
+from lading.executors.controller import answers, dispatch
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, queue, shapes
 from lading.operators import resources
@@ -57,7 +57,7 @@ def test_a_rule_is_stored_with_the_job_and_in_its_event_log_and_forgotten_when_i
         assert (entry.event, entry.task_id, entry.extra) == ("lading rule", "t", str(job.placed_because))
         envelope = dispatch.envelope(job, "jwt", 9.0)
         assert (envelope.resources, envelope.memory_limit) == (Resources(8, 4096), 4096), "it has what it was given"
-        back = events.changes([{"event": "returned", "token": "a", "at": 2.0, "location": "m"}])
+        back = answers.changes_by_events([{"event": "returned", "token": "a", "at": 2.0, "location": "m"}])
         store.apply(session, back, "lab")
         session.expire_all()
         assert queue.waiting(session) == wished
@@ -104,7 +104,7 @@ def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_
         words = "asks for 4 of 8 nodes, the most that a job can have there"
         assert (job.nodes, job.rule, str(job.placed_because)) == (4, None, words)
         assert dispatch.envelope(job, "jwt", 9.0).layout == Layout(4, 2, 1, least_nodes=2)
-        back = events.changes([{"event": "returned", "token": "a", "at": 2.0, "location": "hpc"}])
+        back = answers.changes_by_events([{"event": "returned", "token": "a", "at": 2.0, "location": "hpc"}])
         store.apply(session, back, "hpc")
         session.expire_all()
         assert (job.nodes, job.asked) == (8, None), "it wishes for all again"
@@ -112,7 +112,9 @@ def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_
         assert (job.nodes, job.placed_because) == (8, None)
         [given] = queue.given(session, "hpc")
         assert given.job.nodes == 8
-        store.apply(session, events.changes([{"event": "started", "token": "a", "at": 2.0, "nodes": 3}]), "hpc")
+        store.apply(
+            session, answers.changes_by_events([{"event": "started", "token": "a", "at": 2.0, "nodes": 3}]), "hpc"
+        )
         session.expire_all()
         [given] = queue.given(session, "hpc")
         machines = GroupMachines.of([given.job])
@@ -125,7 +127,7 @@ def test_an_event_without_the_number_of_nodes_changes_none(airflow_database: Eng
         job = of_nodes(session)
         assert set(shapes.totals(session, by_dag=False)) == {each.shape for each in queue.waiting(session)}
         place(session, 20)
-        store.apply(session, events.changes([{"event": "started", "token": "a", "at": 2.0}]), "hpc")
+        store.apply(session, answers.changes_by_events([{"event": "started", "token": "a", "at": 2.0}]), "hpc")
         session.expire_all()
         assert job.nodes == 8
 
@@ -137,7 +139,7 @@ def test_no_event_gives_a_job_more_nodes_than_it_was_to_have(airflow_database: E
         place(session, 4)
         add(session, "one")
         session.execute(update(JobRow).where(JobRow.token == "one").values(state=State.PLACED, site="hpc"))
-        store.apply(session, events.changes([{**began, "token": "a"}, {**began, "token": "one"}]), "hpc")
+        store.apply(session, answers.changes_by_events([{**began, "token": "a"}, {**began, "token": "one"}]), "hpc")
         session.expire_all()
         assert (job.state, job.nodes) == (State.RUNNING, 4)
         other = session.get_one(JobRow, "one")
@@ -158,6 +160,6 @@ def test_what_a_job_with_a_range_of_nodes_has_cost_is_by_what_was_granted(airflo
         started = {"event": "started", "token": "a", "at": 3600.0, "nodes": 3}
         end = {"cause": None, "reason": None, "exit_code": 0, "peak_memory": None, "cpu_seconds": None}
         finished = {"event": "finished", "token": "a", "at": 7200.0, **end}
-        store.apply(session, events.changes([started, finished]), "hpc")
+        store.apply(session, answers.changes_by_events([started, finished]), "hpc")
         session.expire_all()
         assert (job.state, job.usd) == (State.SUCCEEDED, 6.0), "3 nodes with 2 cpus each for an hour"

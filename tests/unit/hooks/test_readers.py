@@ -24,8 +24,7 @@ from lading.plugin.offline.options import COMMANDS
 from lading.plugin.sites import faults, load_sites
 from lading.scheduling import catalogue
 from lading.scheduling.hints.expressions import Expression
-from lading.scheduling.hints.hints import Hints
-from lading.scheduling.hints.levels import merge, of_the_run
+from lading.scheduling.hints.hints import Hints, merge, of_the_run
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import trace
 from lading.scheduling.text import toml, units

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lading.scheduling.job import LAYOUT, NATIVE, NOTHING, PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.matching.market import Market, kind, kind_in_words, need
+from lading.scheduling.matching.market import Market, kind, need, readable_kind
 from lading.scheduling.matching.waiting import Apart, WaitingJob
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import InstanceLimits
@@ -553,7 +553,7 @@ def test_jobs_that_may_be_placed_only_now_are_new_however_long_they_have_waited(
      ("", None), ("c7i.large", "c7i.large"), ("[1]", "[1]"), ("[1, 2]", "[1, 2]")],
 )  # fmt: skip
 def test_a_kind_is_told_in_words(text: str, words: str | None) -> None:
-    assert kind_in_words(text) == words
+    assert readable_kind(text) == words
 
 
 def apart(

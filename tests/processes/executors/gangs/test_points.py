@@ -26,9 +26,9 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.agent.tasks import probe
-from lading.executors.controller import comparison
+from lading.executors.controller import answers
+from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.views import SiteAnswer
 from lading.executors.decisions import Decision
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
@@ -125,7 +125,7 @@ class House:
             os.dup2(log.fileno(), 2)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
         self.engine.dispose(close=False)
-        comparison.SECONDS_UNTIL_REPEATED = 0.5
+        answers.SECONDS_UNTIL_REPEATED = 0.5
         Watched.point = Mortal.point = point
         Mortal.engine = self.engine
         sites = {name: made(name, self.spools) for name in SITES}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lading.executors.controller import views
-from lading.executors.controller.events import of_event
+from lading.executors.controller import answers
+from lading.executors.controller.answers import change_by_event
 from lading.executors.controller.solo import Solo
 from lading.executors.store import State
 from lading.hooks.batch import submit_limits
@@ -41,7 +41,7 @@ def test_jobs_go_back_until_it_may_be_admitted(paper: Paper, monkeypatch: pytest
     returned = [each for _ in range(3) for each in paper.go() if each["event"] == "returned"]
     assert [(each["token"], each["location"]) for each in returned] == [("a", "hpc"), ("b", "hpc")]
     assert all(told_in(each).startswith(f"waits: {WORDS}") for each in returned)
-    change = of_event(returned[0])
+    change = change_by_event(returned[0])
     assert change is not None
     assert (change.values["state"], change.values["location"], change.only_if["location"]) == (
         State.QUEUED,
@@ -99,7 +99,7 @@ def test_no_job_comes_to_a_site_that_does_not_admit_its_account(tmp_path: Path, 
         site.close("leave", 10.0)
     notes = [observation.note, *(each.note for each in observation.locations)]
     assert any(note and note.startswith(WORDS) for note in notes), "it is shown by `airflow lading sites`"
-    seen = views.view(site, views.SiteAnswer(site, observation), "", site.potential())
+    seen = answers.view(site, answers.SiteAnswer(site, observation), "", site.potential())
     other = SiteView(name="other", locations=(there := [Location("m", Resources(4, 8000))]), possible=there)
     job = WaitingJob(name="b", resources=Resources(1, 100))
     assert assign([job], [seen, other], now=1.0).placed == {"b": ("other", "m")}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.executors.controller.events import of_event
+from lading.executors.controller.answers import change_by_event
 from lading.hooks.batch import canceller
 from lading.hooks.batch.canceller import Cancellation
 from lading.hooks.batch.slurm.system import SLURM
@@ -293,7 +293,7 @@ def test_the_batch_system_knows_why_a_job_was_ended(paper: Paper, state: str, ca
     paper.write("queue", f"1|{state}|n1|None|{name}\n")
     event = only([*paper.go(), *paper.go()], "finished")
     assert event["cause"] == cause
-    change = of_event(event)
+    change = change_by_event(event)
     assert change is not None
     assert change.values["state"] == "failed", "nobody wished it in Airflow"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lading.executors.agent import spot_notice
+from lading.executors.agent import ending
 from lading.hooks.ec2 import client, life, pace
 from lading.hooks.machines import connection
 from lading.hooks.machines.machine import Machine
@@ -324,7 +324,7 @@ def test_a_machine_whose_clock_is_an_hour_off_runs_jobs_and_heeds_a_notice(
     api.delays[HEALTH] = 60
     [long] = drive.give(name)
     drive.until(lambda _: asked(api) == 2)
-    service.reclaim(service.living()[0], notice=spot_notice.BEFORE + 8)
+    service.reclaim(service.living()[0], notice=ending.BEFORE + 8)
     [end] = drive.wait_for("finished", long)
     assert end["cause"] == "preempted"
     drive.wait_for("released", name)

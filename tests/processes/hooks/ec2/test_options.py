@@ -50,7 +50,7 @@ def test_a_machine_is_reached_at_its_public_address_which_is_paid_for(
     [name] = drive.up()
     [end] = drive.wait_for("finished", *drive.give(name))
     assert end["cause"] is None
-    [machine] = (each for each in drive.site.fleet.members.values() if each.instance is not None)
+    [machine] = (each for each in drive.site.fleet.machines.values() if each.instance is not None)
     assert machine.connection is not None
     assert str(machine.instance.public).startswith("127.78.")
     assert machine.connection.machine.transport.server.host == machine.instance.public

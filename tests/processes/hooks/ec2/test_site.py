@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lading.executors.agent import spot_notice
+from lading.executors.agent import ending
 from lading.executors.agent.tasks import probe
 from lading.hooks.ec2 import prices, registration
 from lading.hooks.site import LocationState
@@ -205,8 +205,8 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     drive.until(lambda _: asked(api) == 2)
     [machine] = service.living()
     ends_at = time.time() + 40
-    service.reclaim(machine, notice=spot_notice.BEFORE + 40)
-    drive.until(lambda states: states[name] is LocationState.DRAINING, spot_notice.INTERVAL + 5)
+    service.reclaim(machine, notice=ending.BEFORE + 40)
+    drive.until(lambda states: states[name] is LocationState.DRAINING, ending.INTERVAL + 5)
     [seen] = drive.last.locations if drive.last is not None else ()
     assert "AWS takes it away: its jobs are asked to end at" in (seen.note or "")
     assert seen.location.ends_at == pytest.approx(ends_at, abs=10)

@@ -16,9 +16,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import site_threads
+from lading.executors.controller import leadership, site_threads
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import leadership
 from lading.executors.store import JobRow, Lease, State
 from tests.clusters.sites import FINISHED, FakeElasticSite, FakeSite, close_all_but, make_settings, rest
 from tests.reasons import told

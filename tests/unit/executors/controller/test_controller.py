@@ -25,10 +25,10 @@ from uuid6 import uuid7
 
 from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import absence, comparison, controller, housekeeping, site_thread
+from lading.executors.controller import answers, controller, housekeeping, site_memory, site_threads
+from lading.executors.controller.answers import SiteAnswer
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.site_thread import MOST_EVENTS
-from lading.executors.controller.views import SiteAnswer
+from lading.executors.controller.site_threads import MOST_EVENTS
 from lading.executors.decisions import Decision
 from lading.executors.settings import Settings
 from lading.executors.sizing.estimator import Estimator
@@ -45,7 +45,7 @@ from tests.reasons import told
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
     return make_store(tmp_path, monkeypatch, controller, process, housekeeping)
 
 
@@ -370,7 +370,7 @@ def test_trouble_that_is_over_counts_for_nothing_later(
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {})
     clock = [0.0]
-    monkeypatch.setattr(absence.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(site_memory.time, "monotonic", lambda: clock[0])
 
     def in_trouble(*answers: SiteAnswer) -> float:
         clock[0] += 1000
@@ -388,8 +388,8 @@ def two_locations(site: FakeSite, *known: frozenset[str] | None) -> None:
 def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_its_neighbour_goes_on(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.0)
-    monkeypatch.setattr(comparison, "SECONDS_UNTIL_STRANGE", 0.0)
+    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.0)
+    monkeypatch.setattr(answers, "SECONDS_UNTIL_STRANGE", 0.0)
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {"t": "a", "u": "a"})
     with Session(engine) as session:
@@ -400,7 +400,7 @@ def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_i
         time.sleep(0.01)
         decision = here.controller.decide(here.observe(), any_wait=False)
     assert [(change.token, change.values["cause"]) for change in decision.changes] == [("u", "lost")]
-    assert decision.cancels == {"a": {"there": {"stranger": comparison.STRANGE}}}
+    assert decision.cancels == {"a": {"there": {"stranger": answers.STRANGE}}}
     two_locations(site, frozenset(), frozenset(["u"]))
     for _ in range(2):
         time.sleep(0.01)
@@ -531,13 +531,13 @@ def test_a_job_that_airflow_does_not_want_is_dropped_before_anything_is_done_for
     looked_at: list[str] = []
     monkeypatch.setattr(Estimator, "_start", lambda self, jobs, **_: looked_at.extend(job.token for job in jobs))
     with Session(airflow_database) as session:
-        for token, columns in {"asks": {"appraisal": ASKS}, "plain": {}, "sleeps": {"state": State.ATTEMPTED}}.items():
+        for token, columns in {"asks": {"sizing": ASKS}, "plain": {}, "sleeps": {"state": State.ATTEMPTED}}.items():
             add_job(session, token, **{"task_id": token, "state": State.QUEUED, **columns})
             its_own = {"state": "queued", "external_executor_id": "another"}
             add_task_instance(
                 session, token, **(its_own if state == "anew" else {"state": state, "external_executor_id": token})
             )
-        for token, columns in {"wanted": {"appraisal": ASKS}, "wanted too": {}}.items():
+        for token, columns in {"wanted": {"sizing": ASKS}, "wanted too": {}}.items():
             add_job(session, token, task_id=token, state=State.QUEUED, **columns)
             add_task_instance(session, token, state="queued", external_executor_id=token)
         # Its task instance is not there, which housekeeping looks at.

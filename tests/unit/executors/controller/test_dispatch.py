@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lading.executors.controller import events
+from lading.executors.controller import answers
 from lading.executors.controller.dispatch import BEHIND_OTHERS, decided
 from lading.executors.store import State, queue
 from lading.executors.store.queue import GivenJob
@@ -87,5 +87,5 @@ def test_the_queue_that_a_target_names_is_stored_with_the_placement_and_forgotte
     changes = decided([], found, 1.0).changes
     assert {each.token: each.values["queue"] for each in changes} == {"a": "long", "b": None}
     event = {"event": "returned", "token": "a", "at": 2.0, "location": "hpc"}
-    [back] = events.changes([event])
+    [back] = answers.changes_by_events([event])
     assert back.values["queue"] is None

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import comparison, housekeeping, launched, site_thread
+from lading.executors.controller import answers, housekeeping, launched, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
 from lading.executors.gangs.outcome import GangOutcome
@@ -122,8 +122,8 @@ def make_house(
     airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., House]]:
     """A controller that looks at its sites in each tick."""
-    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
     made: list[House] = []
 
     def make(*sites: Site[Any]) -> House:
@@ -482,7 +482,7 @@ def test_a_job_is_found_in_the_allocation_that_has_it(
     house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For an older version of Lading the site was its location."""
-    monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.0)
+    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.0)
     monkeypatch.setattr(housekeeping, "SECONDS_BETWEEN_ROUNDS", 0.0)
     place = {"site": "hpc", "location": "hpc", "placed_at": 1.0, "expires_at": time.time() + 590}
     house.add("runs", state=State.RUNNING, **place)
@@ -504,7 +504,7 @@ def test_what_ran_at_a_location_that_is_gone_is_lost_but_not_at_once(
     site.there.clear()
     house.tick(3)
     assert house.job("t").state == State.RUNNING
-    monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.0)
+    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.0)
     time.sleep(0.01)
     house.tick()
     assert (house.job("t").state, house.job("t").cause) == (State.FAILED, "lost")
@@ -513,7 +513,7 @@ def test_what_ran_at_a_location_that_is_gone_is_lost_but_not_at_once(
 def test_a_location_that_could_not_be_asked_changes_nothing(
     house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.0)
+    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.0)
     monkeypatch.setattr(launched, "SECONDS_UNTIL_GONE", 0.0)
     name = launch(house, site, "t")
     site.given.clear()
@@ -536,7 +536,7 @@ def test_a_job_that_was_placed_where_nothing_is_any_more_waits_again(
     house: House, site: FakeElasticSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a crash between the intent and the deed."""
-    monkeypatch.setattr(comparison, "SECONDS_UNTIL_REPEATED", 0.0)
+    monkeypatch.setattr(answers, "SECONDS_UNTIL_REPEATED", 0.0)
     house.add("t", state=State.PLACED, site="hpc", location="gone", placed_at=1.0, expires_at=1e12)
     house.tick()
     time.sleep(0.01)
@@ -623,7 +623,7 @@ def test_orders_of_a_site_that_hangs_wait_for_it_and_are_given_once(
     house.controller.tick()
     assert wait_until(lambda: site.hangs, 60, 0.02)
     with monkeypatch.context() as patch:
-        patch.setattr(site_thread, "SECONDS_UNTIL_SILENT", 0.05)
+        patch.setattr(site_threads, "SECONDS_UNTIL_SILENT", 0.05)
         for _ in range(10):
             time.sleep(0.02)
             house.controller.tick()
@@ -825,10 +825,10 @@ def ask(house: House, kind: RequestKind, target: str) -> None:
     house.controller.requests.next_look = 0.0
 
 
-def answers(house: House) -> list[str | None]:
+def outcomes(house: House) -> list[str | None]:
     """What came of all that was asked."""
     with Session(house.engine) as session:
-        return [each.words for each in reversed(requests.latest(session, 0.0, 10))]
+        return [each.outcome for each in reversed(requests.latest(session, 0.0, 10))]
 
 
 def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_is_resumed(
@@ -850,7 +850,7 @@ def test_a_paused_site_is_given_nothing_by_the_next_controller_either_until_it_i
     ask(house, RequestKind.RESUME, "hpc")
     house.tick(2)
     assert house.job("u").state == State.RUNNING
-    assert answers(house) == ["it is given no more jobs; those that it has go on", "it is given jobs again"]
+    assert outcomes(house) == ["it is given no more jobs; those that it has go on", "it is given jobs again"]
 
 
 def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeElasticSite) -> None:
@@ -858,7 +858,7 @@ def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeE
     site.trouble = OSError("the login node is away")
     ask(house, RequestKind.DRAIN, f"hpc/{name}")
     house.tick()
-    assert (site.let_go, answers(house)) == ({}, [None])
+    assert (site.let_go, outcomes(house)) == ({}, [None])
     site.trouble = None
     house.new_controller()
     house.tick()
@@ -867,7 +867,7 @@ def test_a_drain_is_asked_of_the_site_until_it_is_seen(house: House, site: FakeE
     house.tick()
     house.controller.requests.next_look = 0.0
     house.tick()
-    assert answers(house) == ["it takes no more jobs, and ends when those there have ended"]
+    assert outcomes(house) == ["it takes no more jobs, and ends when those there have ended"]
     assert house.job("t").state == State.RUNNING, "a drain ends no job"
 
 
@@ -882,7 +882,7 @@ def test_what_is_terminated_ends_with_its_jobs(house: House, site: FakeElasticSi
     house.tick(2)
     house.controller.requests.next_look = 0.0
     house.tick()
-    assert (house.job("t").state, answers(house)) == (State.CANCELLED, ["it has ended"])
+    assert (house.job("t").state, outcomes(house)) == (State.CANCELLED, ["it has ended"])
 
 
 def test_what_a_site_never_does_is_given_up(house: House, site: FakeElasticSite) -> None:
@@ -892,7 +892,7 @@ def test_what_a_site_never_does_is_given_up(house: House, site: FakeElasticSite)
         session.execute(update(RequestRow).values(at=time.time() - 3600))
         session.commit()
     house.tick()
-    assert answers(house) == ["its site has not done it within 600 s; see the site's note"]
+    assert outcomes(house) == ["its site has not done it within 600 s; see the site's note"]
     with Session(house.engine) as session, pytest.raises(LookupError, match="there is no site 'no'; valid: hpc"):
         requests.ask(session, RequestKind.PAUSE, "no", "ada")
     with Session(house.engine) as session, pytest.raises(LookupError, match="'hpc/no' is nothing that was launched"):

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import idle_detector, site_thread
+from lading.executors.controller import controller, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
 from lading.executors.store import JobRow, State
@@ -57,9 +57,9 @@ class House:
 
 @pytest.fixture
 def house(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(idle_detector, "SECONDS_UNTIL_LULL", 0.0)
-    monkeypatch.setattr(idle_detector, "SECONDS_BETWEEN_DECISIONS", 1000.0)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(controller, "SECONDS_UNTIL_LULL", 0.0)
+    monkeypatch.setattr(controller, "SECONDS_BETWEEN_DECISIONS", 1000.0)
     made = House(FakeSite("a", tmp_path / "a", known=True), airflow_database, tmp_path)
     made.tick(5)
     yield made
@@ -71,12 +71,12 @@ def test_a_site_is_looked_at_now_and_then_alone(house: House, monkeypatch: pytes
     looks = house.site.looks
     assert house.tick(5) == 0
     assert house.site.looks == looks
-    monkeypatch.setattr(idle_detector, "SECONDS_BETWEEN_DECISIONS", 0.0)
+    monkeypatch.setattr(controller, "SECONDS_BETWEEN_DECISIONS", 0.0)
     assert house.tick(5) == 5
 
 
 def test_it_does_not_begin_as_soon_as_nothing_happens(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_detector, "SECONDS_UNTIL_LULL", 1000.0)
+    monkeypatch.setattr(controller, "SECONDS_UNTIL_LULL", 1000.0)
     assert house.tick(5) == 5
 
 
@@ -107,7 +107,7 @@ def test_what_a_site_has_found_is_stored_at_once(house: House) -> None:
 
 
 def test_a_site_that_cannot_be_asked_is_asked_as_often_as_ever(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
     house.site.trouble = OSError("away")
     house.controller.threads.look()
     rest(house.controller.threads)

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, placing, site_thread
+from lading.executors.controller import controller, housekeeping, placing, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions, PlacementAttempts, Placing
 from lading.executors.store import JobRow, State, strikes
@@ -94,7 +94,7 @@ class House:
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
     return make_store(tmp_path, monkeypatch, controller, process, housekeeping)
 
 

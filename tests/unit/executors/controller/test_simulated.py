@@ -13,10 +13,9 @@ from sqlalchemy.orm import Session
 
 from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, site_thread
+from lading.executors.controller import controller, housekeeping, leadership, site_threads
+from lading.executors.controller.answers import SECONDS_UNTIL_MOVED
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import leadership
-from lading.executors.controller.views import SECONDS_UNTIL_MOVED
 from lading.executors.store import JobRow as Row
 from lading.executors.store import State, durations
 from lading.scheduling.job import PlannedJob
@@ -75,7 +74,7 @@ def live(trace: Sequence[Arrival], policy: str, folder: Path, monkeypatch: pytes
     engine = make_store(folder, monkeypatch, controller, process, housekeeping, leadership)
     clock = Clock()
     start = clock.now
-    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(durations, "SECONDS_UNTIL_STALE", 0.0)
     monkeypatch.setattr(time, "time", clock)
     monkeypatch.setattr(time, "monotonic", clock)

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import site_thread
+from lading.executors.controller import site_threads
 from lading.executors.gangs import ahead as module
 from lading.executors.gangs.ahead import Ahead
 from lading.executors.store import State
@@ -298,7 +298,7 @@ def test_it_is_launched_once_and_not_again_for_the_job_itself(
     airflow_database: Engine, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A whole controller: what is asked for ahead is there when the job comes, and it begins in it."""
-    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     site = FakeElasticSite("hpc", tmp_path / "hpc")
     site.config = site.config.model_copy(update={"accept_untargeted": True})
     house = House(airflow_database, make_settings(tmp_path / "state"), [site])

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lading.executors import controller_process as process
-from lading.executors.controller import comparison, controller, housekeeping, site_thread
+from lading.executors.controller import answers, controller, housekeeping, site_threads
 from lading.executors.gangs import tick
 from lading.executors.store import ENDED, State
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from tests.clusters.gangs import HoldingSite, House
 from tests.clusters.sites import make_settings, make_store
 from tests.services.examples import EXAMPLES
@@ -32,10 +32,10 @@ class Faults(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.folder = tempfile.TemporaryDirectory()
         folder = Path(self.folder.name)
-        self.patch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
-        self.patch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+        self.patch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+        self.patch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
         self.patch.setattr(tick, "SECONDS_UNTIL_ANSWERED", 0.02)
-        self.patch.setattr(comparison, "SECONDS_UNTIL_REPEATED", 0.0)
+        self.patch.setattr(answers, "SECONDS_UNTIL_REPEATED", 0.0)
         engine = make_store(folder, self.patch, controller, process, housekeeping)
         self.sites = [HoldingSite(name, folder, ("m1",), cpus=9) for name in ("a", "b")]
         self.house = House(engine, make_settings(folder / "state"), self.sites)

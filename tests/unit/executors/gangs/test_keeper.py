@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from lading.executors import controller_process as process
 from lading.executors import store
-from lading.executors.controller import controller, housekeeping, site_thread
+from lading.executors.controller import controller, housekeeping, site_threads
 from lading.executors.store import JobRow, State, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.requests import RequestKind
 from lading.hooks.site import SiteConfig
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.location import Location
 from lading.scheduling.matching.rules import Soft
 from lading.scheduling.reasons import because
@@ -33,8 +33,8 @@ def lab(tmp_path: Path) -> HoldingSite:
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: HoldingSite) -> House:
-    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.0)
-    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
     Log.__table__.create(engine)  # in which it is said by which rule a job has less
     return House(engine, make_settings(tmp_path / "state"), [lab])
@@ -385,7 +385,7 @@ def test_other_jobs_get_nothing_of_what_is_held(house: House, lab: HoldingSite) 
     assert [row.state for row in house.holds()] == ["asked"]
     with Session(house.engine) as session:
         single = {"token": "single-r", "gang": None, "gang_terms": None, "task_id": "single", "queued_at": 1.0}
-        values = {column.name: getattr(house.jobs()["head"], column.name) for column in JobRow.__table__.columns}
+        values = {column.key: getattr(house.jobs()["head"], column.key) for column in JobRow.__table__.columns}
         store.add_job(session, **{**values, **single, "cpus": 3.0})
         store.add_job(session, **{**values, **single, "cpus": 3.0, "token": "another-r"})
         session.commit()

@@ -10,11 +10,11 @@ import pytest
 from airflow.models.log import Log
 
 from lading.executors import controller_process as process
-from lading.executors.controller import controller, housekeeping, site_thread
+from lading.executors.controller import controller, housekeeping, site_threads
 from lading.executors.store import State
 from lading.hooks.site import Holding
 from lading.hooks.spool.hold import Hold
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.reasons import because
 from tests.clusters.gangs import House
 from tests.clusters.sites import FakeElasticSite, make_settings, make_store
@@ -46,7 +46,7 @@ def hpc(tmp_path: Path) -> Cluster:
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hpc: Cluster) -> House:
     for name in ("SECONDS_AFTER_TROUBLE", "SECONDS_BETWEEN_LOOKS"):
-        monkeypatch.setattr(site_thread, name, 0.0)
+        monkeypatch.setattr(site_threads, name, 0.0)
     engine = make_store(tmp_path, monkeypatch, controller, process, housekeeping)
     Log.__table__.create(engine)
     return House(engine, make_settings(tmp_path / "state"), [hpc])

@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from lading.executors.controller import events, site_threads
-from lading.executors.gangs import turn
+from lading.executors.controller import answers, site_threads
+from lading.executors.gangs import gang_controller
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.hooks.spool.events import sift
 from lading.scheduling.gangs.room import Ways
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason, because, free_text
@@ -59,15 +59,15 @@ def test_terms_that_cannot_be_read_fail_their_gang_alone(house: House, lab: Hold
 def test_a_gang_whose_turn_fails_costs_no_other_its_turn(
     house: House, lab: HoldingSite, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = getattr(turn.Turn, where)
+    real = getattr(gang_controller.Turn, where)
 
-    def fails(self: turn.Turn) -> object:
+    def fails(self: gang_controller.Turn) -> object:
         found = real(self)
         if "head" in {member.key[0] for member in self.members}:
             raise KeyError("a plugin's")
         return found
 
-    monkeypatch.setattr(turn.Turn, where, fails)
+    monkeypatch.setattr(gang_controller.Turn, where, fails)
     house.queue("head", "workers.0")
     house.queue("alone", gang=None, cpus=1, attempts=AttemptSchedule())
     del house.to_come["alone", -1]
@@ -198,7 +198,7 @@ def test_what_is_held_is_asked_for_again_though_the_clock_was_set(
         for row in session.scalars(select(HoldRow)):
             row.asked_at += set_back
         session.commit()
-    monkeypatch.setattr(turn, "SECONDS_UNTIL_REPEATED", 60.0)
+    monkeypatch.setattr(gang_controller, "SECONDS_UNTIL_REPEATED", 60.0)
     house.tick(1)
     assert all(abs(row.asked_at - time.time()) < 60 for row in house.holds())
 
@@ -215,4 +215,4 @@ def test_words_of_a_plugin_that_no_database_takes_cost_nobody_the_tick(house: Ho
 
 def test_a_reason_is_stored_as_every_database_takes_it() -> None:
     [said], _ = sift([{"event": "refused", "token": "t", "at": 1.0, "reason": "full\0 \ud800"}])
-    assert list(events.of_holds([said, {"event": "started"}])) == [("t", "refused", free_text("full\ufffd ?"))]
+    assert list(answers.holds_in_events([said, {"event": "started"}])) == [("t", "refused", free_text("full\ufffd ?"))]

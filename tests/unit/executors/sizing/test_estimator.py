@@ -36,7 +36,7 @@ class Conf:
 
 
 class House:
-    """An appraiser with its store, stepped as a controller does it."""
+    """An estimator with its store, stepped as a controller does it."""
 
     def __init__(self, engine: Engine, holder: str = "first") -> None:
         self.engine = engine
@@ -58,7 +58,7 @@ class House:
         defaults: dict[str, Any] = {
             "kind": "ExecuteTask", "subject": token, "workload": "{}", "state": State.QUEUED, "cpus": 1.0, "memory": 1,
             "disk": 0, "gpus": 0.0, "priority": 0, "queued_at": 1.0, "dag_id": "d", "run_id": "r", "task_id": "t",
-            "map_index": -1, "try_number": 1, "appraisal": json.dumps({"hints": hints, "sources": sources or {}}),
+            "map_index": -1, "try_number": 1, "sizing": json.dumps({"hints": hints, "sources": sources or {}}),
         }  # fmt: skip
         with Session(self.engine) as session:
             store.add_job(session, token=token, **{**defaults, **columns})
@@ -91,7 +91,7 @@ class House:
 
     def is_known(self, token: str) -> bool:
         job = self.job(token)
-        return job.appraisal is None or job.state == State.FAILED
+        return job.sizing is None or job.state == State.FAILED
 
     def step_until(self, there: Callable[[], bool], seconds: float = 20.0) -> None:
         def stepped() -> bool:
@@ -119,7 +119,7 @@ def file(path: object) -> dict[str, Any]:
 
 
 def test_a_retry_waits_for_the_end_of_its_earlier_try_and_no_longer(house: House) -> None:
-    house.add("first", {}, state=State.RUNNING, appraisal=None)
+    house.add("first", {}, state=State.RUNNING, sizing=None)
     house.add("second", {"memory": "1 GiB * attempt"}, try_number=2)
     until = time.monotonic() + 2
     while time.monotonic() < until:
@@ -159,15 +159,15 @@ def test_of_inputs_that_were_deleted_only_those_jobs_fail_that_need_them(house: 
 def test_whatever_is_wrong_with_one_job_is_its_own(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     real = sizing.size_job
 
-    def appraised(job: Any, *rest: Any) -> Any:
+    def sized(job: Any, *rest: Any) -> Any:
         if job.token == "bad":
             raise RuntimeError("unheard of")
         return real(job, *rest)
 
-    monkeypatch.setattr(sizing, "size_job", appraised)
+    monkeypatch.setattr(sizing, "size_job", sized)
     for token in ("good", "bad"):
         house.add(token, {"memory": "1 GiB * attempt"})
-    house.add("torn", {}, appraisal='{"hints": ')
+    house.add("torn", {}, sizing='{"hints": ')
     house.step_until(lambda: all(map(house.is_known, ("good", "bad", "torn"))))
     assert house.job("good").state == State.QUEUED
     assert "RuntimeError: unheard of" in (told(house.job("bad").reason) or "")
@@ -203,7 +203,7 @@ def test_what_cannot_be_read_of_one_job_is_its_own(
 
 
 def test_a_row_that_is_damaged_takes_no_inputs_from_its_siblings(house: House) -> None:
-    house.add("torn", {}, appraisal='{"hints": ', map_index=0)
+    house.add("torn", {}, sizing='{"hints": ', map_index=0)
     sources = {"method": None, "mapped": {"n": {"value": [1, 2]}}}
     house.add("whole", {"memory": "n * 1 GiB"}, sources, map_index=1)
     house.step_until(lambda: all(map(house.is_known, ("torn", "whole"))))
@@ -354,7 +354,7 @@ def test_a_file_system_that_hangs_fails_the_job_and_takes_only_the_dags_own_thre
     assert '"class": "File"' in (reasons[0] or "")
     house.add("quick", {"memory": "1 GiB * attempt"}, dag_id="other")
     house.step_until(lambda: house.is_known("quick"), 5)
-    kept = [thread for thread in threading.enumerate() if thread.name == "appraisal" and not thread.daemon]
+    kept = [thread for thread in threading.enumerate() if thread.name == "sizing" and not thread.daemon]
     assert kept == [], "none of them keeps the process"
     monkeypatch.setattr(FileSizes, "_path", lambda self, address: 2**20)
     hung.set()

@@ -10,16 +10,16 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.columns import appraisal_columns
+from lading.executors.columns import sizing_columns
 from lading.executors.settings import Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.file_sizes import FileSizes
 from lading.executors.sizing.inputs import Inputs
-from lading.executors.sizing.sizing import JobFacts, UnsizedJob, size_job
-from lading.executors.store import JobRow, State
+from lading.executors.sizing.sizing import JobFacts, Question, UnsizedJob, size_job
+from lading.executors.store import Change, JobRow, State
+from lading.hooks.ec2.config import EC2Config
 from lading.scheduling.hints.expressions import ExpressionError
-from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.levels import largest_of
+from lading.scheduling.hints.hints import HintError, Hints, largest_of
 from lading.scheduling.insight.usage import Usage, Use
 from lading.scheduling.resources import Resources
 
@@ -41,7 +41,7 @@ def earlier(try_number: int, cause: str | None, memory: int = 512, **values: Any
     return JobRow(try_number=try_number, cause=cause, memory=memory, **{**ended, **values})
 
 
-def appraise(
+def size(
     each: UnsizedJob, *tries: JobRow, largest: int | None = None, known: Usage | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     inputs = Inputs(None, "d", "r", each.sources)  # type: ignore[arg-type]  # literals need no session
@@ -51,18 +51,17 @@ def appraise(
 
 
 def test_only_jobs_that_need_it_wait_for_it() -> None:
-    assert appraisal_columns(Hints(), {}, {}, 1) == {}
-    assert appraisal_columns(Hints.parse({"memory": "1 GiB"}), {"memory": "1 GiB"}, {}, 1) == {}
-    assert "auto" in appraisal_columns(Hints.parse({"cpus": "auto"}), {"cpus": "auto"}, {}, 1)["appraisal"]
-    assert appraisal_columns(Hints(), {}, {}, 2) == {"appraisal": '{"hints": {}, "sources": {}}'}
+    assert sizing_columns(Hints(), {}, {}, 1) == {}
+    assert sizing_columns(Hints.parse({"memory": "1 GiB"}), {"memory": "1 GiB"}, {}, 1) == {}
+    assert "auto" in sizing_columns(Hints.parse({"cpus": "auto"}), {"cpus": "auto"}, {}, 1)["sizing"]
+    assert sizing_columns(Hints(), {}, {}, 2) == {"sizing": '{"hints": {}, "sources": {}}'}
     assert (
-        "input_size"
-        in appraisal_columns(Hints.parse({"memory": "input_size"}), {"memory": "input_size"}, {}, 1)["appraisal"]
+        "input_size" in sizing_columns(Hints.parse({"memory": "input_size"}), {"memory": "input_size"}, {}, 1)["sizing"]
     )
 
 
 def test_a_first_try_without_a_lesson() -> None:
-    values, words = appraise(job(2, memory="1 GiB", cpus=2), earlier(1, "error"))
+    values, words = size(job(2, memory="1 GiB", cpus=2), earlier(1, "error"))
     assert values == {"cpus": 2, "memory": 1024, "disk": 0, "gpus": 0.0, "memory_limit": 1024, "time_limit": None}
     assert words == ()
 
@@ -76,7 +75,7 @@ def usage(count: int, **values: Any) -> Usage:
 
 def test_auto_is_what_earlier_tries_needed() -> None:
     asked = job(memory="auto", cpus=" Auto", time="auto")
-    values, words = appraise(asked, known=usage(30, cpu_seconds=200.0), largest=2**20)
+    values, words = size(asked, known=usage(30, cpu_seconds=200.0), largest=2**20)
     assert (values["cpus"], values["memory"], values["memory_limit"], values["time_limit"]) == (2.0, 1216, 1216, 180)
     assert words == (
         "asks for 2 cpus: 99 of 100 of 30 tries needed no more (auto)",
@@ -86,17 +85,17 @@ def test_auto_is_what_earlier_tries_needed() -> None:
 
 
 def test_auto_never_asks_for_more_than_there_is() -> None:
-    values, words = appraise(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1024)
+    values, words = size(job(memory="auto", cpus="auto"), known=usage(30, cpu_seconds=900.0), largest=1024)
     assert (values["cpus"], values["memory"]) == (4, 1024)
     assert words[1] == "asks for 1 GiB of memory: 99 of 100 of 30 tries needed more, but it is all that there is (auto)"
 
 
 def test_auto_without_history_is_the_default_and_its_retries_learn_all_the_same() -> None:
-    values, words = appraise(job(memory="auto"), known=usage(19))
+    values, words = size(job(memory="auto"), known=usage(19))
     assert (values["memory"], values["memory_limit"]) == (512, None)
     assert words == ("memory is the default: of 19 tries something is known, fewer than 20 (auto)",)
     retry = job(2, memory="auto")
-    values, words = appraise(retry, earlier(1, "out_of_memory", memory_limit=1216), known=usage(30), largest=2**20)
+    values, words = size(retry, earlier(1, "out_of_memory", memory_limit=1216), known=usage(30), largest=2**20)
     assert (values["memory"], values["memory_limit"], len(words)) == (2432, 2432, 2)
 
 
@@ -121,13 +120,13 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
 def test_what_was_asked_of_inputs_is_remembered(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 1000)
     fixed = {"fixed": {"path": {"value": str(tmp_path / "a")}}}
-    assert appraise(job(1, fixed, memory="input_size"))[0]["input_size"] == 1000
-    assert "input_size" not in appraise(job(1, fixed, memory="1 GiB * attempt"))[0]
+    assert size(job(1, fixed, memory="input_size"))[0]["input_size"] == 1000
+    assert "input_size" not in size(job(1, fixed, memory="1 GiB * attempt"))[0]
 
 
 def test_a_layout_has_the_memory_of_each_node() -> None:
     asked = job(2, nodes=2, ppn=2, threads=4, memory="1 GiB * attempt")
-    values, _ = appraise(asked, earlier(1, "out_of_memory", memory=4096))
+    values, _ = size(asked, earlier(1, "out_of_memory", memory=4096))
     assert (values["cpus"], values["memory"], values["memory_limit"]) == (8, 8192, 8192)
     assert largest_of([Hints.parse({"nodes": 2, "ppn": 2})] * 2).layout == Hints.parse({"nodes": 2, "ppn": 2}).layout
 
@@ -138,15 +137,15 @@ def test_inputs_and_the_attempt(tmp_path: Path) -> None:
     asked = job(
         2, {"fixed": fixed}, memory="2 * input_size + 1 GiB", cpus="len(many)", time="10 min * attempt + runtime"
     )
-    values, _ = appraise(asked, earlier(1, "error"))
+    values, _ = size(asked, earlier(1, "error"))
     assert (values["memory"], values["memory_limit"], values["cpus"], values["time_limit"]) == (1030, 1030, 3, 1260)
 
 
 def test_what_a_try_had_without_a_hint() -> None:
-    values, words = appraise(job(2), earlier(1, "out_of_memory", peak_memory=700), largest=8192)
+    values, words = size(job(2), earlier(1, "out_of_memory", peak_memory=700), largest=8192)
     assert (values["memory"], values["memory_limit"]) == (1400, 1400)
     assert len(words) == 1
-    values, _ = appraise(job(2), earlier(1, "time_limit"), largest=8192)
+    values, _ = size(job(2), earlier(1, "time_limit"), largest=8192)
     assert (values["memory_limit"], values["time_limit"]) == (None, 120)
 
 
@@ -156,7 +155,7 @@ def test_of_a_chunk_the_largest_value_counts() -> None:
     facts = [JobFacts(1, 0, 0.0, each, FileSizes()) for each in inputs]
     hints = Hints.parse({"memory": "n * 1 GiB", "cpus": "8 - n", "time": "1h"})
     assert largest_of([hints.evaluated(each) for each in facts]) == Hints(memory=7168, cpus=7, time=3600)
-    values, _ = appraise(job(1, sources, map_index=1, memory="n * 1 GiB"))
+    values, _ = size(job(1, sources, map_index=1, memory="n * 1 GiB"))
     assert values["memory"] == 7168
 
 
@@ -171,8 +170,60 @@ def test_of_a_chunk_the_largest_value_counts() -> None:
 )
 def test_what_fails_one_job(hints: Any, sources: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        appraise(job(1, sources, 0 if "mapped" in sources else -1, **hints))
+        size(job(1, sources, 0 if "mapped" in sources else -1, **hints))
 
 
 def test_runtime_of_a_try_that_never_started() -> None:
     assert sizing.seconds(earlier(1, "error", started_at=None)) == 0.0
+
+
+def question(*tries: tuple[str, str | None], **hints: Any) -> Question:
+    """A job whose earlier tries ran at a site and ended with a cause."""
+    job = UnsizedJob("t", ("d", "r", "t"), -1, len(tries) + 1, None, hints, {})
+    return Question(job, [JobRow(try_number=n, site=site, cause=cause) for n, (site, cause) in enumerate(tries, 1)], ())
+
+
+LOST = "cloud", "preempted"
+
+
+def test_after_two_preemptions_a_job_goes_on_demand_and_is_told_why() -> None:
+    asked = question(LOST, ("cloud", "error"), LOST)
+    change, [lesson] = sizing.after_preemptions(asked, Change("t", {"cpus": 1}), {"cloud": 2, "hpc": 1})
+    assert change.values == {"cpus": 1, "capacity_type": "on-demand"}
+    assert lesson.words == "goes to a machine on demand: 2 of its tries were preempted at site 'cloud'"
+    assert lesson.entry().event == "lading leaves spot machines"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        question(LOST),
+        question(LOST, ("hpc", "preempted")),
+        question(LOST, ("cloud", "node_failure")),
+        question(LOST, LOST, capacity_type="spot"),
+        question(LOST, LOST, capacity_type="on-demand"),
+    ],
+    ids=["one", "elsewhere", "of another cause", "spot is wanted", "on demand already"],
+)
+def test_else_nothing_changes(asked: Question) -> None:
+    before = Change("t", {"cpus": 1})
+    assert sizing.after_preemptions(asked, before, {"cloud": 2}) == (before, [])
+
+
+def test_of_a_job_that_fails_nothing_more_is_said() -> None:
+    before = Change("t", {"state": State.FAILED})
+    assert sizing.after_preemptions(question(LOST, LOST), before, {"cloud": 2}) == (before, [])
+
+
+@pytest.mark.parametrize(
+    ("capacity_type", "after", "most"),
+    [("spot-with-fallback", 2, 2), ("spot-with-fallback", 0, None), ("spot", 2, None), ("on-demand", 2, None)],
+)
+def test_only_a_site_that_has_machines_on_demand_sends_jobs_to_them(
+    capacity_type: Any, after: int, most: int | None
+) -> None:
+    config = EC2Config(
+        kind="ec2", subnets=("subnet-0a1b2c3d",), ami={"x86_64": "ami-0a1b2c3d"}, work_dir="/w", python="/p",
+        capacity_type=capacity_type, on_demand_after=after,
+    )  # fmt: skip
+    assert config.most_preemptions == most

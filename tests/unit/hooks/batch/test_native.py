@@ -15,8 +15,7 @@ from lading.hooks.cluster.jobs.job_script import ScriptWriter, shape
 from lading.hooks.spool.spool import Envelope
 from lading.operators import resources
 from lading.plugin.manager import batch_systems
-from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.levels import merge
+from lading.scheduling.hints.hints import HintError, Hints, merge
 from lading.scheduling.resources import Layout, Resources
 
 SYSTEMS = batch_systems()

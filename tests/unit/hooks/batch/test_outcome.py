@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.executors.controller.events import of_event
+from lading.executors.controller.answers import change_by_event
 from lading.hooks.batch import outcome
 from lading.hooks.batch.outcome import Evidence, Sentinel, decide
 from lading.hooks.batch.slurm.system import SLURM
@@ -262,11 +262,11 @@ def test_who_has_cancelled_a_job() -> None:
     for native in (job("cancelled", 143), None):
         event = told(native, own("terminated"))
         assert str(event["reason"]).startswith("the batch job was cancelled, and not by Lading")
-        change = of_event(event)
+        change = change_by_event(event)
         assert change is not None
         assert change.values["state"] == "failed", "nobody wished it in Airflow"
     event = told(None, own("terminated"), cancelled=True)
-    change = of_event(event)
+    change = change_by_event(event)
     assert change is not None
     assert (str(event["reason"]), change.values["state"]) == ("the batch job was cancelled", "cancelled")
 
@@ -288,7 +288,7 @@ def test_a_task_that_airflow_did_not_let_start_has_not_failed() -> None:
     }
     event = told(job(None, 0), events.of_sentinel({**left, "cause": "cancelled"}, None))
     assert (event["cause"], event["started_at"]) == ("cancelled", None)
-    change = of_event(event)
+    change = change_by_event(event)
     assert change is not None
     assert (change.values["state"], change.values["started_at"]) == ("cancelled", None)
     assert "started_at" not in events.of_sentinel({**left, "cause": "error"}, None)

@@ -22,7 +22,7 @@ from lading.hooks.site import Order, Seen
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import valid_types
+from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching.routes import refusal, route
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
@@ -111,9 +111,9 @@ def test_a_machine_has_the_features_of_its_type(tmp_path: Path) -> None:
     offers = EC2Offers(config(prices=str(table)), EC2(config()), tmp_path)
     for kind, feature in (("g6.xlarge", "NVIDIA L4"), ("mine.large", "Own A1")):
         [batch] = boot.batches([Order("L1", Launch(kind, Resources(4, 16_000, gpus=1), 60, ()))])
-        member = EC2Machine.ordered(batch.orders[0], batch, "ours", 60.0, offers.specified(kind))
+        ec2_machine = EC2Machine.ordered(batch.orders[0], batch, "ours", 60.0, offers.specified(kind))
         job = PlannedJob("j", Resources(1, 1024, gpus=1), features=frozenset({feature}))
-        assert member.seen("cloud").location.suits(job), "or what was launched for a job would never get it"
+        assert ec2_machine.seen("cloud").location.suits(job), "or what was launched for a job would never get it"
 
 
 def test_jobs_have_the_root_volume_and_instance_storage_only_where_the_table_says_that_it_is_used() -> None:
@@ -215,11 +215,11 @@ def test_what_is_known_of_an_image_follows_the_parameter_that_names_it(tmp_path:
 def test_a_machine_says_from_which_image_it_has_booted() -> None:
     described = {"InstanceId": "i-00000001", "InstanceType": "m7i.large", "State": {"Name": "running"}}
     [found] = read([{"Instances": [{**described, "ImageId": "ami-1"}]}])
-    member = EC2Machine.found("L1", found, 512, None)
-    member.describe(found)
-    member.phase = LifePhase.UP
-    member.connection = SimpleNamespace(seen=lambda _: Seen(Location("L1", Resources(2, 7000))))  # type: ignore[assignment]
-    assert member.seen("cloud").image == "ami-1"
+    ec2_machine = EC2Machine.found("L1", found, 512, None)
+    ec2_machine.describe(found)
+    ec2_machine.phase = LifePhase.UP
+    ec2_machine.connection = SimpleNamespace(seen=lambda _: Seen(Location("L1", Resources(2, 7000))))  # type: ignore[assignment]
+    assert ec2_machine.seen("cloud").image == "ami-1"
 
 
 def test_a_subnet_that_there_is_not_stops_neither_prices_nor_launches_and_is_in_the_note(tmp_path: Path) -> None:
@@ -275,6 +275,8 @@ def test_a_burstable_machine_has_its_baseline_whatever_it_shows_and_is_launched_
     assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
     [other] = boot.batches([Order("L2", Launch("m7i.large", large.capacity, 60, ()))])
     assert "CreditSpecification" not in boot.request(table, us, "cloud", other, "ami-1", "subnet-1", "")
-    member = EC2Machine.ordered(batch.orders[0], batch, us.deployment, 60.0, None)
-    connection = Connector("cloud", table, (us,), "http://127.0.0.1:1", tmp_path, tmp_path).connect(member, "127.0.0.1")
+    ec2_machine = EC2Machine.ordered(batch.orders[0], batch, us.deployment, 60.0, None)
+    connection = Connector("cloud", table, (us,), "http://127.0.0.1:1", tmp_path, tmp_path).connect(
+        ec2_machine, "127.0.0.1"
+    )
     assert connection.machine.host.cpus == 0.6, "what its node agent is given"

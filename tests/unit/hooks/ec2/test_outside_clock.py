@@ -73,9 +73,9 @@ def test_what_aws_dates_is_dated_by_our_clock_and_lasts_as_long(
     fleet, lives = make(aws, tmp_path), list[market.Life]()
     monkeypatch.setattr(fleet.offers.bills, "add", lives.append)
     fleet.registration.register()
-    [member] = fleet.members.values()
-    member.priced_at = aws.launched_at + 60
-    seen = member.seen("cloud")
+    [machine] = fleet.machines.values()
+    machine.priced_at = aws.launched_at + 60
+    seen = machine.seen("cloud")
     assert seen.billed_since == pytest.approx(time.time() - LIVED, abs=10)
     assert seen.location.priced_at == pytest.approx(time.time() - LIVED + 60, abs=10)
     aws.state = "terminated"
@@ -92,8 +92,8 @@ def test_what_aws_dates_is_dated_by_our_clock_and_lasts_as_long(
 def test_an_end_that_aws_does_not_date_is_billed_up_to_now(aws: Aws, tmp_path: Path, ahead: float) -> None:
     fleet = make(aws, tmp_path)
     fleet.registration.register()
-    [member] = fleet.members.values()
-    fleet.termination.end(member, End("lost", because("machine_missed")))
+    [machine] = fleet.machines.values()
+    fleet.termination.end(machine, End("lost", because("machine_missed")))
     [event] = [each for each in fleet.event_buffer.unread() if each["event"] == "released"]
     assert event["at"] == pytest.approx(time.time(), abs=10)
     assert event["at"] - event["launched_at"] == pytest.approx(LIVED, abs=60)

@@ -316,9 +316,9 @@ def test_what_is_protected_keeps_no_other_machine_running(names_it: bool) -> Non
 def machine(number: int) -> EC2Machine:
     id = f"i-{number:08x}"
     found = EC2Instance(id, "m7i.large", "us-east-1a", "running", "on-demand", 0, None, None, {}, "")
-    member = EC2Machine.found(id, found, 0, None)
-    member.describe(found)
-    return member
+    ec2_machine = EC2Machine.found(id, found, 0, None)
+    ec2_machine.describe(found)
+    return ec2_machine
 
 
 def test_a_protected_machine_is_asked_about_ever_more_rarely_and_named(
@@ -328,9 +328,9 @@ def test_a_protected_machine_is_asked_about_ever_more_rarely_and_named(
     ec2 = EC2(config(), lambda *_: fake)
     fleet = EC2Fleet("cloud", "cloud", config(), ec2, [US], "http://api", tmp_path, tmp_path)
     for number in range(3):
-        member = machine(number)
-        member.termination_reason = End(None, "nothing needs it")
-        fleet.members[member.name] = member
+        ec2_machine = machine(number)
+        ec2_machine.termination_reason = End(None, "nothing needs it")
+        fleet.machines[ec2_machine.name] = ec2_machine
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     for _ in range(100):
         fleet.termination.terminate()
@@ -357,10 +357,10 @@ def test_the_clock_of_aws_decides_nothing_and_is_on_the_bill(skew: float, phase:
     known = launched.row("cloud", order, 0.0)
 
     def seen(by: float) -> tuple[Location, float | None]:
-        member = EC2Machine.ordered(order, batch, "ours", 60.0, None)
-        member.describe(replace(machine(0).instance, launched_at=time.time() + by))  # type: ignore[type-var]
-        member.heard_at, member.phase = 1000.0, phase
-        there = member.seen("cloud")
+        ec2_machine = EC2Machine.ordered(order, batch, "ours", 60.0, None)
+        ec2_machine.describe(replace(machine(0).instance, launched_at=time.time() + by))  # type: ignore[type-var]
+        ec2_machine.heard_at, ec2_machine.phase = 1000.0, phase
+        there = ec2_machine.seen("cloud")
         return there.location, launched.news(known, there, 1000.0)["launched_at"]
 
     (agreeing, _), (location, billed) = seen(0.0), seen(skew)
@@ -557,18 +557,18 @@ class Launching:
         self.launcher.looked_at = 0.0
         self.number = 0
 
-    def _leave(self, member: EC2Machine, end: End) -> None:
-        self.ended[member.name] = str(end.reason)
-        del self.launcher.members[member.name]
+    def _leave(self, ec2_machine: EC2Machine, end: End) -> None:
+        self.ended[ec2_machine.name] = str(end.reason)
+        del self.launcher.machines[ec2_machine.name]
 
     def order(self, kind: str, zone: str | None = "us-east-1a") -> EC2Machine:
         [order] = orders(1, kind, zone=zone)
         self.number += 1
         [batch] = boot.batches([replace(order, name=f"L{self.number}")])
-        member = EC2Machine.ordered(batch.orders[0], batch, "ours", 60.0, None)
-        self.launcher.members[member.name] = member
+        ec2_machine = EC2Machine.ordered(batch.orders[0], batch, "ours", 60.0, None)
+        self.launcher.machines[ec2_machine.name] = ec2_machine
         self.launcher.order([batch])
-        return member
+        return ec2_machine
 
 
 def test_when_a_subnet_is_full_the_next_one_of_its_zone_is_taken_and_then_another_zone() -> None:
@@ -625,21 +625,21 @@ def test_what_was_not_answered_is_repeated_by_the_same_bytes_also_when_credentia
     ec2 = Region()
     ec2.refusals = [SILENCE, EC2Error(client.meaning("RequestExpired"), "RequestExpired", "Request has expired.")]
     site = Launching(ec2)
-    member = site.order("m7i.large")
+    ec2_machine = site.order("m7i.large")
     with pytest.raises(EC2Error, match="does not answer"):
         site.launcher.round()
-    assert member.phase is LifePhase.UNKNOWN
+    assert ec2_machine.phase is LifePhase.UNKNOWN
     ec2.ami = "ami-2"
     clock.look(site.launcher, 4.0)
     assert len(ec2.asked) == 2
     assert site.ended == {}, "what the credentials refuse says nothing of the request before"
-    assert member.phase is LifePhase.UNKNOWN
+    assert ec2_machine.phase is LifePhase.UNKNOWN
     assert "RequestExpired" in str(site.launcher.shortages.held)
     clock.look(site.launcher, 20.0)
     assert len(ec2.asked) == 2, "nothing is asked for while launches are held"
     clock.look(site.launcher, 50.0)
     assert [each == ec2.asked[0] for each in ec2.asked] == [True] * 3, "or EC2 would not take the token"
-    assert member.phase is LifePhase.PENDING
+    assert ec2_machine.phase is LifePhase.PENDING
     assert site.launcher.unanswered == {}
 
 
@@ -648,11 +648,11 @@ def test_what_is_refused_when_it_is_repeated_was_not_launched(clock: Clock, code
     ec2 = Region()
     ec2.refusals = [SILENCE, EC2Error(client.meaning(code), code, "no")]
     site = Launching(ec2)
-    member = site.order("m7i.large")
+    ec2_machine = site.order("m7i.large")
     with pytest.raises(EC2Error):
         site.launcher.round()
     clock.look(site.launcher, 4.0)
-    assert code in site.ended[member.name]
+    assert code in site.ended[ec2_machine.name]
     assert site.launcher.unanswered == {}
 
 

@@ -143,6 +143,8 @@ def test_architecture_gpus_disk_and_hints(folder: Folder) -> None:
     assert kinds["arm"] == kinds["hint"] == "arm"
     assert (kinds["gpu"], kinds["disk"]) == ("gpu", "large")
     assert kinds["plain"] != "arm"
+    anywhere = folder.plan("name,cpus,memory_mib,arch\nx,1,1,any\n", "--types", "large", "arm")
+    assert anywhere["instances"][0]["instance_type"] == "arm"
     cheaper = folder.plan("name,cpus,memory_mib,disk_gib\nx,1,1,90\n", "--ebs-gib", "90")
     assert cheaper["instances"][0]["instance_type"] == "small"
 

@@ -111,3 +111,14 @@ def test_what_fits_nothing_has_no_place_nor_what_waits_for_it() -> None:
 def test_ways_without_a_bound_on_time_are_tried_where_time_counts_little() -> None:
     assert max(way.stretch for way in all_ways(posed(), 1.0)) == 1.05
     assert max(way.stretch for way in all_ways(posed(), 0.0)) == math.inf
+
+
+@pytest.mark.parametrize("most", [1, 3, None])
+def test_the_type_is_chosen_for_all_that_is_to_come(most: int | None) -> None:
+    """The cheapest large machine has too little memory to fill its cpus with these jobs; a dearer one is full."""
+    goods = catalogue(small=(4, 8, 0.17), lean=(64, 128, 2.5), even=(64, 256, 2.75), rich=(64, 512, 4.0))
+    steps = [WorkflowStep(PlannedJob(f"s{i}", Resources(3, 8), run="r"), 900.0) for i in range(20)]
+    problem = pose([], [], goods, InstanceLimits(instances=most), Objective(), 0.0, None)
+    chosen = choose(Forecast({each.job.name: each for each in steps}), [], problem, boot=60.0, now=0.0)
+    assert [each.bin.type.name for each in chosen.schedule.machines if each.bin is not None] == ["even"]
+    assert chosen.schedule.ends == {"r": 960.0}

@@ -27,7 +27,7 @@ from lading.scheduling.gangs.gang import (
     Woken,
     step,
 )
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.reasons import because
 from tests.services.outside_clocks import OFFSETS
 

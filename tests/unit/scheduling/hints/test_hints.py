@@ -12,8 +12,16 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from lading.operators import resources
-from lading.scheduling.hints.hints import HINT_KEY, HintError, Hints, JobLimits, given
-from lading.scheduling.hints.levels import merge, of_the_run, without_replaced
+from lading.scheduling.hints.hints import (
+    HINT_KEY,
+    HintError,
+    Hints,
+    JobLimits,
+    given,
+    merge,
+    of_the_run,
+    without_replaced,
+)
 from lading.scheduling.hints.values import HINT_NAMES
 from lading.scheduling.resources import Layout, Resources
 
@@ -333,6 +341,7 @@ def test_a_wrong_value_is_quoted_in_one_short_line(hint: str, value: object) -> 
     [
         ({"arch": "amd64"}, Hints(arch="x86_64")),
         ({"arch": " ARM64 "}, Hints(arch="aarch64")),
+        ({"arch": "Any"}, Hints(arch="any")),
         ({"arch": "ppc64le", "os": "Linux"}, Hints(arch="ppc64le", os="linux")),
         ({"features": ["nvme", "NVIDIA A10G", "nvme"]}, Hints(features=frozenset(["nvme", "NVIDIA A10G"]))),
         ({"features": "avx512, nvme"}, Hints(features=frozenset(["avx512", "nvme"]))),

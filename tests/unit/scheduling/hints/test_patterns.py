@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lading.executors.sizing.matched_targets import matched
+from lading.executors.sizing.sizing import matched_targets
 from lading.executors.sizing.xcom_json import Unknown
 from lading.hooks.site.rules import parse_bindings, published_bindings
 from lading.operators import resources
@@ -98,7 +98,7 @@ def test_there_are_only_so_many_patterns() -> None:
     with pytest.raises(
         HintError, match="100 patterns are to be sought in the inputs of 201 jobs, which is 20,100 times"
     ):
-        matched(Hints(targets=("hpc",), matching=parse_matching({"hpc": tables})), chunk)
+        matched_targets(Hints(targets=("hpc",), matching=parse_matching({"hpc": tables})), chunk)
 
 
 def test_of_several_tables_one_is_enough() -> None:
@@ -152,10 +152,10 @@ def test_of_a_large_input_no_more_is_written_as_json_than_is_looked_at() -> None
 
 def test_a_job_keeps_the_targets_that_all_its_inputs_match() -> None:
     hints = Hints(targets=TARGETS, filters=("shuffle",), matching=MATCHING)
-    found = matched(hints, [{"sample": "big_1", "lane": 1}, {"sample": "big_2.bam", "lane": 2}])
+    found = matched_targets(hints, [{"sample": "big_1", "lane": 1}, {"sample": "big_2.bam", "lane": 2}])
     assert of_text(found["targets"]) == (("hpc/long", "local"), ("shuffle",))
     only = Hints(targets=("hpc/long",), matching=MATCHING[:1])
     with pytest.raises(HintError, match="its inputs match none of its targets hpc/long"):
-        matched(only, [{"sample": "small", "lane": 1}])
+        matched_targets(only, [{"sample": "small", "lane": 1}])
     with pytest.raises(ExpressionError, match="is not known: it was deleted"):
-        matched(only, [{"sample": Unknown("it was deleted")}])
+        matched_targets(only, [{"sample": Unknown("it was deleted")}])

@@ -10,7 +10,7 @@ import pytest
 
 from lading.hooks.site.rules import parse_bindings
 from lading.scheduling.hints.hints import HintError, Hints
-from lading.scheduling.hints.place_words import Target, parse_targets
+from lading.scheduling.hints.places import Target, parse_targets
 from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.bindings import Binding, binding, filtered, shuffle

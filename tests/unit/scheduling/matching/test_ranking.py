@@ -76,7 +76,7 @@ def test_a_job_that_names_a_place_asks_nobody() -> None:
     typed = WaitingJob(name="a", resources=NODE, instance_type="m")
     with pytest.raises(AssertionError, match="it is asked"):
         router([ten, four], (), never)(JOB)
-    from lading.scheduling.hints.place_words import Target
+    from lading.scheduling.hints.places import Target
 
     places = [(Target("ten"), ten), (Target("four"), four)]
     assert rankable(typed, places) == ()

@@ -48,7 +48,7 @@ def test_many_shapes_and_machines_at_once() -> None:
         PlannedJob(
             f"j{i}", Resources(chance.choice([0.1, 0.5, 1, 1.5, 3, 7]), chance.randint(0, 60)), chance.randint(1, 4)
         )
-        for i in range(300)
+        for i in range(120)
     ]
     locations = [
         Location(f"i{i}", kind.capacity, Resources(chance.choice([0, 1, 2.5]), chance.randint(0, 16)), kind.name)

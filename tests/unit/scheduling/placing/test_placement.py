@@ -566,6 +566,9 @@ def test_a_job_without_arch_goes_to_the_default_of_its_site() -> None:
         "plain": "no machine has arch x86_64 (that of tasks without the hint arch); "
         "there are: aarch64 linux on-demand at site 'lab'"
     }
+    full = replace(intel, used=intel.capacity)
+    anywhere = replace(waits("anywhere"), arch="any")
+    assert assign([anywhere], view("lab", arm, full, arch="x86_64")).placed == {"anywhere": ("lab", "arm")}
     assert assign(jobs[:1], view("pi", arm)).placed == {"plain": ("pi", "arm")}, "its default is what all of it are"
 
 

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
+from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
+from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing import placement
 from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.policies import Allocations, Files, JobAllocation, PolicyContext
+from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from tests.reasons import told
 
@@ -54,6 +59,25 @@ def place(*locations: Location, **options: Any) -> str | None:
 
 def test_a_job_goes_where_its_heaviest_input_is() -> None:
     assert place(Z, Y, X) == "X"
+
+
+@pytest.mark.parametrize(
+    ("policy", "priced", "begins"),
+    [("greedy", True, "dear"), ("greedy", False, "cheap"), ("first_come", True, "cheap")],
+)
+def test_where_machines_have_prices_greedy_fills_them_in_their_order(policy: str, priced: bool, begins: str) -> None:
+    """What needs the dearer machine comes first, however late it has arrived; its priority comes before that."""
+    types = {
+        name: InstanceType(name, Resources(cpus, 4096), (Offering(price),))
+        for name, cpus, price in (("small", 1, 0.1), ("large", 4, 0.4))
+    }
+    market = MachineMarket(Catalogue(types), policy="greedy", held=because("settles")) if priced else None
+    room = replace(X, instance_type="large", used=Resources(cpus=1))
+    site = lab(room, policy=policy, market=market, launched=[room] if priced else [])
+    early = PlannedJob("cheap", Resources(1, 64), queued_at=NOW - 60)
+    late = PlannedJob("dear", Resources(3, 64), queued_at=NOW)
+    assert Choice(NOW).run(site, [early, late], InstanceLimits()) == {begins: "X"}
+    assert Choice(NOW).run(site, [replace(early, priority=2), late], InstanceLimits()) == {"cheap": "X"}
 
 
 def test_where_that_has_no_room_it_goes_where_the_next_one_is() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
-from lading.scheduling.machine_words import SPOT
+from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.plan import InstanceLimits, Placement
 from lading.scheduling.provisioning.planner import placements, plan
 from lading.scheduling.resources import Resources
@@ -90,6 +90,8 @@ def test_disk_gpus_architecture_and_features(policy: str) -> None:
     check(result, jobs, (), goods)
     kinds = {name: kind for _, kind, held in contents(result) for name in held}
     assert kinds == {"disk": "disk", "gpu": "gpu", "arm": "arm", "plain": "cheap", "fast": "fast"}
+    alone = plan([PlannedJob("any", Resources(1, 8), arch="any")], (), goods, policy=policy)
+    assert [kind for _, kind, _ in contents(alone)] == ["arm"], "the cheapest"
 
 
 @POLICIES

@@ -11,12 +11,15 @@ from lading.scheduling.text.units import UnitError
 
 # Where nobody names another one: what nearly all scientific software is built for.
 DEFAULT_ARCH = "x86_64"
+# What a job asks for that runs on every architecture.
+ANY_ARCH = "any"
 DEFAULT_OS = "linux"
 ON_DEMAND = "on-demand"
 SPOT = "spot"
 CAPACITY_TYPES = (ON_DEMAND, SPOT)
 # As uname(1), SLURM and conda write them; EC2, Docker and Go have names of their own for the same.
 ARCH_NAMES = {"amd64": DEFAULT_ARCH, "x86-64": DEFAULT_ARCH, "x64": DEFAULT_ARCH, "arm64": "aarch64"}
+NAMES_OF_ARCHS = "x86_64, aarch64 and what else `uname -m` says"
 WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 # GPUs have names of several words, such as NVIDIA A10G.
 FEATURE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+:/-]{0,63}")
@@ -35,7 +38,18 @@ def parse_arch(value: object) -> str:
 
     :raises UnitError: it is none
     """
-    word = _word(value, "an architecture", "x86_64, aarch64 and what else `uname -m` says")
+    word = parse_wanted_arch(value)
+    if word == ANY_ARCH:
+        raise UnitError(f"{shortened(value)} is not the architecture of a machine; valid: {NAMES_OF_ARCHS}")
+    return word
+
+
+def parse_wanted_arch(value: object) -> str:
+    """An architecture as :func:`parse_arch` reads it, or ``any``.
+
+    :raises UnitError: it is neither
+    """
+    word = _word(value, "an architecture", f"{NAMES_OF_ARCHS}, or {ANY_ARCH}")
     return ARCH_NAMES.get(word, word)
 
 
@@ -66,16 +80,16 @@ def parse_features(value: object) -> frozenset[str]:
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
         raise UnitError(f'{shortened(value)} is no list of features; valid: words such as ["avx512", "nvme"]')
-    found = frozenset(word.strip() for word in words)
-    for word in sorted(found):
+    features = frozenset(word.strip() for word in words)
+    for word in sorted(features):
         if not FEATURE.fullmatch(word):
             raise UnitError(
                 f"{shortened(word)} is not a feature; valid: 1 to 64 letters, digits, blanks and . _ + : / -, "
                 "beginning with a letter or a digit"
             )
-    if len(found) > MOST_FEATURES:
-        raise UnitError(f"there are {len(found)} features; valid: at most {MOST_FEATURES}")
-    return found
+    if len(features) > MOST_FEATURES:
+        raise UnitError(f"there are {len(features)} features; valid: at most {MOST_FEATURES}")
+    return features
 
 
 def parse_properties(value: object) -> frozenset[str]:
@@ -88,7 +102,7 @@ def parse_properties(value: object) -> frozenset[str]:
         raise UnitError(
             f'{shortened(value)} are no properties; valid: names with values, such as {{"license": "matlab"}}'
         )
-    found = set()
+    properties = set()
     for name, said in value.items():
         if not isinstance(name, str) or not PROPERTY.fullmatch(name):
             raise UnitError(
@@ -101,10 +115,10 @@ def parse_properties(value: object) -> frozenset[str]:
                 f"{name} = {shortened(said)} is not the value of a property; valid: a whole number, or 1 to 64 "
                 "letters, digits, blanks and . _ + : / -, beginning with a letter or a digit"
             )
-        found.add(f"{name}{IS}{text.strip()}")
-    if len(found) > MOST_FEATURES:
-        raise UnitError(f"there are {len(found)} properties; valid: at most {MOST_FEATURES}")
-    return frozenset(found)
+        properties.add(f"{name}{IS}{text.strip()}")
+    if len(properties) > MOST_FEATURES:
+        raise UnitError(f"there are {len(properties)} properties; valid: at most {MOST_FEATURES}")
+    return frozenset(properties)
 
 
 def valid_types(asked: str, valid: Collection[str]) -> str:

@@ -21,8 +21,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import controller_process, store
-from lading.executors.controller.life import leadership
-from lading.executors.controller.life.mark import Mark
+from lading.executors.controller import leadership
+from lading.executors.controller.leadership import Mark
 from lading.executors.controller_process import ControllerProcess, last_line
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State

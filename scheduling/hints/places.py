@@ -1,4 +1,4 @@
-"""Where a task shall run, in its author's words: site, instance type, and targets, of which one is enough."""
+"""Where a task shall run, as authors write it: site, instance type, container, and targets, of which one will do."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ LONGEST_NAME = 64
 LONGEST_WITHIN = 250
 MOST_TARGETS = 32
 FILTER_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+LONGEST_CONTAINER = 500
+CONTAINER = re.compile(r"(docker|apptainer)://([A-Za-z0-9/][A-Za-z0-9_.:@/+-]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +104,22 @@ def parse_site(value: object) -> str:
     if not isinstance(value, str) or not SITE_NAME.fullmatch(value.strip()):
         raise UnitError(f"{shortened(value)} is not the name of a site, valid: letters, digits, - and _, at most 64")
     return value.strip()
+
+
+def parse_container(value: object) -> str:
+    """An image, with what runs it.
+
+    :raises UnitError: it is something else
+    """
+    if isinstance(value, str) and len(value) <= LONGEST_CONTAINER and CONTAINER.fullmatch(value):
+        return value
+    raise UnitError(
+        f"{shortened(value)} is no container; valid: docker://IMAGE, apptainer:///path/of/image.sif or "
+        "apptainer://IMAGE of a registry"
+    )
+
+
+def engine_and_image(container: str) -> tuple[str, str]:
+    """The command that runs a container, and its image as the command names it."""
+    engine, _, image = container.partition("://")
+    return engine, f"docker://{image}" if engine == "apptainer" and not image.startswith("/") else image

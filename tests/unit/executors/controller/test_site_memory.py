@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from lading.executors.controller import throughput
-from lading.executors.controller.throughput import Throughput
+from lading.executors.controller import site_memory
+from lading.executors.controller.site_memory import Throughput
 from lading.executors.store import Change
 from lading.scheduling.reasons import free_text
 
 
 def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(throughput.time, "monotonic", lambda: now)
+    monkeypatch.setattr(site_memory.time, "monotonic", lambda: now)
     ends = Throughput(2.0)
     assert not ends.ahead()
     ends.note(["a", "b", "a"])
@@ -32,4 +32,4 @@ def test_only_short_jobs_that_have_just_ended_count() -> None:
         Change("began", {"started_at": 99.0}),
         Change("waits", {"reason": free_text("for room")}),
     ]
-    assert throughput.short(changes, 100.0) == ["short"]
+    assert site_memory.short(changes, 100.0) == ["short"]

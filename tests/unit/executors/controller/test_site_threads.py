@@ -17,9 +17,8 @@ from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import comparison, site_thread, site_threads
+from lading.executors.controller import answers, leadership, site_threads
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import leadership, lease_clock
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
 from lading.scheduling.reasons import free_text
@@ -36,8 +35,8 @@ def engine(airflow_database: Engine) -> Engine:
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has failed is tried again soon, and a tick has all that there is to be seen."""
-    monkeypatch.setattr(site_thread, "SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(site_thread, "SECONDS_AFTER_TROUBLE", 0.2)
+    monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.2)
     monkeypatch.setattr(site_threads, "LAST_NEWS_SECONDS", 1.0)
 
 
@@ -142,9 +141,9 @@ def test_a_site_that_hangs_is_taken_for_one_that_could_not_be_asked(
     ticks_until(controller, lambda: job(engine, "runs").state == State.RUNNING)
     sites.hang("observe", "s0")
     # Only now: on a busy machine a site that answers may take as long.
-    monkeypatch.setattr(site_thread, "SECONDS_UNTIL_SILENT", 0.5)
-    monkeypatch.setattr(comparison, "SECONDS_UNTIL_REPEATED", 0.1)
-    monkeypatch.setattr(comparison, "SECONDS_UNTIL_LOST", 0.1)
+    monkeypatch.setattr(site_threads, "SECONDS_UNTIL_SILENT", 0.5)
+    monkeypatch.setattr(answers, "SECONDS_UNTIL_REPEATED", 0.1)
+    monkeypatch.setattr(answers, "SECONDS_UNTIL_LOST", 0.1)
     ticks_until(controller, lambda: "s0" in controller.threads.silent)
     add_job(engine, "waits", site_hint="s0")
     ticks_until(controller, lambda: told(job(engine, "waits").reason) is not None)
@@ -307,7 +306,7 @@ def test_of_a_loop_that_hangs_the_lease_is_given_up_and_it_never_takes_it_again(
     assert hangs.wait(120)
     assert wait_until(lambda: holder(engine) == first.leadership.holder, 60, 0.02)
     loops[1].start()
-    first.leadership.clock._alive_at -= lease_clock.SECONDS_UNTIL_HUNG  # it has hung for so long
+    first.leadership.clock._alive_at -= leadership.SECONDS_UNTIL_HUNG  # it has hung for so long
     assert wait_until(lambda: holder(engine) == second.leadership.holder, 60, 0.05)
     assert "hangs, so it gives up its lease" in caplog.text
     assert not first.leadership.may_act()

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from lading.executors.agent import supervisor
-from lading.executors.agent.job_end import judge
 from lading.executors.agent.job_folder import EndCause, ExitFile
+from lading.executors.agent.running import judge_end
 from lading.scheduling.reasons import free_text
 
 KILLED = ExitFile(-9, free_text("ended with signal 9"), 100.0, 1.5, 2048, touched_memory=10)
@@ -28,7 +28,7 @@ KILLED = ExitFile(-9, free_text("ended with signal 9"), 100.0, 1.5, 2048, touche
 def test_without_a_file_the_exit_status_says_what_is_known(
     status: int | None, was_rebooted: bool, cause: str | None
 ) -> None:
-    end = judge(None, None, status, 0, was_rebooted=was_rebooted)
+    end = judge_end(None, None, status, 0, was_rebooted=was_rebooted)
     assert end["cause"] == cause
     assert (end["reason"] is None) == (cause is None)
 
@@ -37,21 +37,23 @@ def test_what_airflow_has_settled_while_it_ran_has_begun_and_what_it_has_refused
     settled, refused = supervisor.JobSettled(), supervisor.JobRefused(free_text("answered 409"))
     for failure, has_begun in ((settled, True), (refused, False)):
         left = ExitFile(failure.exit_code, failure.reason, 100.0, 1.5, 2048, cause=failure.cause)
-        end = {"started_at": 50.0, **judge(left, None, supervisor.FAILED, 0, was_rebooted=False)}
+        end = {"started_at": 50.0, **judge_end(left, None, supervisor.FAILED, 0, was_rebooted=False)}
         assert end["cause"] == "cancelled", "it has not succeeded, and is no example for later estimates"
         assert (end["started_at"] is not None) == has_begun
 
 
 def test_the_file_comes_before_the_exit_status_and_the_agents_cause_before_the_file() -> None:
-    assert str(judge(KILLED, None, supervisor.SUCCEEDED, 0, was_rebooted=True)["reason"]) == "ended with signal 9"
-    end = judge(KILLED, EndCause("out_of_memory", free_text("used 2 GiB of 1 GiB")), None, 0, was_rebooted=False)
+    assert str(judge_end(KILLED, None, supervisor.SUCCEEDED, 0, was_rebooted=True)["reason"]) == "ended with signal 9"
+    end = judge_end(KILLED, EndCause("out_of_memory", free_text("used 2 GiB of 1 GiB")), None, 0, was_rebooted=False)
     assert (end["cause"], str(end["reason"])) == ("out_of_memory", "used 2 GiB of 1 GiB")
     assert (end["at"], end["exit_code"], end["cpu_seconds"]) == (100.0, -9, 1.5)
 
 
 def test_the_peak_of_memory_is_the_most_that_anybody_has_measured() -> None:
-    peaks = [judge(KILLED, None, None, mebibytes, was_rebooted=False)["peak_memory"] for mebibytes in (0, 2000, 3000)]
+    peaks = [
+        judge_end(KILLED, None, None, mebibytes, was_rebooted=False)["peak_memory"] for mebibytes in (0, 2000, 3000)
+    ]
     assert peaks == [2048, 2048, 3000]
     unmeasured = ExitFile(0, None, 100.0, None, None, touched_memory=10)
-    assert judge(unmeasured, None, 0, 0, was_rebooted=False)["peak_memory"] == 10
-    assert judge(None, None, supervisor.SUCCEEDED, 0, was_rebooted=False)["peak_memory"] is None
+    assert judge_end(unmeasured, None, 0, 0, was_rebooted=False)["peak_memory"] == 10
+    assert judge_end(None, None, supervisor.SUCCEEDED, 0, was_rebooted=False)["peak_memory"] is None

@@ -18,7 +18,7 @@ from lading.executors import store
 from lading.executors.controller import controller  # noqa: F401 - with it all tables are known
 from lading.executors.store import JobRow, State
 
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[4]
 CONTROLLER = """
 import os, signal, sys, time
 from pathlib import Path
@@ -61,7 +61,7 @@ class Policy:
 
 
 site, extensions = FakeSite("a", folder / "a"), None
-if dies_in == "appraisal":
+if dies_in == "sizing":
     sizing.answer = deadly
 else:
     site.config, extensions = SiteConfig(kind="fake", policy="mine"), Extensions(policies={"mine": Policy()})
@@ -78,7 +78,7 @@ controller.close()
 def run_controller(folder: Path, dies_in: str) -> int:
     """Let a controller run until it is killed or has given its jobs to its site; returns its status.
 
-    :param dies_in: ``appraisal`` or ``policy``, what is asked for the job that kills it
+    :param dies_in: ``sizing`` or ``policy``, what is asked for the job that kills it
     """
     environment = {
         **os.environ,
@@ -108,8 +108,8 @@ def add_jobs(engine: Engine, **columns: Any) -> None:
 def test_a_job_that_kills_controllers_is_tried_twice_and_its_neighbours_run(
     airflow_database: Engine, tmp_path: Path
 ) -> None:
-    add_jobs(airflow_database, appraisal='{"hints": {"memory": "1 GiB"}, "sources": {}}')
-    assert [run_controller(tmp_path, "appraisal") for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    add_jobs(airflow_database, sizing='{"hints": {"memory": "1 GiB"}, "sources": {}}')
+    assert [run_controller(tmp_path, "sizing") for _ in range(3)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
     assert (tmp_path / "deaths").read_text() == "xx"
     with Session(airflow_database) as session:
         jobs = {job.token: job for job in session.scalars(select(JobRow))}

@@ -13,7 +13,7 @@ from tests.services.agent import NodeAgent
 from tests.services.ec2_imds import Metadata, serving
 
 NAME = "i-0a1b2c3d"
-MODULE = "lading.executors.agent.spot_notice"
+MODULE = "lading.executors.agent.ending"
 # Of jobs' time from the notice on, and of their machine's after that, seconds.
 LEFT, BEFORE = 6.0, 12.0
 

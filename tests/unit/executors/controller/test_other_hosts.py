@@ -14,11 +14,9 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller import dispatch, housekeeping
+from lading.executors.controller import dispatch, housekeeping, leadership
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.life import leadership
-from lading.executors.controller.life.leadership import LEASE_SECONDS, Leadership
-from lading.executors.controller.life.mark import Mark
+from lading.executors.controller.leadership import LEASE_SECONDS, Leadership, Mark
 from lading.executors.controller_process import lives
 from lading.executors.requests import SECONDS_UNTIL_GIVEN_UP, Requests
 from lading.executors.store import JobRow, State, queue, requests
@@ -192,7 +190,7 @@ def test_what_is_asked_is_given_up_by_the_databases_clock(
         set_clock(monkeypatch, ahead)
         controller.next_look = 0.0
         controller.step(session)
-        assert "has not done it within" in str(request.words)
+        assert "has not done it within" in str(request.outcome)
 
 
 @off

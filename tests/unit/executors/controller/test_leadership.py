@@ -1,7 +1,10 @@
-"""Who leads, and what is concluded from how the one before has ended."""
+"""Who leads, what is concluded from how the one before has ended, and the clock that renews a lease."""
 
 from __future__ import annotations
 
+import itertools
+import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +13,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors import store
-from lading.executors.controller.life.leadership import Leadership
-from lading.executors.controller.life.mark import Mark
+from lading.executors.controller import leadership
+from lading.executors.controller.leadership import Leadership, LeaseClock, Mark
 from lading.executors.store import JobRow, State, strikes
 from tests.reasons import told
 
@@ -21,7 +24,7 @@ def mark(tmp_path: Path) -> Mark:
     return Mark(tmp_path / "controller.mark")
 
 
-def leadership(mark: Mark) -> Leadership:
+def make_leadership(mark: Mark) -> Leadership:
     return Leadership(("local",), True, lambda: None, mark)
 
 
@@ -31,7 +34,7 @@ def session(airflow_database: Engine) -> Iterator[Session]:
         store.add_job(
             session, token="t", kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0, map_index=-1,
             try_number=1, unreported=False, news=0, state=State.QUEUED, cpus=1.0, memory=1, disk=0, gpus=0.0,
-            appraisal="{}",
+            sizing="{}",
         )  # fmt: skip
         session.commit()
         yield session
@@ -45,7 +48,7 @@ def noted_by(leader: Leadership, session: Session) -> None:
 
 
 def test_a_job_has_failed_when_two_have_died_over_it(session: Session, mark: Mark) -> None:
-    first, second, third = leadership(mark), leadership(mark), leadership(mark)
+    first, second, third = make_leadership(mark), make_leadership(mark), make_leadership(mark)
     noted_by(first, session)  # its process is no controller, so it counts as dead
     noted_by(second, session)
     assert [change.values["strikes"] for change in second.struck] == [1]
@@ -57,7 +60,7 @@ def test_a_job_has_failed_when_two_have_died_over_it(session: Session, mark: Mar
 
 
 def test_one_that_ends_in_order_or_renews_its_lease_has_died_over_nothing(session: Session, mark: Mark) -> None:
-    first, second = leadership(mark), leadership(mark)
+    first, second = make_leadership(mark), make_leadership(mark)
     noted_by(first, session)
     assert first.renew()
     first.give_up()
@@ -73,7 +76,7 @@ def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: S
         gpus=0.0,
     )  # fmt: skip
     session.commit()
-    first, second, third = leadership(mark), leadership(mark), leadership(mark)
+    first, second, third = make_leadership(mark), make_leadership(mark), make_leadership(mark)
     noted_by(first, session)  # another job is examined in a thread
     mark.put("deadly")
     noted_by(second, session)
@@ -88,7 +91,7 @@ def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: S
 
 
 def test_who_dies_over_a_task_to_come_is_followed_by_one_that_asks_nothing_ahead(session: Session, mark: Mark) -> None:
-    first, second, third = leadership(mark), leadership(mark), leadership(mark)
+    first, second, third = make_leadership(mark), make_leadership(mark), make_leadership(mark)
     noted_by(first, session)
     mark.put("genomes.align")
     assert second.renew()
@@ -99,7 +102,7 @@ def test_who_dies_over_a_task_to_come_is_followed_by_one_that_asks_nothing_ahead
 
 
 def test_who_dies_when_a_plugin_has_answered_has_died_over_nothing(session: Session, mark: Mark) -> None:
-    first, second = leadership(mark), leadership(mark)
+    first, second = make_leadership(mark), make_leadership(mark)
     assert first.renew()
     mark.put("t")
     mark.put(None)
@@ -119,7 +122,52 @@ def test_a_mark_that_makes_no_sense_is_none(mark: Mark, content: bytes) -> None:
 
 
 def test_a_disk_that_takes_no_mark_keeps_no_controller_from_leading(session: Session, tmp_path: Path) -> None:
-    leads = leadership(Mark(tmp_path / "missing" / "mark"))
+    leads = make_leadership(Mark(tmp_path / "missing" / "mark"))
     assert leads.renew()
     leads.mark.put("t")
     assert leads.mark.found() is None
+
+
+def test_a_renewal_that_fails_again_and_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    number, over = itertools.count(1), threading.Event()
+
+    def renew() -> None:
+        count = next(number)
+        if count <= 5:
+            raise OSError(f"the database is away, attempt {count}")
+        if count == 7:
+            over.set()
+
+    clock = LeaseClock(0.01, renew)
+    clock.start()
+    assert over.wait(120)
+    clock.stop()
+    said = [record.getMessage() for record in caplog.records if record.name.endswith(".leadership")]
+    assert len(said) == 2
+    assert "attempt 1 (said once" in said[0]
+    assert said[1].endswith("no more")
+
+
+def test_a_loop_that_hangs_is_noted_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leadership, "SECONDS_UNTIL_HUNG", -1.0)
+    noted, twice, over, renewed = list[bool](), threading.Event(), threading.Event(), threading.Event()
+    clock = LeaseClock(0.01, renewed.set)
+
+    def note_hang(hangs: bool) -> None:
+        noted.append(hangs)
+        if noted.count(True) == 2:
+            twice.set()
+        if not hangs:
+            over.set()
+        raise OSError("the database is away")
+
+    clock.note_hang = note_hang
+    clock.start()
+    assert twice.wait(120)
+    assert not renewed.is_set()
+    monkeypatch.setattr(leadership, "SECONDS_UNTIL_HUNG", 3600.0)
+    assert over.wait(120)
+    assert renewed.wait(120)
+    clock.stop()
+    assert noted.count(False) == 1

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from lading.executors.agent import spot_notice
-from lading.executors.agent.ending import Ending
-from lading.executors.agent.spot_notice import SpotNotice, ending
+from lading.executors.agent import ending
+from lading.executors.agent.ending import Ending, SpotNotice, ending_of_notice
 from lading.hooks.spool.spool import Spool
 from tests.services.ec2_imds import Metadata, serving
 from tests.services.outside_clocks import off
@@ -28,9 +27,9 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
     found = Metadata(lambda name: None)
     found.values[NAME] = {}
     with serving(found) as url:
-        monkeypatch.setenv(spot_notice.VARIABLE, f"{url}/{NAME}")
-        monkeypatch.setattr(spot_notice, "INTERVAL", 0.0)
-        monkeypatch.setattr(spot_notice, "TIMEOUT", 60.0)  # a busy machine answers late
+        monkeypatch.setenv(ending.METADATA_VARIABLE, f"{url}/{NAME}")
+        monkeypatch.setattr(ending, "INTERVAL", 0.0)
+        monkeypatch.setattr(ending, "TIMEOUT", 60.0)  # a busy machine answers late
         yield found
 
 
@@ -48,10 +47,10 @@ def test_a_notice_says_when_jobs_are_to_end(metadata: Metadata, spool: Spool) ->
     metadata.notices[NAME] = at = time.time() + 100
     found = notice.look(spool, 5)
     assert found is not None
-    assert found.left == pytest.approx(at - spot_notice.BEFORE - time.time(), abs=20)
+    assert found.left == pytest.approx(at - ending.BEFORE - time.time(), abs=20)
     assert (found.cause.cause, found.grace) == ("preempted", 5)
     assert time.strftime("%H:%M:%S UTC", time.gmtime(int(at))) in str(found.cause.reason)
-    assert float(spool.ends_at.read_text()) == pytest.approx(at - spot_notice.BEFORE, abs=20)
+    assert float(spool.ends_at.read_text()) == pytest.approx(at - ending.BEFORE, abs=20)
 
 
 @off
@@ -60,20 +59,20 @@ def test_jobs_get_as_long_whatever_this_machines_clock_says(
 ) -> None:
     metadata.notices[NAME] = time.time() + 100
     clock = SimpleNamespace(time=lambda: time.time() - ahead, monotonic=time.monotonic)
-    monkeypatch.setattr(spot_notice, "time", clock)
+    monkeypatch.setattr(ending, "time", clock)
     found = SpotNotice().look(spool, 5)
     assert found is not None
-    assert found.left == pytest.approx(100 - spot_notice.BEFORE, abs=20)
+    assert found.left == pytest.approx(100 - ending.BEFORE, abs=20)
 
 
 def test_a_service_that_says_no_time_has_just_said_it(
     metadata: Metadata, spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spot_notice, "parsedate_tz", lambda words: None)
+    monkeypatch.setattr(ending, "parsedate_tz", lambda words: None)
     metadata.notices[NAME] = time.time() - 1000
     found = SpotNotice().look(spool, 5)
     assert found is not None
-    assert found.left == pytest.approx(spot_notice.LONGEST_NOTICE - spot_notice.BEFORE, abs=9)
+    assert found.left == pytest.approx(ending.LONGEST_NOTICE - ending.BEFORE, abs=9)
 
 
 def test_a_token_that_does_not_hold_any_more_is_asked_for_anew(metadata: Metadata, spool: Spool) -> None:
@@ -110,12 +109,12 @@ def test_a_service_that_hangs_holds_the_agent_up_for_a_second_and_then_ever_less
         began = time.monotonic()
         for _ in range(100):
             assert notice.look(spool, 5) is None
-        assert time.monotonic() - began < 50 * spot_notice.TIMEOUT, "it is left alone for a while"
+        assert time.monotonic() - began < 50 * ending.TIMEOUT, "it is left alone for a while"
 
 
 def of(seconds: float, grace: float) -> Ending:
     now = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
-    return ending(now + timedelta(seconds=seconds), now.timestamp(), grace)
+    return ending_of_notice(now + timedelta(seconds=seconds), now.timestamp(), grace)
 
 
 def test_jobs_get_what_time_there_is() -> None:
@@ -126,7 +125,7 @@ def test_jobs_get_what_time_there_is() -> None:
 
 
 def test_the_words_of_aws_are_read_as_it_writes_them() -> None:
-    at = spot_notice.checked(
-        spot_notice.InstanceAction, json.loads('{"action": "terminate", "time": "2017-09-18T08:22:00Z"}')
-    )["time"]  # the example of its documentation
+    at = ending.checked(ending.InstanceAction, json.loads('{"action": "terminate", "time": "2017-09-18T08:22:00Z"}'))[
+        "time"
+    ]  # the example of its documentation
     assert at == datetime(2017, 9, 18, 8, 22, tzinfo=timezone.utc)

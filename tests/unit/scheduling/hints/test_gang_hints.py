@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lading.scheduling.hints.attempts import AttemptSchedule
+from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.text.units import UnitError
 
 

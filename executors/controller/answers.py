@@ -1,0 +1,333 @@
+"""What sites answer: as placement sees it, and what follows for the rows of the store.
+
+The events are valid ones (see :mod:`lading.hooks.spool.events`). A location that could not be asked changes nothing for
+its jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lading.executors.controller import launched
+from lading.executors.controller.site_memory import Absence
+from lading.executors.decisions import Decision
+from lading.executors.store import ENDED, Change, State, queue
+from lading.executors.store.instances import InstanceRow
+from lading.executors.store.queue import GivenJob
+from lading.executors.store.tables import as_name
+from lading.hooks.site import ElasticSite, LocationState, Observation, Seen, Site, join
+from lading.hooks.spool import hold
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket, Market
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.wishes import default_arch
+from lading.scheduling.provisioning import recalls
+from lading.scheduling.reasons import Reason, because
+from lading.scheduling.resources import Resources
+
+# A job that has been at a location for so long may be given to another one that has room for it at once, seconds.
+SECONDS_UNTIL_MOVED = 15.0
+# What is said to a job that waits for something of which its site says nothing.
+NOT_BEGUN = because("not_begun")
+
+# Two causes are nobody's failure of the job itself.
+STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
+
+# A job that its location does not know may be between two of its files, or its news may be on the way.
+SECONDS_UNTIL_REPEATED = 5.0
+SECONDS_UNTIL_LOST = 30.0
+# What a site has and the store does not want: another database, or a job that was given up too early.
+SECONDS_UNTIL_STRANGE = 60.0
+STRANGE = because("stranger")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAnswer:
+    """What a site answered last, and what the store thinks it has.
+
+    :param jobs: that it was given
+    :param instances: that were launched there and have not ended, oldest first
+    :param is_new: whether nothing was concluded from the answer yet
+    :param sizes: what its machines really have, by instance type and image
+    :param files: by location, the bytes of files there that runs have left which have not ended
+    :param promised: by the names of waiting jobs, what boots and has a place for them
+    """
+
+    site: Site[Any]
+    observation: Observation
+    jobs: Sequence[GivenJob] = ()
+    instances: Sequence[InstanceRow] = ()
+    is_new: bool = True
+    sizes: Mapping[tuple[str, str], Resources] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
+    promised: Mapping[str, str] = field(default_factory=dict)
+
+
+def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Sequence[Location]) -> SiteView:
+    """A site as placement sees it, but for its locations and for what the controller has noted of it.
+
+    :param answer: what it has answered; None: it could not be asked
+    :param silence: why not, in words
+    """
+    config = site.config
+    silent = because("site_silent", site=site.name, text=silence)
+    seen = [] if answer is None else [each.location for each in answer.observation.locations]
+    return SiteView(
+        name=site.name,
+        possible=possible,
+        arch=default_arch(site.arch, (*possible, *seen)),
+        trouble=silent if answer is None else trouble(answer),
+        barred={} if answer is None else answer.observation.barred,
+        burst_after=config.burst_after,
+        allowed_dags=config.allowed_dags,
+        holds=site.holds,
+        launches=site.launches,
+        attempts=config.attempts,
+        policy=config.policy,
+        locality_fallback=config.locality_fallback,
+        locality_wait=config.locality_wait,
+    )
+
+
+def with_locations(site: SiteView, answer: SiteAnswer, ahead: Mapping[str, int], now: float) -> SiteView:
+    """The view with what there is at the site, and what is on it.
+
+    :param ahead: how many jobs may be prefetched to a location, by its name, where its jobs are short
+    :param now: epoch seconds
+    """
+    here, seen, market = queue.by_location(answer.jobs), answer.observation.locations, market_of(answer)
+    site = replace(site, market=market)
+
+    promised: dict[str, set[str]] = {}
+    for job, name in answer.promised.items():
+        promised.setdefault(name, set()).add(job)
+
+    def loaded(location: Location) -> Location:
+        kept = frozenset(promised.get(location.name, ()))
+        there, data = location, answer.files.get(location.name, 0)
+        if (data, kept) != (location.data, location.promised):
+            there = replace(location, data=data, promised=kept)
+        return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), site.need)
+
+    if market is None:
+        up = [launched.as_seen(each) for each in seen if each.state == LocationState.UP]
+        return replace(site, locations=[loaded(each) for each in up])
+    everything = [loaded(each) for each in launched.live(answer.instances, seen, now)]
+    booting = {str(each.instance_type): NOT_BEGUN for each in everything if each.booting}
+    coming = {
+        str(each.location.instance_type): why_not_up(each) for each in seen if each.state == LocationState.BOOTING
+    }
+    return replace(
+        site,
+        locations=[each for each in everything if not (each.booting or each.draining)],
+        launched=everything,
+        booting=booting | {kind: reason for kind, reason in coming.items() if reason is not None},
+    )
+
+
+def why_not_up(seen: Seen) -> Reason | None:
+    """What jobs wait for that wait for a machine which is not up yet; None: nothing is said."""
+    return seen.waits or (because("booting", text=seen.note) if seen.note else None)
+
+
+def paused(site: SiteView, by: str | None) -> SiteView:
+    """The view of a site that somebody has paused: it is given nothing. What is idle there ends by itself.
+
+    :param by: who; None: it is not paused
+    """
+    return site if by is None else replace(site, trouble=because("paused", site=site.name, by=by))
+
+
+def market_of(answer: SiteAnswer) -> Market | MachineMarket | None:
+    """What can be launched at a site; None: nothing ever is, whatever it says."""
+    market = answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None
+    return market.sized(answer.sizes) if isinstance(market, MachineMarket) else market
+
+
+def recalled(answer: SiteAnswer, site: SiteView, now: float) -> dict[str, list[str]]:
+    """By location, the jobs that are to come back from where they have not begun.
+
+    From a site that takes none now, as one that is paused, only those that could not run there any more.
+    """
+    if site.trouble is not None:
+        return recalls(site.launched, frozenset(), now=now)
+    # What seems to be placed later than now was placed by a controller of another machine, before this one began.
+    placed = ((each.token, each.placed_at) for each in answer.jobs if each.placed_at is not None)
+    settled = (token for token, at in placed if abs(now - at) > SECONDS_UNTIL_MOVED)
+    return recalls(site.launched, frozenset(settled), now=now)
+
+
+def trouble(answer: SiteAnswer) -> Reason | None:
+    """Why a site that has answered takes no jobs at all now; None: it does."""
+    words = answer.observation.trouble or _trouble(answer.site.launches, answer.observation)
+    return None if words is None else because("site_trouble", site=answer.site.name, text=words)
+
+
+def _trouble(launches: bool, observation: Observation) -> str | None:
+    if launches:
+        return "it does not say what it can launch" if observation.market is None else None
+    if any(each.state == LocationState.UP for each in observation.locations):
+        return None
+    words = join(*(each.note or f"{each.name} is {each.state.value}" for each in observation.locations))
+    return words or "it has no locations"
+
+
+def changes_by_events(events: Iterable[dict[str, Any]]) -> list[Change]:
+    """The changes that events make, those of each job in order: at most one for each state that it had.
+
+    An unknown kind of event is from a newer agent and changes nothing.
+    """
+    found: dict[str, list[Change]] = {}
+    for event in events:
+        if (change := change_by_event(event)) is not None:
+            _add(found.setdefault(change.token, []), change)
+    return [change for steps in found.values() for change in steps]
+
+
+def _add(steps: list[Change], change: Change) -> None:
+    """Add a change of a job to those before it; what is told a thousand times is stored once."""
+    before = steps[-1] if steps else None
+    if before is not None and before.values.get("state") in ENDED:
+        return
+    alike = before is not None and not (before.only_if or change.only_if)
+    if before is not None and alike and before.values.get("state") in (None, change.values.get("state")):
+        steps[-1] = Change(change.token, {**before.values, **change.values}, before.report or change.report)
+    else:
+        steps.append(change)
+
+
+def change_by_event(event: dict[str, Any]) -> Change | None:
+    """The change that one event of the journal makes."""
+    if event["event"] == "started":
+        values = {"state": State.RUNNING, "started_at": event["at"], "reason": None, **batch_job_columns(event)}
+        if event.get("nodes"):
+            values["nodes"] = event["nodes"]
+        return Change(event["token"], values, report=True)
+    if event["event"] == "waiting":
+        return Change(event["token"], {"reason": event["reason"], **batch_job_columns(event)}, report=True)
+    if event["event"] == "located" and (found := batch_job_columns(event)):
+        return Change(event["token"], found)
+    if event["event"] == "returned":
+        placed = {"state": State.PLACED, "location": event["location"]}
+        nowhere = dict.fromkeys(
+            ("site", "location", "placed_at", "submitted_at", "expires_at", "native_id", "node", "queue")
+        )
+        queued = {"state": State.QUEUED, "reason": event.get("reason")}
+        return Change(event["token"], nowhere | queued, only_if=placed)
+    if event["event"] == "finished":
+        values = {
+            "state": State.FAILED if event.get("failed") else STATE_OF_CAUSE.get(event["cause"], State.FAILED),
+            "cause": event["cause"],
+            "reason": event["reason"],
+            "ended_at": event["at"],
+            "exit_code": event["exit_code"],
+            "peak_memory": event["peak_memory"],
+            "cpu_seconds": event["cpu_seconds"],
+            # A batch system does not say it of a job that has not; what is known stays.
+            **({"started_at": event["started_at"]} if "started_at" in event else {}),
+            **batch_job_columns(event),
+        }
+        return Change(event["token"], values, report=True)
+    return None
+
+
+def holds_in_events(events: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, Reason | None]]:
+    """What events say of holds: the token of each, what it is now, and why."""
+    for event in events:
+        if event["event"] in hold.EVENTS:
+            yield event["token"], event["event"], event.get("reason")
+
+
+def batch_job_columns(event: dict[str, Any]) -> dict[str, Any]:
+    """Which batch job it is and on which node, as far as the event says so; what is known stays."""
+    return {key: as_name(event[key]) for key in ("native_id", "node") if event.get(key)}
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The differences at one site, and for how long there have been any.
+
+    :param absent: the jobs that it was given and does not know
+    :param strange: those that it knows and was not given
+    """
+
+    absent: Absence = field(default_factory=Absence)
+    strange: Absence = field(default_factory=Absence)
+
+    def of(self, answer: SiteAnswer, decision: Decision, now: float) -> Decision:
+        """The decision with what follows from the differences: jobs are lost, given again, or ended as strangers."""
+        site, here, seen = answer.site.name, queue.by_location(answer.jobs), answer.observation.locations
+        asked = {each.name: each.known for each in seen if each.known is not None}
+        if answer.site.launches:
+            # What was launched and is not named any more is gone, and all that was on it.
+            named = {each.name for each in seen}
+            asked |= {name: frozenset() for name in here if name is not None and name not in named}
+        # Those of locations that could not be asked, and what another machine was given, before a fail-over.
+        unasked = {job.token for job in answer.jobs if job.location not in asked}
+        where = {token: name for name, known in asked.items() for token in known}
+        elsewhere = (job for job in answer.jobs if job.token not in asked.get(str(job.location), ()))
+        moved = {job.token: where[job.token] for job in elsewhere if job.token in where}
+        jobs = [job for job in answer.jobs if job.location in asked and job.token not in moved]
+        absent = self.absent.look((job.token for job in jobs if job.token not in asked[str(job.location)]), unasked)
+        given = {job.token for job in answer.jobs}
+        strange = {token: name for name, known in asked.items() for token in known - given}
+        silent = self.strange.since.keys() if any(each.known is None for each in seen) else ()
+        unknown = strangers(self.strange.look(strange, silent))
+        decision = decision.with_changes([*relocations(moved), *lost(jobs, absent, now)])
+        for name in asked:
+            cancels = {job.token: job.cancel for job in here.get(name, ()) if job.cancel}
+            cancels |= {token: reason for token, reason in unknown.items() if strange[token] == name}
+            again = repeats(here.get(name, ()), absent, now, answer.site.jwt_seconds)
+            decision = decision.with_repeats(site, name, again).with_cancels(site, name, cancels)
+        return decision
+
+
+def relocations(moved: Mapping[str, str]) -> list[Change]:
+    """Jobs are at another location than the store thinks, which an older version of Lading may have left so.
+
+    :param moved: the location that has each, by token
+    """
+    return [Change(token, {"location": location}) for token, location in moved.items()]
+
+
+def lost(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float) -> list[Change]:
+    """The end of running jobs that their site has not known for long. Missing is never success."""
+    values = {
+        "state": State.FAILED,
+        "cause": "lost",
+        "reason": because("lost_at_site", seconds=SECONDS_UNTIL_LOST),
+        "ended_at": now,
+    }
+    return [
+        Change(job.token, values, report=True)
+        for job in jobs
+        if job.state == State.RUNNING and absent.get(job.token, 0.0) > SECONDS_UNTIL_LOST
+    ]
+
+
+def repeats(jobs: Iterable[GivenJob], absent: Mapping[str, float], now: float, jwt_seconds: float) -> list[str]:
+    """Placed jobs to be given again: they did not arrive, or their JWT is not known to be fresh.
+
+    One that runs out later than one made now was made by a controller whose clock is ahead of this one's, on another
+    machine: how much of its time is left is not known here.
+
+    :param now: epoch seconds
+    :param jwt_seconds: for which a JWT is valid at the site
+    """
+
+    def due(job: GivenJob) -> bool:
+        if job.token in absent:
+            return absent[job.token] > SECONDS_UNTIL_REPEATED
+        return job.expires_at is None or not now + jwt_seconds / 2 <= job.expires_at <= now + jwt_seconds
+
+    return [job.token for job in jobs if job.state == State.PLACED and due(job)]
+
+
+def strangers(unknown: Mapping[str, float]) -> dict[str, Reason]:
+    """The jobs to be ended that a site has and the store does not: by token, the reason.
+
+    :param unknown: for how many seconds each has not been known
+    """
+    return {token: STRANGE for token, seconds in unknown.items() if seconds > SECONDS_UNTIL_STRANGE}

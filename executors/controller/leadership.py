@@ -1,0 +1,258 @@
+"""How one of several controllers leads, and shows that it lives: by its lease, the clock that renews it, and a mark.
+
+The mark says for which job a plugin is asked, in a file of this machine that outlives the controller. Plugins are asked
+far too often for each question to be noted in the store, so a process that dies within an answer, by a signal or by
+``os._exit``, would leave nothing by which the job is known. It leaves the mark, which costs no more than a write into
+the cache of the file system; the next controller of this machine that takes the lease notes the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection
+from functools import partial
+from pathlib import Path
+
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from lading.executors import store
+from lading.executors.controller_process import ask_to_make_way, is_dead
+from lading.executors.store import Change, capacity, strikes
+from lading.executors.store.leases import DatabaseNow
+from lading.hooks.files.logs import Trouble
+from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
+from lading.hooks.polling.outside_clock import seconds_ahead
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 20.0
+RENEWAL_SECONDS = 5.0
+
+# A loop that has not come to its next step for so long hangs, seconds. Each step is one site or a few queries.
+SECONDS_UNTIL_HUNG = 30.0
+# The process of a loop that does not even go on then is of no use, seconds.
+SECONDS_UNTIL_HOPELESS = 60.0
+# What fails, in the log.
+RENEWAL = "The lease could not be renewed"
+NOTE = "The job over which the controller hangs could not be noted"
+
+# So long are the ids of controllers and the tokens of jobs, bytes.
+LENGTH = 36
+
+
+class Leadership:
+    """The lease of one controller.
+
+    One that has lost it never takes it again, so no two take it from each other for ever.
+
+    :param sites: the names of the sites that it acts for
+    :param managed: whether an executor started it and may stop it
+    :param on_lost: called when another controller has the lease
+    :param mark: says over which job a plugin has ended the controller before this one
+    """
+
+    def __init__(self, sites: Collection[str], managed: bool, on_lost: Callable[[], None], mark: Mark) -> None:
+        self.sites = sites
+        self.managed = managed
+        self.on_lost = on_lost
+        self.mark = mark
+        self.holder = str(uuid.uuid4())
+        self.leads_until = 0.0
+        self.renew_at = 0.0
+        self.has_lost = False
+        self.database_ahead = 0.0
+        self.may_look_ahead = True  # False: a plugin has ended the controller before over a task that is to come
+        """By how many seconds the database's clock is before ours."""
+        self.struck: list[Change] = []
+        """What the controllers before it have died or hung over, not yet told."""
+        self.clock = LeaseClock(RENEWAL_SECONDS, self.renew)
+        self._renewal = threading.Lock()
+
+    def lead(self) -> bool:
+        """Take the lease, or hold it still; False: another controller acts."""
+        return time.monotonic() < self.renew_at or self.renew()
+
+    def may_act(self) -> bool:
+        """Whether the lease is certainly held: no other controller acts."""
+        return time.monotonic() < self.leads_until
+
+    def renew(self) -> bool:
+        """Take or renew the lease now; False: another controller acts.
+
+        The clock calls it, and the loop where it must.
+        """
+        with self._renewal:
+            if self.has_lost:
+                return False
+            now = time.monotonic()  # a clock that jumps must not prolong what the others count on
+            leads = self._take()
+            if leads and not self.leads_until:
+                log.info("Controller %s (pid %d) acts for sites %s", self.holder, os.getpid(), ", ".join(self.sites))
+            if self.leads_until and not leads:
+                # Its sites' connections would go on, and a tunnel of this controller would be taken for the other's.
+                log.warning("Controller %s has lost the lease, so it ends", self.holder)
+                self.has_lost = True
+                self.on_lost()
+            self.leads_until = now + LEASE_SECONDS if leads else 0.0
+            self.renew_at = now + 2 * RENEWAL_SECONDS if leads else 0.0
+            return leads
+
+    def give_up(self) -> None:
+        """Let the next controller act, and never take the lease again.
+
+        :raises SQLAlchemyError: the database is away; the lease runs out by itself
+        """
+        self.clock.stop()
+        self.mark.end()
+        self.has_lost = True
+        self.leads_until = self.renew_at = 0.0  # a site that goes on only now must not be asked for anything
+        with create_session(scoped=False) as session:
+            strikes.take_all_back(session, self.holder)
+            store.drop_lease(session, self.holder)
+
+    def _take(self) -> bool:
+        with create_session(scoped=False) as session:
+            asked_at = time.time()
+            said = session.execute(select(DatabaseNow())).scalar_one()
+            self.database_ahead = seconds_ahead(said, asked_at, time.time(), self.database_ahead)
+            held = store.lease(session)
+            dead = held.holder if held and held.holder != self.holder and is_dead(held) else None
+            if held is not None and not self.managed:
+                ask_to_make_way(held)
+            leads = store.take_lease(
+                session, self.holder, socket.gethostname(), os.getpid(), self.managed, LEASE_SECONDS, dead
+            )
+            struck: list[Change] = []
+            if leads and not self.leads_until:
+                store.forget_other_sites(session, self.sites)
+                capacity.end_other_sites(session, self.sites, time.time())
+                if (left := self.mark.found()) is not None:
+                    self.may_look_ahead = strikes.blame(session, *left)
+                struck = strikes.charge(session, self.holder)
+        if leads and not self.leads_until:
+            self.mark.begin(self.holder)
+            if not self.may_look_ahead:
+                log.error("A controller has died over a task that is to come, so nothing is asked ahead by this one")
+        if struck:
+            which = ", ".join(each.token for each in struck[:3])
+            log.error("A controller has died or hung while it examined %d jobs (%s ...)", len(struck), which)
+        self.struck += struck
+        return leads
+
+
+class LeaseClock:
+    """Renews the lease every few seconds while the loop says that it lives; of one that hangs the lease runs out.
+
+    :param seconds: between two renewals
+    :param renew: renews the lease
+    """
+
+    def __init__(self, seconds: float, renew: Callable[[], object]) -> None:
+        self.seconds = seconds
+        self.renew = renew
+        self.hung = False
+        """Whether the loop hangs now, so that the lease is not renewed."""
+        self.give_up: Callable[[], None] = lambda: None
+        """Called when there is no hope any more that the loop goes on."""
+        self.note_hang: Callable[[bool], None] = lambda hangs: None
+        """Called in each round in which the loop hangs, and with False in the first in which it does no more."""
+        self._trouble = Trouble(log)
+        self._alive_at = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the loop lives."""
+        self.beat()
+        self._thread.start()
+
+    def beat(self) -> None:
+        """The loop has come to its next step."""
+        self._alive_at = time.monotonic()
+
+    def stop(self) -> None:
+        """Renew no more. A renewal that hangs is not waited for beyond the next one's time."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(self.seconds)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self.seconds):
+            still = time.monotonic() - self._alive_at
+            hung = still > SECONDS_UNTIL_HUNG
+            if hung and not self.hung:
+                log.error("The controller hangs, so it gives up its lease. This is what it does:\n%s", stacks())
+            if hung or self.hung:
+                self._try(NOTE, partial(self.note_hang, hung))
+            self.hung = hung
+            if still > SECONDS_UNTIL_HOPELESS:
+                self.give_up()
+            if not hung:
+                self._try(RENEWAL, self.renew)
+
+    def _try(self, what: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+            self._trouble.end(what)
+        except Exception as error:  # such as a database that is away
+            self._trouble.begin(what, error, traceback=True)
+
+
+def stacks() -> str:
+    """What each thread of this process does now."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return file.read()
+
+
+class Mark:
+    """
+    :param path: of the file, which belongs to the controller of this machine that has taken the lease last
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def found(self) -> tuple[str, str] | None:
+        """By which controller, and over which job, the mark was left; None: over none."""
+        try:
+            text = read_regular(self.path, 2 * LENGTH + 1).decode()
+        except (OSError, NotReadable, UnicodeDecodeError):
+            return None
+        words = text.split()
+        # What a disk makes of it at a power failure may have NUL, which no database takes.
+        return (words[0], words[1]) if len(words) == 2 and text.isprintable() else None
+
+    def begin(self, holder: str) -> None:
+        """Take the file over, with no job in it. A controller that still lives elsewhere keeps the old one.
+
+        :param holder: by which the lease is held
+        """
+        try:
+            write_atomically(self.path, f"{holder:{LENGTH}} {'':{LENGTH}}")
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            log.warning("If this controller dies within a plugin, it is not known over which job: %s", error)
+
+    def put(self, token: str | None) -> None:
+        """Mark the job for which a plugin is asked from now on; None: for none."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # a disk that is full stops no controller
+                os.pwrite(self._file, (token or "").encode()[:LENGTH].ljust(LENGTH), LENGTH + 1)
+
+    def end(self) -> None:
+        """Leave the file to the next controller."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

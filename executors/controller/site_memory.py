@@ -1,0 +1,111 @@
+"""What a controller remembers of a site from tick to tick: what has been missing, what machines have, and recent ends.
+
+A kernel keeps memory for itself, how much depends on the type and the image. Where a launch counted on more than there
+is, the job that it was for would never start there, and one machine after the other would be launched. So what was seen
+at a boot replaces the specification of the type from then on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lading.executors.store import Change
+from lading.hooks.site import LocationState, Observation
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.resources import Resources
+
+# Those that have run for longer, or whose end is old news, say nothing about the next tick, seconds.
+SHORT = 5.0
+
+
+@dataclass(slots=True)
+class Absence:
+    """What is missing now, and since when."""
+
+    since: dict[str, float] = field(default_factory=dict)
+
+    def look(self, missing: Iterable[str], unasked: Container[str] = ()) -> dict[str, float]:
+        """For each token that is missing now: for how many seconds it has been. The others are forgotten.
+
+        :param unasked: those of which nothing could be learnt now, which changes nothing for them
+        """
+        now = time.monotonic()
+        kept = {token: at for token, at in self.since.items() if token in unasked}
+        found = {token: self.since.get(token, now) for token in missing}
+        self.since = kept | found
+        return {token: now - at for token, at in found.items()}
+
+    def seconds(self) -> dict[str, float]:
+        """For how many seconds what was missing at the last look has been."""
+        now = time.monotonic()
+        return {token: now - at for token, at in self.since.items()}
+
+
+class Sizes:
+    """What jobs have of machines of a site.
+
+    :param known: by instance type and image
+    """
+
+    def __init__(self, known: Mapping[tuple[str, str], Resources]) -> None:
+        self.known = dict(known)
+        self._names: set[str] = set()
+
+    def learn(self, observation: Observation) -> dict[tuple[str, str], Resources]:
+        """Look at the machines that have come up; returns what was not known of them.
+
+        One that has booted from another image than is launched now says nothing of that.
+        """
+        market = observation.market
+        if not isinstance(market, MachineMarket):
+            return {}
+        up = {each.name: each for each in observation.locations if each.state == LocationState.UP}
+        self._names &= up.keys()
+        came = {}
+        for name, seen in up.items():
+            it, image = seen.location, market.images.get(seen.location.arch or "", "")
+            if name not in self._names and seen.image in (None, image.partition(" ")[0]):
+                self._names.add(name)
+                came[str(it.instance_type), image] = it.capacity
+        news = {key: size for key, size in came.items() if self.known.get(key) != size}
+        self.known |= news
+        return news
+
+
+@dataclass(slots=True)
+class Throughput:
+    """The last ends of short jobs at the locations of one site.
+
+    :param seconds: as many jobs are prefetched to a location as have ended there in so many seconds
+    """
+
+    seconds: float
+    ends: deque[tuple[float, str]] = field(default_factory=deque)
+
+    def note(self, locations: Iterable[str]) -> None:
+        """A short job has ended at each of these locations now."""
+        now = time.monotonic()
+        self.ends.extend((now, location) for location in locations)
+
+    def ahead(self) -> Counter[str]:
+        """How many jobs may be prefetched to each location, by its name."""
+        horizon = time.monotonic() - self.seconds
+        while self.ends and self.ends[0][0] < horizon:
+            self.ends.popleft()
+        return Counter(location for _, location in self.ends)
+
+
+def short(changes: Iterable[Change], now: float) -> list[str]:
+    """The tokens of the short jobs that have just ended.
+
+    :param now: epoch seconds
+    """
+    tokens = []
+    for change in changes:
+        started, ended = change.values.get("started_at"), change.values.get("ended_at")
+        if started is not None and ended is not None and ended - started < SHORT and now - ended < SHORT:
+            tokens.append(change.token)
+    return tokens
