@@ -291,7 +291,7 @@ class Controller:
         """Choose where waiting jobs go, and what becomes of jobs that a site does not know (any more)."""
         now = time.time()
         decision = Decision()
-        is_work = any_wait or any(each.instances for each in seen)
+        is_work = any_wait or self.site_plans.expects_jobs or any(each.instances for each in seen)
         sites = self.views(seen, now, is_work=is_work)
         if is_work:
             together = self._together(sites, now) if any_wait else GangOutcome(sites)

@@ -232,7 +232,7 @@ class SitePlans:
         self.plans: dict[str, SitePlan] = {}
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
-        self.is_closed = False
+        self.is_closed = self.is_used = False
 
     def look(
         self,
@@ -257,6 +257,7 @@ class SitePlans:
             for site in sites
             if isinstance(site.market, MachineMarket) and site.market.policy == FORECAST and site.trouble is None
         }
+        self.is_used = bool(by_forecast)
         if not by_forecast:
             return {}
         runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
@@ -266,16 +267,21 @@ class SitePlans:
         for name, (site, market) in by_forecast.items():
             plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring))
             its = site_forecast(plan.parts(runs, name))
-            words = TROUBLE.format(site=name)
+            trouble = TROUBLE.format(site=name)
             try:
                 actions = plan.look(its, site, market, now, is_blind=not blind.isdisjoint(its.forecast.began))
             except Exception as error:  # a plan that cannot be made shall not hold up the jobs
-                self.trouble.begin(words, error, traceback=True)
+                self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
                 continue
-            self.trouble.end(words)
+            self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its.forecast, budgets)
         return found
+
+    @property
+    def expects_jobs(self) -> bool:
+        """Whether a run lives of which jobs may be to come, though none waits."""
+        return self.is_used and bool(self.live_runs.known)
 
     def _within_budgets(
         self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, Budget]

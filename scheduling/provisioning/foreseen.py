@@ -79,7 +79,8 @@ def decide(
     # What the plan needs does not go because other jobs do not need it.
     releases = {name: reason for name, reason in found.releases.items() if name not in needed}
     if foreseen.is_of_now:
-        spare = {each.location: each.reason for each in actions.releases if each.location in found.spare}
+        free = {each.name for each in live if each.empty and each.name in found.spare}
+        spare = {each.location: each.reason for each in actions.releases if each.location in free}
         releases |= within_least(spare, releases, live, market.min_instances)
     awaits = {each.job: each.reason for each in actions.waits if each.job in foreseen.planned}
     return replace(

@@ -104,6 +104,11 @@ def test_what_has_other_jobs_stays_though_the_plan_lets_it_go() -> None:
     assert (found.releases, found.launches) == ({}, ())
 
 
+def test_what_has_been_given_a_job_in_this_tick_stays() -> None:
+    given = machine("up").given([job("other")])
+    assert decided([], [given], ahead(releases=["up"])).releases == {}
+
+
 def test_a_job_that_waits_for_room_says_for_which() -> None:
     found = decided([job("a")], [machine("up")], ahead(waits=["a"], needed=["up"]))
     assert (found.awaits, found.waits, found.launches) == ({"a": SOON}, {}, ())
