@@ -11,7 +11,10 @@ from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.resources import Resources
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import expected_lengths
 from tests.clusters.workflow_runs import WorkflowRuns
 from tests.services.packing import catalogue
 
@@ -51,7 +54,11 @@ def test_a_second_run_is_cheaper_for_lengths_are_known(
         house.close()
     assert second.usd < 0.9 * first.usd
     assert second.launches < first.launches
-    assert second.seconds <= 1.05 * (60 + 405)
+    conditions, lengths = Conditions(boot_seconds=60.0, tick_seconds=0.1), expected_lengths(wide, "known")
+    paper = simulate(wide, GOODS, policy=FORECAST, conditions=conditions, lengths=lengths)
+    assert second.usd == pytest.approx(paper.cost, rel=0.05), "as the simulator has it"
+    assert second.seconds == pytest.approx(paper.makespan, rel=0.05)
+    assert second.launches == paper.launches
 
 
 def test_jobs_without_a_dag_have_machines_too(
