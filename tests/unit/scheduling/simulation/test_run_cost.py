@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
@@ -64,7 +66,7 @@ def test_by_a_forecast_a_chain_has_one_machine() -> None:
     market = MachineMarket(MARKET.catalogue, policy=FORECAST, boot_seconds=60.0)
     steps = [step("one", 2, 100.0), step("three", 1, 100.0)]
     upstream = {"one": [], "between": ["one"], "three": ["between"]}
-    by_hours = on_machines(steps, {"one": 0.0, "three": 100.0}, MARKET)
+    by_hours = on_machines(steps, {"one": 0.0, "three": 100.0}, replace(market, policy="hours"))
     found = on_machines(steps, {"one": 0.0, "three": 100.0}, market, upstream)
     assert 0 < found.usd <= by_hours.usd
     assert found.of_steps.keys() == {"one", "three"}
