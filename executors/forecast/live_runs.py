@@ -43,8 +43,9 @@ MOST_RUNS_TO_LEARN = 4
 SECONDS_UNTIL_FORGOTTEN = 60.0
 # Airflow has handed over what is in these states: without a live job it has ended, and Airflow has yet to store it.
 HANDED_OVER = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
-# How many jobs have ended before one of the same task is expected to take as long.
-ENOUGH = 1
+# How many jobs have ended before one of the same task is expected to take as long; what is assumed of the spread counts
+# for this part of one.
+ENOUGH, WEIGHT = 1, 0.1
 AT_ONCE = Prediction(0.0, source="it has no job")
 
 
@@ -56,7 +57,10 @@ class KnownRun:
     :param began: when its first job that was seen was queued, epoch seconds
     :param jobs: its live jobs, with their states, when its task instances were read
     :param rows: its task instances that had not ended then
-    :param version: how often these were others
+    :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
+    :param asks: its tasks as their hints have them
+    :param is_read: whether Dag and hints were read
+    :param version: how often any of this has changed
     :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then
     """
 
@@ -269,7 +273,9 @@ class LiveRuns:
         return found
 
     def _expected(self, ask: AskingTask) -> Prediction:
-        return self.durations.history.predict((), None) if ask.row is None else self.durations.of(ask.row, ENOUGH)
+        return (
+            self.durations.history.predict((), None) if ask.row is None else self.durations.of(ask.row, ENOUGH, WEIGHT)
+        )
 
     def _job(self, row: Any, name: str, here: Places, now: float) -> ComingJob:
         """A job that waits or is at work."""
@@ -279,7 +285,7 @@ class LiveRuns:
             begun = now if began is None else min(now, began)
         site, need = here.of_row(row, begun is not None)
         return ComingJob(
-            name, self.durations.of(row, ENOUGH), site, need, row.map_index, row.token, begun, row.location
+            name, self.durations.of(row, ENOUGH, WEIGHT), site, need, row.map_index, row.token, begun, row.location
         )
 
 

@@ -52,14 +52,15 @@ NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
 
 class PlanningEnded(Exception):
-    """Nobody waits for a plan any more."""
+    """The plan that is being made is of no use any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningInput:
     """What a plan is made of; nothing in it changes.
 
-    :param spent: USD that the machines which are there have cost until now
+    :param spent: USD that the machines have cost until now
+    :param kept: the names of the machines that stay in any case
     """
 
     forecast: Forecast
@@ -69,6 +70,7 @@ class PlanningInput:
     hurry: float
     spent: float
     now: float
+    kept: frozenset[str]
 
 
 class SitePlan:
@@ -84,8 +86,10 @@ class SitePlan:
         self.planner = Planner(market.boot_seconds, market.hurry)
         self.start, self.ring = start, ring
         self.making: Future[ChosenSchedule] | None = None
+        """The plan that is being made."""
         self.made_of: PlanningInput | None = None
         self.is_awaited = False
+        """Whether a tick has waited for it in vain."""
         self.at_site: dict[str, RunAtSite] = {}
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
@@ -103,17 +107,18 @@ class SitePlan:
 
         :param its: what is to come at the site
         :param now: epoch seconds
-        :param is_blind: whether it is not known of some run what comes after its jobs
+        :param is_blind: whether it is not known of some run what comes after its jobs, so that nothing goes by the plan
         :raises Exception: whatever planning has raised
         """
         self.planner.boot, self.planner.hurry = market.boot_seconds, market.hurry
         here, waiting = self._input(its.forecast, site, market, now), list(its.waiting)
+        kept = frozenset(each.name for each in here.locations) if is_blind else here.kept
         if not self._is_of_now(here):
             self._plan(here)
         homes: dict[str, str] = {}
         if is_of_now := self._is_of_now(here):
             self.of_now_at = now
-            actions = self.planner.act(here.forecast, waiting, here.problem, now)
+            actions = self.planner.act(here.forecast, waiting, here.problem, now, kept)
             homes = self._homes(waiting)
             planned = {name for name in waiting if name not in actions.refused}
         else:
@@ -122,13 +127,13 @@ class SitePlan:
         tokens = its.waiting
         return ForeseenActions(
             with_tokens(actions, tokens),
-            is_of_now and not is_blind,
+            is_of_now,
             frozenset(tokens[name] for name in planned),
             frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
             {tokens[name]: place for name, place in homes.items()},
         )
 
-    def parts(self, runs: Iterable[ComingRun], name: str) -> Iterable[RunAtSite]:
+    def parts(self, runs: Sequence[ComingRun], name: str) -> Iterable[RunAtSite]:
         """What runs have to do at the site of this name; of those that are the same as before it is known."""
         known = {run.name: self.at_site.get(run.name) for run in runs}
         parts = {run.name: part for run in runs if (part := known[run.name]) is not None and part.run is run}
@@ -144,8 +149,7 @@ class SitePlan:
 
     def _pending(self, waiting: Iterable[str], planned: Collection[str], now: float) -> list[str]:
         """The jobs for which a plan is being made, and not for long."""
-        steps = {} if self.made_of is None else self.made_of.forecast.steps
-        names = [name for name in waiting if name in steps and name not in planned]
+        names = [] if self.making is None else [name for name in waiting if name not in planned]
         self.pending_since = {name: self.pending_since.get(name, now) for name in names}
         return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
 
@@ -217,7 +221,10 @@ class SitePlan:
         limits = left_of(market.limits, InstanceLimits(), closed)
         catalogue = None if market.held is not None else market.catalogue
         problem = pose([], locations, catalogue, limits, Objective(), now, None)
-        return PlanningInput(forecast, locations, problem, market.boot_seconds, market.hurry, self.spent + spent, now)
+        kept = frozenset(each.name for each, before in zip(locations, seen, strict=True) if each is not before)
+        return PlanningInput(
+            forecast, locations, problem, market.boot_seconds, market.hurry, self.spent + spent, now, kept
+        )
 
 
 class SitePlans:
@@ -270,7 +277,7 @@ class SitePlans:
             trouble = TROUBLE.format(site=name)
             try:
                 actions = plan.look(its, site, market, now, is_blind=not blind.isdisjoint(its.forecast.began))
-            except Exception as error:  # a plan that cannot be made shall not hold up the jobs
+            except Exception as error:  # without a plan jobs are decided about as by machine-hours
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
                 continue

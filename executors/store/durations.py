@@ -79,12 +79,13 @@ class Durations:
         known."""
         return self.of(row).seconds if self.history.knows(levels(row)) else row.time_limit
 
-    def of(self, row: Any, enough: int = ENOUGH) -> Prediction:
+    def of(self, row: Any, enough: int = ENOUGH, weight: float = 1.0) -> Prediction:
         """How long the job of a row will run, which has the :data:`COLUMNS`.
 
         :param enough: of so many jobs that are like it a level of the history must know
+        :param weight: see :meth:`lading.scheduling.prediction.History.predict`
         """
-        return self.history.predict(levels(row), row.time_limit, enough)
+        return self.history.predict(levels(row), row.time_limit, enough, weight)
 
 
 def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:

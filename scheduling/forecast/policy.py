@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose, nearby
@@ -104,12 +104,22 @@ class Planner:
         self.planned = self.open = frozenset(forecast.steps)
         self.plans += 1
 
-    def act(self, forecast: Forecast, waiting: Sequence[str], problem: Problem, now: float) -> Actions:
-        """What the schedule asks for now, which must hold (:meth:`holds`)."""
+    def act(
+        self,
+        forecast: Forecast,
+        waiting: Sequence[str],
+        problem: Problem,
+        now: float,
+        kept: Collection[str] = (),
+    ) -> Actions:
+        """What the schedule asks for now, which must hold (:meth:`holds`).
+
+        :param kept: the names of machines that stay in any case
+        """
         schedule = self.schedule
         assert schedule is not None
         self.open = frozenset(forecast.steps)
-        actions = act(schedule, waiting, problem, forecast, self.boot, now)
+        actions = act(schedule, waiting, problem, forecast, self.boot, now, kept)
         # What is to begin later on a machine that is released now has no place in this schedule.
         is_whole = not any(
             machine.released and machine.needed(schedule, forecast) < math.inf for machine in schedule.machines
@@ -188,9 +198,18 @@ class FreeRoom:
 
 
 def act(
-    schedule: Schedule, waiting: Sequence[str], problem: Problem, forecast: Forecast, boot: float, now: float
+    schedule: Schedule,
+    waiting: Sequence[str],
+    problem: Problem,
+    forecast: Forecast,
+    boot: float,
+    now: float,
+    kept: Collection[str] = (),
 ) -> Actions:
-    """What a schedule asks for now."""
+    """What a schedule asks for now.
+
+    :param kept: the names of machines that stay in any case
+    """
     placements, waits = [], []
     looks = [schedule.until[name] + SLACK for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
@@ -208,7 +227,7 @@ def act(
         else:
             waits.append(Wait(name, 1, why(home, begin, now)))
             looks.append(begin)
-    launches, releases, needed, more = to_launch_and_release(schedule, forecast, boot, now)
+    launches, releases, needed, more = to_launch_and_release(schedule, forecast, boot, now, kept)
     looks += more
     look = min((each for each in looks if now + SOON < each < math.inf), default=None)
     steps = {
@@ -238,12 +257,11 @@ def act_late(
     free = {each.name: FreeRoom(each) for each in locations}
     for name in waiting:
         home = schedule.homes.get(name)
-        location = None if home is None or home.released else home.location
-        if home is None or location is None:
+        if home is None or home.released:
             continue
-        begin, is_up = schedule.starts[name], (location.ready_at or now) <= now
-        need = vector(forecast.steps[name].job.resources)
-        if begin <= now + SOON and is_up and free[location.name].take(need):
+        location, begin, need = home.location, schedule.starts[name], vector(forecast.steps[name].job.resources)
+        is_time = location is not None and begin <= now + SOON and (location.ready_at or now) <= now
+        if location is not None and is_time and free[location.name].take(need):
             placements.append(Placement(name, location.name))
         else:
             waits.append(Wait(name, 1, why(home, begin, now)))
@@ -262,7 +280,7 @@ def act_late(
 
 
 def to_launch_and_release(
-    schedule: Schedule, forecast: Forecast, boot: float, now: float
+    schedule: Schedule, forecast: Forecast, boot: float, now: float, kept: Collection[str]
 ) -> tuple[dict[str, PlannedMachine], list[Release], dict[str, float], list[float]]:
     """What is launched and released now.
 
@@ -287,7 +305,7 @@ def to_launch_and_release(
         if first < math.inf:
             needed[machine.location.name] = first
         if machine.location.empty and (machine.location.ready_at or now) <= now:
-            if first > now + boot:
+            if first > now + boot and machine.location.name not in kept:
                 reason = because("not_needed") if first == math.inf else because("not_needed_for", seconds=first - now)
                 machine.released = True
                 releases.append(Release(machine.location.name, reason))

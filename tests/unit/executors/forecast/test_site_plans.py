@@ -147,7 +147,18 @@ def test_what_comes_after_is_not_known_and_so_nothing_goes() -> None:
     here = House()
     here.machine("up", idle_since=NOW)
     here.job("a", token="a", begun=NOW, location="gone")
-    assert here.look(is_blind=True).is_of_now is False
+    found = here.look(is_blind=True)
+    assert (found.is_of_now, found.actions.releases) == (True, ())
+    assert here.look(NOW + 1).actions.releases[0].location == "up"
+    assert len(here.asked) == 1
+
+
+def test_what_stays_in_any_case_is_no_reason_to_plan_anew() -> None:
+    here = House()
+    here.machine("up", idle_since=NOW)
+    market = replace(MARKET, min_instances=1)
+    assert [here.look(NOW + seconds, market).actions.releases for seconds in range(3)] == [(), (), ()]
+    assert len(here.asked) == 1
 
 
 def test_launches_that_are_held_leave_the_jobs_to_be_decided_about_otherwise() -> None:
