@@ -1,7 +1,7 @@
-"""Tasks as a bare job array: what people do who have Airflow's Task SDK on a cluster and nothing of Lading.
+"""Tasks as a bare job array: what can be done with Airflow's Task SDK on a cluster, without Lading.
 
 Airflow's scheduler puts each workload, as it would hand it to any executor, into a file of a folder. One
-``sbatch --array`` then runs them all, each by the command that Airflow has for machines of somebody else's,
+``sbatch --array`` then runs them all, each by the command that Airflow has for machines without it,
 ``python -m airflow.sdk.execution_time.execute_workload``. The rate counts from the submission, when all files are
 there, so neither Airflow's scheduler nor the writing of the files slows the array down.
 """

@@ -10,7 +10,7 @@ rates of Airflow's executors count from the first task that is queued; that of t
 supervisor of a task may sleep for some seconds after the task's end, so LocalExecutor and the bare array also run with
 ``[workers] min_heartbeat_interval = 1``.
 
-``cost`` compares the CPU time of a single batch job with that of an element of the bare array, which can be told apart
+``cost`` compares the CPU time of a single batch job with that of an element of the bare array, which can be measured
 where other work makes rates useless. ``bulk`` counts what a site with 1,000 live jobs says to its cluster, and takes
 the time of its thread for it.
 
@@ -42,7 +42,7 @@ from tests.services.sshd import Sshd
 
 NODES = 2
 MEMORY, MEMORY_OVERHEAD = 64, 384  # of a task and of Airflow's supervisor of it, MiB
-# An array may wait for long where a machine has few cpus: nobody shall give up waiting.
+# An array may wait for long where a machine has few cpus: the wait has no end.
 PATIENCE = 4 * 3600
 REPOSITORY = Path(__file__).resolve().parent.parent
 

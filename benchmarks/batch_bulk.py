@@ -27,9 +27,9 @@ from tests.services.sshd import Sshd
 
 # What is counted of the batch system's commands.
 COUNTED = ("squeue", "sbatch", "scancel", "sacct")
-# The batch job of a task as its site sees it, without Airflow: it takes its envelope, tells of its start, writes a line
-# into its log every five seconds and tells of its end when there is a file "over". It stands in Python's place, so its
-# words are -m, the module, the folder, the submission and the index.
+# The batch job of a task as its site sees it, without Airflow: it takes its envelope, reports its start, writes a line
+# into its log every five seconds and reports its end when there is a file "over". It stands in Python's place, so its
+# arguments are -m, the module, the folder, the submission and the index.
 JOB = r"""#!/bin/sh
 umask 077
 cd "$3" || exit
@@ -103,7 +103,7 @@ class Controller:
 
     def __init__(self, site: ClusterSite) -> None:
         self.solo = Solo(site)
-        self.told: dict[str, set[str]] = {}
+        self.reported: dict[str, set[str]] = {}
         self.seconds: list[float] = []
 
     @property
@@ -114,11 +114,11 @@ class Controller:
     def tick(self) -> None:
         before = time.thread_time()
         for event in self.solo.tick():
-            self.told.setdefault(event["event"], set()).add(event["token"])
+            self.reported.setdefault(event["event"], set()).add(event["token"])
         self.seconds.append(time.thread_time() - before)
 
     def count(self, kind: str) -> int:
-        return len(self.told.get(kind, ()))
+        return len(self.reported.get(kind, ()))
 
     def tick_until(self, reached: Callable[[], bool], seconds: float) -> None:
         """:raises RuntimeError: it was not reached within so many seconds"""
@@ -128,8 +128,8 @@ class Controller:
             return reached()
 
         if not wait_until(over, seconds, 1.0):
-            told = {kind: len(tokens) for kind, tokens in self.told.items()}
-            raise RuntimeError(f"not reached within {seconds:g} s; told so far: {told}")
+            reported = {kind: len(tokens) for kind, tokens in self.reported.items()}
+            raise RuntimeError(f"not reached within {seconds:g} s; reported so far: {reported}")
 
 
 def measure(account: Account, slurm: Slurm, login: Sshd, jobs: int, running: int) -> None:

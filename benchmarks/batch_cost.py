@@ -2,7 +2,7 @@
 
 Each job is the command that the batch system would start, run here against a stand-in for Airflow's API server; what
 counts is the CPU time of all its processes. On a machine that is busy all the time, which a cluster's nodes are with
-short tasks, the rates of jobs are as the inverse of it. It can be told apart where other work makes rates useless.
+short tasks, the rates of jobs are as the inverse of it. It can be measured where other work makes rates useless.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def measure(runs: int) -> None:
                 if run:  # the first ones have made what Airflow makes in a new home
                     spent[name].append(cost)
         if not all(api.states(each) for each in _made):
-            raise RuntimeError("a task has not told of its end")
+            raise RuntimeError("a task has not reported its end")
     medians = {name: tuple(map(statistics.median, zip(*costs, strict=True))) for name, costs in spent.items()}
     for name, (cpu, elapsed) in medians.items():
         print(f"  {name:6} {cpu:.2f} CPU s, {elapsed:.1f} s")

@@ -7,11 +7,11 @@
 ``launch``: the time from the decision until a job has begun on each of so many new machines, and that without their
 boot. ``idle``: the processor time and the memory of a controller with so many that have nothing to do. ``day``: a trace
 of so many jobs a day, played so many times as fast as it was, and its USD and machine-hours as EC2 bills them beside
-those of the simulator, which is told how long the machines have taken to boot and jobs to begin when they have a place.
+those of the simulator, which gets how long the machines have taken to boot and jobs to begin when they have a place.
 How far it has come it says on standard error each minute.
 
 The controller is whole, its store is SQLite. What machines do by themselves would have processors of its own, so it
-is as little as can be: one SSH server answers for all of them when they have booted and forks without starting anew,
+is as little as can be: one SSH server answers for all of them when they have booted and forks without starting again,
 what a machine has is said by a few lines of shell, what serves its spool is a fork of one Python for all, and its
 agent, there from the order on, runs a stub in the place of Airflow's tasks. No start of Python on a machine is in these
 figures. Nothing else should run meanwhile. What a decision costs is ``python -m benchmarks.provisioning 5000 50 300``.
@@ -335,16 +335,16 @@ def day(jobs: int, hours: float, speed: float, boot: float, idle_seconds: float)
     booted = statistics.mean(each.ready_at - each.ordered_at for each in rows if each.ready_at is not None)
     # Not of what was prefetched to a machine, which is a wait for room.
     lag = statistics.median(begun - placed for name, placed, begun in jobs_done if placed >= up.get(name, placed))
-    told = simulated(trace, market, booted, lag, options["idle_seconds"])
+    virtual = simulated(trace, market, booted, lag, options["idle_seconds"])
     usd = sum(each["usd"] for each in bill)
     machine_hours = sum(each["ended"] - each["launched"] for each in bill) / 3600
     return {
         "jobs": len(trace),
         "seconds until a machine took jobs": round(booted, 2),
         "seconds until a job with a place began": round(lag, 2),
-        "machines": {"live": len(bill), "simulated": told.launches},
-        "USD": compared(usd * speed, told.cost * speed),
-        "machine-hours": compared(machine_hours * speed, told.instance_hours * speed),
+        "machines": {"live": len(bill), "simulated": virtual.launches},
+        "USD": compared(usd * speed, virtual.cost * speed),
+        "machine-hours": compared(machine_hours * speed, virtual.instance_hours * speed),
     }
 
 
@@ -387,8 +387,8 @@ def simulated(trace: Sequence[Arrival], market: MachineMarket, boot: float, lag:
     )
 
 
-def compared(live: float, told: float) -> dict[str, float]:
-    return {"live": round(live, 4), "simulated": round(told, 4), "more": round(live / told - 1, 4)}
+def compared(live: float, virtual: float) -> dict[str, float]:
+    return {"live": round(live, 4), "simulated": round(virtual, 4), "more": round(live / virtual - 1, 4)}
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
     python -m benchmarks.kills [--seeds 1 2 3 4] [--kills 8]
 
 Each time the scheduler, the controller or both are killed (SIGKILL) at a random moment of their lives, also while they
-begin; a scheduler is started anew, as its service manager does, and stopped in order at a random moment after that.
+begin; a scheduler is started again, as its service manager does, and stopped in order at a random moment after that.
 Whatever process of Lading lives then is printed with the moments that led to it. The exit status is 1 if there was one.
 """
 

@@ -7,7 +7,7 @@
     python -m benchmarks.machine_hours --losses --compare hours known         what is lost, and by what
 
 Boot time 60 s, billing by the second, empty machines are released at once. With reclaims all machines are spot, at the
-prices of the others; jobs that lose their machine begin anew, so what they had run is paid for and not in the bound.
+prices of the others; jobs that lose their machine begin again, so what they had run is paid for and not in the bound.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pathlib import Path
 from lading.hooks.spool import server
 
 ROOT = Path(__file__).parents[1]
-# In the place of the program that serves the spool ``$3``: its folder is said first, then all that the program is told.
+# In the place of the program that serves the spool ``$3``: its folder is sent first, then all input of the program.
 COMMAND = 'exec 3<>/dev/tcp/127.0.0.1/{port}; echo "${{3%/spool}}" >&3; cat <&3 & exec cat >&3'
 
 
@@ -35,7 +35,7 @@ def command() -> Iterator[str]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that have ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no code waits for those that have ended
     with socket.create_server(("127.0.0.1", 0), backlog=1000) as listener:
         print(listener.getsockname()[1], flush=True)
         while True:

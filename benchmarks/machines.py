@@ -170,7 +170,7 @@ def execution_api(tasks: int) -> Iterator[str]:
         assert server.stdout is not None
         yield server.stdout.readline().strip()
         succeeded, _ = server.communicate()
-    assert int(succeeded) == tasks, "each task has run, and has told so"
+    assert int(succeeded) == tasks, "each task has run, and has reported it"
 
 
 def throughput(hosts: int, tasks: int, runs: int, api: str) -> dict[str, Any]:

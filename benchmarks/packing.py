@@ -1,4 +1,4 @@
-"""What packing costs, in money and in time: every row of the table in docs/packing.md, measured in one run.
+"""What packing costs, in money and in time: every row of the table in benchmarks/RESULTS.md, measured in one run.
 
     python benchmarks/packing.py            all rows, some minutes
     python benchmarks/packing.py --quick    without the rows that take more than half a minute

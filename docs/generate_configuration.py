@@ -122,10 +122,10 @@ nothing else:
 3. With schedulers or controllers on several machines copy the file to all of them first, restart the controllers that
    stand by, and then the one that acts. Schedulers, API servers and Dag processors need no restart.
 
-What becomes of jobs:
+What happens to jobs:
 
 * **A site is added**: it takes jobs as soon as the new controller acts.
-* **Its table has changed**: what is submitted from then on goes by the new one, and jobs that the site has go on. But
+* **Its table has changed**: what is submitted from then on goes by the new one, and jobs already there continue. But
   `kind`, `mode`, `work_dir` and the connection say where the site finds its jobs: let these end before such a change
   (`airflow lading jobs --state running`), or give the new place a new name and leave the old table as it is until they
   have ended.

@@ -1,7 +1,7 @@
-"""More work than this machine can do: what finds no room goes to spot machines, also when AWS takes one of them away.
+"""More work than this machine can do: what finds no room goes to spot machines, also when AWS reclaims one of them.
 
-The tasks name no site, so they fill the first one of the sites file and go on to the next that takes such tasks: see
-docs/ec2.md for the tables. A part whose machine is taken away is done again and uses up no try; it says in its log when
+The tasks name no site, so they fill the first one of the sites file and overflow to the next that takes such tasks: see
+docs/ec2.md for the tables. A part whose machine is reclaimed is done again and uses up no try; it says in its log when
 it learns of that, for that is when a longer one would store what it has. The report says what ran where.
 """
 
@@ -28,8 +28,8 @@ class Part(TypedDict):
 
 def ends_at() -> float | None:
     """When this job is asked to end because its machine goes, seconds since the epoch; None: that is not known."""
-    told = Path(os.environ.get("LADING_ENDS_AT", "/nowhere"))
-    return float(told.read_text()) if told.exists() else None
+    notice = Path(os.environ.get("LADING_ENDS_AT", "/nowhere"))
+    return float(notice.read_text()) if notice.exists() else None
 
 
 @dag(

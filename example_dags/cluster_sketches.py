@@ -1,7 +1,7 @@
 """Which packages are kin? A tree of them from MinHash sketches, made on a batch cluster.
 
 Genomes are compared by the thousand in this way (Mash, https://doi.org/10.1186/s13059-016-0997-x). Of each sample only
-its sketch is kept, the smallest hashes of its k-mers; what two sketches share tells the distance of the samples, and
+its sketch is kept, the smallest hashes of its k-mers; what two sketches share gives the distance of the samples, and
 the distances make a tree. Genomes do not lie on every machine, but the sources of Python's library do: its packages
 are the samples here, and text takes the place of bases.
 

@@ -35,11 +35,11 @@ PATIENCE = 120
 class Address(TypedDict):
     host: str
     port: int
-    word: str  # by which a worker is told from others who may connect
+    word: str  # distinguishes a worker from other clients
 
 
 class Work:
-    """The ranges that nobody has counted yet, and how many primes there are in the others."""
+    """The ranges that are not counted yet, and how many primes there are in the others."""
 
     def __init__(self) -> None:
         self.ranges = deque((start, min(start + STEP, BELOW)) for start in range(0, BELOW, STEP))

@@ -26,7 +26,7 @@ from lading.operators.job_output import Lines
 
 # The XCom with what is known of the batch job.
 BATCH_JOB = "batch_job"
-# Under this key Airflow's task state store, which outlives a try, has the run of the try that goes on.
+# Under this key Airflow's task state store, which outlives a try, has the run of the try that is still running.
 RUN = "lading_run"
 # Seconds for which a job is tried to be cancelled; Airflow waits no longer for a task that it ends.
 CANCEL_TIMEOUT = 30.0
@@ -48,7 +48,7 @@ class JobScriptOperator(BaseOperator):
         )
 
     What the job prints goes to the task's log. The task returns the last line of it, and its XCom ``batch_job`` has
-    ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits anew, and cancels before
+    ``job_id``, ``state``, ``cause``, ``exit_code``, ``nodes`` and ``folder``. A retry submits again, and cancels before
     what a try has left whose worker has died. To mark or clear the task cancels the job. Mapped and scattered tasks
     that ask for the same are submitted as job arrays by the triggerer, and stay tasks of their own. With Lading's
     executor the task itself runs on the machine that has the sites file, unless its ``executor_config`` names a site.
@@ -57,7 +57,7 @@ class JobScriptOperator(BaseOperator):
         with .sh, in the folder of the Dag or below ``template_searchpath``
     :param site: a site of ``[lading] sites_file`` with a batch system
     :param properties: ``jobname``, ``queue``, ``time``, ``nodes``, ``ppn``, ``threads``, ``mem``, ``stdout``,
-        ``stderr``, ``shell``, ``prologue``, ``epilogue``, ``filename``, and directives in the scheduler's own words
+        ``stderr``, ``shell``, ``prologue``, ``epilogue``, ``filename``, and directives of the scheduler
     :param attributes: more properties, for placeholders
     :param aux_scripts: other scripts by file name, placed next to the main one
     :param deferrable: wait in the triggerer, for all tasks of a site with one question; otherwise in the worker
@@ -120,7 +120,7 @@ class JobScriptOperator(BaseOperator):
                 self.defer(
                     trigger=JobScriptTrigger(self.site, record.to_json()),
                     method_name="execute_complete",
-                    # Sooner, Airflow would take the task for one that was killed, and nobody would end its job.
+                    # Sooner, Airflow would take the task for one that was killed, and its job would not be ended.
                     timeout=self.execution_timeout and max(self.execution_timeout, timedelta(seconds=SETTLING)),
                 )
             record, last_line = self._followed(site, record)
@@ -177,7 +177,7 @@ class JobScriptOperator(BaseOperator):
         :raises TransportError: it may still run
         :raises CancelError: the same
         """
-        # Not at the top: whoever parses a Dag need not wait for what runs a task.
+        # Not at the top: parsing a Dag need not wait for what runs a task.
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         store, own = context["task_state_store"], {"site": self.site, "token": self._token}
@@ -251,8 +251,8 @@ class JobScriptOperator(BaseOperator):
 
     def _finished(self, site: RunSite, record: RunRecord, last_line: str | None, context: Any) -> str | None:
         ti = context["ti"]
-        told = ("job_id", "state", "cause", "exit_code", "nodes", "folder")
-        ti.xcom_push(BATCH_JOB, {"site": self.site, **{name: getattr(record, name) for name in told}})
+        fields = ("job_id", "state", "cause", "exit_code", "nodes", "folder")
+        ti.xcom_push(BATCH_JOB, {"site": self.site, **{name: getattr(record, name) for name in fields}})
         context["task_state_store"].delete(RUN)
         try:
             self._run_epilogue(site, record, str(ti.id))
@@ -279,7 +279,7 @@ class JobScriptOperator(BaseOperator):
             words = site.last_words(record)
         except TransportError as error:
             words = f"(they could not be read: {error})"
-        return f"\nIts last words:\n{words}" if words else ""
+        return f"\nIts last output:\n{words}" if words else ""
 
 
 def _refuse_array(given: object) -> None:

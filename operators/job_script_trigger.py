@@ -96,7 +96,7 @@ class SiteWatch:
     async def cancel(self, record: RunRecord) -> None:
         """Cancel a run, as often as it takes; those that come meanwhile are cancelled together.
 
-        This goes on although whoever asks waits no longer. A run is looked at until its site does not show it any more,
+        This continues when its caller no longer waits. A run is looked at until its site does not show it any more,
         for a batch system may take an order to cancel and do nothing; then :meth:`RunSite.advance` repeats it.
         """
         self._doomed[record.token] = record
@@ -139,8 +139,8 @@ class SiteWatch:
             began = time.monotonic()
             try:
                 await self._look(followers)
-            except Exception:  # no trigger must wait for ever because of one bad answer
-                log.exception("site %s could not be looked at", self.site.name)
+            except Exception:  # no trigger must wait forever because of one bad answer
+                log.exception("site %s could not be examined", self.site.name)
             records = self._leaving | {token: follower.record for token, follower in followers.items()}
             waits = {token: waits.get(token) or pauses(self.site.options) for token in records}
             pause = min((waits[token](record) for token, record in records.items()), default=0.0)
@@ -228,7 +228,7 @@ class JobScriptTrigger(BaseTrigger):
         return await retrying(asyncio.to_thread, site.rest, record, offset)
 
     async def on_kill(self) -> None:
-        """Cancel the batch job: somebody has marked or cleared the task. Airflow does not call this when the
+        """Cancel the batch job: a user has marked or cleared the task. Airflow does not call this when the
         triggerer stops or hands the trigger over, and waits for it for ``[triggerer] on_kill_timeout``; the job is
         cancelled again after that, too, while the batch system shows it.
         """

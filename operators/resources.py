@@ -74,20 +74,20 @@ def resources(
     :param disk: MiB of scratch space, or text with a unit
     :param gpus: GPUs; 0.5 is half of one
     :param time: seconds, text such as ``"2h"`` or ``"1h30m"``, or a ``timedelta``; a task that runs longer is ended
-    :param site: the name of the site that shall run the task; without it any
-    :param targets: sites, queues of batch sites and patterns of instance types of other sites, of which one shall run
+    :param site: the name of the site that should run the task; without it any
+    :param targets: sites, queues of batch sites and patterns of instance types of other sites, of which one should run
         the task, in the order in which they are tried: ``["hpc/long", "cloud/c7i.*"]``; not together with ``site``
     :param filters: the names of binding filters that choose among the targets, such as ``["shuffle"]``
     :param matching: of targets, regular expressions that have to be found in inputs of the task:
         ``{"hpc/long": {"sample": "^big_"}}``; of a list of such tables one is enough; a target without any is for all
-    :param instance_type: the type of machine that shall run it, at a site that has types
+    :param instance_type: the type of machine that should run it, at a site that has types
     :param arch: the architecture that it runs on, such as ``"aarch64"``; without it that which its site has by
         default, nearly everywhere ``x86_64``
     :param os: the operating system of the machine, as its site calls it; without it any
-    :param features: words for what the machine must have, all of them, as its site calls them: ``["avx512"]``
+    :param features: names of what the machine must have, all of them, as its site calls them: ``["avx512"]``
     :param properties: what the machine must have under which name, all of it: ``{"license": "matlab"}``
-    :param preferred: words for what the machine shall have, where one that has them is to be had now: ``["a100"]``
-    :param capacity_type: ``"on-demand"``: a machine that nobody takes away; ``"spot"``: one that may be reclaimed at
+    :param preferred: names of what the machine should have, where one that has it is available now: ``["a100"]``
+    :param capacity_type: ``"on-demand"``: a machine that is not reclaimed; ``"spot"``: one that may be reclaimed at
         any time; without it either
     :param container: in which it runs: ``"docker://IMAGE"``, ``"apptainer:///path/of/image.sif"`` or
         ``"apptainer://IMAGE"``; without it in that of its site, if it has one
@@ -98,13 +98,13 @@ def resources(
     :param max_jobs: how many jobs of the task may be at work at once in one run of the Dag; in ``default_args`` of
         the Dag, how many of all its tasks together
     :param max_usd: what all tasks of the run may cost together, USD: when that is spent nothing more is launched for
-        them, while what runs goes on; in ``default_args`` of the Dag
+        them, while running jobs continue; in ``default_args`` of the Dag
     :param hurry: where machines are bought by a forecast: what the end of the run is worth. 1: ten per cent longer for
         ten per cent less is a draw; 0, or ``"cheap"``: as cheap as possible; 10, or ``"fast"``: as fast as possible; in
         ``default_args`` of the Dag. The highest of its tasks counts
     :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
         argument ``queue`` of Airflow's operators
-    :param native: at a batch site: directives in the words of its scheduler, such as ``{"account": "astro"}``; True
+    :param native: at a batch site: directives of its scheduler, such as ``{"account": "astro"}``; True
         is a bare flag, False takes away what the site's ``resources`` have
     :param nodes: at a batch site with ``mode = "job"``: the machines of its one batch job; the task runs on the first,
         and ``mpirun`` and ``srun`` in it see all. ``memory``, ``disk`` and ``gpus`` are those of each. Not with
@@ -114,7 +114,7 @@ def resources(
     :param gang: a name: all jobs of a run with the same start together, or none of them does (docs/gangs.md)
     :param spread: whether each job of a gang runs on a location of its own, as on a machine of its own
     :param partial: whether those of a gang start for which there is room, and the others are each tried alone
-    :param on_failure: what becomes of a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
+    :param on_failure: what happens to a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
     :param attempts: how often room is looked for before the job, or the gang, fails: a number, or
         ``{"pauses": ["15m", "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is what a gang has without it
     :param ahead: whether what the task needs is launched before Airflow has queued it, so that it is there in time; in

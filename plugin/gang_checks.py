@@ -94,9 +94,11 @@ def check_supply(gang: str, members: Mapping[str, tuple[Hints, int]], dag_id: st
         demands.append(Demand(task_id, [least] * count, supplies))
     is_partial = any(hints.partial for hints, _ in members.values())
     is_spread = any(hints.spread for hints, _ in members.values())
-    if lacking := shortage(demands, together=not is_partial, spread=is_spread):
+    lacking = shortage(demands, together=not is_partial, spread=is_spread)
+    if lacking is not None:
         raise HintError(
-            f"hint gang: gang {gang!r} can never start together: {lacking}; ask for less, or name a site that has more"
+            f"hint gang: gang {gang!r} can never start together: {lacking.sentence}; ask for less, or name a "
+            "site that has more"
         )
 
 

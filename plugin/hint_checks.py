@@ -1,4 +1,4 @@
-"""Hints and what the sites can ever give: what no site has, or takes, is told when a Dag is parsed.
+"""Hints and what the sites can ever give: what no site has, or takes, is reported when a Dag is parsed.
 
 Like :mod:`lading.plugin.policies`, which every Airflow process loads, this imports little.
 """
@@ -197,7 +197,7 @@ def as_job(hints: Hints, asked: Resources) -> PlannedJob:
 
 
 def check_native(hints: Hints, known: Mapping[str, PublishedSite]) -> None:
-    """Check hints in the words of a batch system against the batch sites that the task may go to.
+    """Check native hints for a batch system against the batch sites that the task may go to.
 
     :raises HintError: there is none, or one of them does not take a directive
     """
@@ -242,12 +242,12 @@ def ask(
 
 
 def are_none(known: Mapping[str, PublishedSite]) -> str:
-    """In words: none of these sites is such a one."""
+    """As text: none of these sites is such a one."""
     return f"site {next(iter(known))!r} is none" if len(known) == 1 else f"none of {', '.join(known)} is one"
 
 
 def without_hints(defaults: Resources, takers: Mapping[str, PublishedSite]) -> str:
-    """In words: what a task asks for that gives no hint, and what the sites have that it may go to."""
+    """As text: what a task asks for that gives no hint, and what the sites have that it may go to."""
     rooms = {name: site.closest(PlannedJob("", defaults)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
     return f"a task without hints asks for {format_resources(defaults)}, more than {most}; see [lading] default_*"
@@ -256,7 +256,7 @@ def without_hints(defaults: Resources, takers: Mapping[str, PublishedSite]) -> s
 def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, PublishedSite]:
     """Check how a task lies on nodes against the sites that it may go to; those that take it.
 
-    :raises HintError: none of them gives each task a batch job of its own, or one of them has no word for it
+    :raises HintError: none of them gives each task a batch job of its own, or one of them has no option for it
     """
     assert hints.layout is not None
     # What was published before there were layouts says nothing of them.
@@ -286,7 +286,7 @@ def check_layout(hints: Hints, known: Mapping[str, PublishedSite]) -> dict[str, 
 
 
 def too_much(job: PlannedJob, capacities: Mapping[str, Resources], cpus: str = "cpus") -> str:
-    """In words: which hints are more than the sites can ever give, and what they can.
+    """As text: which hints are more than the sites can ever give, and what they can.
 
     :param cpus: the hints that the cpus come from
     """

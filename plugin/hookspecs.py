@@ -90,7 +90,7 @@ def policies() -> Mapping[str, Policy]:  # type: ignore[empty-body]
     """Policies by name, for ``policy`` of a site: objects with the method of
     :class:`lading.scheduling.placing.policies.Policy`, called for each job that waits and could have a place there.
 
-    What one raises keeps the job waiting, and is what it is told.
+    An exception keeps the job waiting, and is shown as the reason.
     """
 
 
@@ -121,7 +121,7 @@ def job_changed(
     :param token: identifies the try: the task instance's ``external_executor_id``
     :param state: placed, running, succeeded, failed or cancelled
     :param cause: why it failed, see the glossary in the documentation; None: it did not
-    :param reason: why, as people are told it; None: there is nothing to say
+    :param reason: why, as it is shown; None: no reason is known
     :param reason_code: the same as a code of :data:`lading.scheduling.reasons.CODES`; ``free_text`` is a text of a
         third party
     :param reason_params: the parameters of the code, by name

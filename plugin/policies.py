@@ -41,7 +41,7 @@ hookimpl = pluggy.HookimplMarker("airflow.policy")
 
 # The hints that say where a task runs.
 WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
-# How many wrong tasks of a Dag the words of its import error name.
+# How many wrong tasks of a Dag its import error names.
 MOST_WRONG_TASKS = 20
 
 
@@ -50,10 +50,10 @@ def task_policy(task: BaseOperator | MappedOperator) -> None:
     """Merge the hints of Dag, task groups, operator and task into the task's ``executor_config``, and check them.
 
     Airflow asks for one task of a Dag after the other, and for none after the first that it may not have. So the tasks
-    behind a wrong one are checked with it, that its author may mend them all at once. Not before, by a policy of the
+    behind a wrong one are checked with it, that its author may fix them all at once. Not before, by a policy of the
     Dag: by then other policies have had no task yet, and may still give some the hints that they need.
 
-    :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same words
+    :raises AirflowClusterPolicyViolation: a hint is wrong; the Dag gets an import error with the same message
     """
     try:
         give_checked_hints(task)

@@ -63,7 +63,7 @@ def options() -> dict[str, dict[str, str | None]]:
         ),
         "shutdown_timeout": _option(
             "How long stopping may take, with a unit or in seconds. Jobs that have not ended by then are left to their "
-            "node agents, which go on ending them.",
+            "node agents, which keep ending them.",
             example="2 min",
         ),
         "job_retention_days": _option(
@@ -91,7 +91,7 @@ def options() -> dict[str, dict[str, str | None]]:
             "The folders below which the controller looks up the sizes of inputs, for hints like ``2 * input_size``, "
             "and from which it brings files that tasks stage: absolute paths and beginnings of addresses of object "
             "stores (with the connection where addresses name one), with commas between them. Links and dots in a path "
-            "are resolved before it is compared. Without it sizes are looked up everywhere: whoever writes Dags can "
+            "are resolved before it is compared. Without it sizes are looked up everywhere: every author of Dags can "
             "find out by a hint whether a file exists and how large it is, with the rights of the controller's user. "
             "That is harmless only where tasks run as that user.",
             example="/data, /scratch, s3://genomes/reads",

@@ -79,7 +79,7 @@ def serve(managed: bool) -> None:
     signal.signal(signal.SIGINT, stop)
     # Blocked by the process that started it until now, and before anything is started that would inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    # Airflow's modules live for ever: a plan's many small objects must not make the collector look at them again.
+    # Airflow's modules live forever: a plan's many small objects must not make the collector look at them again.
     gc.collect()
     gc.freeze()
     threading.Thread(target=wake_api_server, daemon=True).start()
@@ -139,7 +139,7 @@ def tell_listeners(changes: Sequence[Change]) -> None:
 
 
 class PrivateFileHandler(logging.handlers.RotatingFileHandler):
-    """A log that only Airflow's user may read. What this process prints into it goes on in the new one as well."""
+    """A log that only Airflow's user may read. What this process prints also continues in the new file."""
 
     def _open(self) -> io.TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)

@@ -33,7 +33,7 @@ __all__ = [
 
 # Its table where the sites file has none for this machine.
 IMPLICIT = {"kind": "local"}
-# What every kind takes is told last.
+# Options that every kind takes are listed last.
 COMMON = frozenset(SiteConfig.model_fields) - {"kind"}
 
 
@@ -80,7 +80,7 @@ def declared(settings: Settings, kinds: Mapping[str, type[Site[Any]]]) -> dict[s
 
 
 def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str]:
-    """What is wrong with the table of one site, in words."""
+    """What is wrong with the table of one site, as text."""
     if not SITE_NAME.fullmatch(name):
         return [f"site name {shortened(name)} is not valid: letters, digits, - and _ are, at most 64"]
     if not isinstance(table, dict):
@@ -103,7 +103,7 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
 
 
 def shared_by_several(configs: Mapping[str, SiteConfig], kinds: Mapping[str, type[Site[Any]]]) -> list[str]:
-    """What several sites use that one alone may have, in words."""
+    """What several sites use that one alone may have, as text."""
     owners: dict[tuple[str, str], str] = {}
     problems = []
     for name, config in configs.items():

@@ -66,7 +66,7 @@ def metered(prices: Sequence[tuple[float, float]], more: float, launched: float,
 
 
 def divided(usd: float, launched: float, ended: float, stays: Sequence[Stay]) -> tuple[dict[str, float], float]:
-    """What each job is charged of a machine's bill, and what nobody used.
+    """What each job is charged of a machine's bill, and what remains unused.
 
     At each moment a job pays its dominant share; where the shares of all are more than the machine, each pays its part
     of their sum. So no more is charged than was billed.

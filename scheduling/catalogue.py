@@ -15,6 +15,7 @@ from typing import Any
 from lading.scheduling.gpus import not_supported
 from lading.scheduling.machine_traits import DEFAULT_ARCH, ON_DEMAND, SPOT, parse_arch, valid_types
 from lading.scheduling.quotas import baseline, is_burstable, names_burstable
+from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 from lading.scheduling.text import tables
 from lading.scheduling.text.printable import shortened
@@ -50,13 +51,15 @@ class Offering:
     :param usd_per_hour: USD per hour, above zero
     :param capacity_type: ``on-demand`` or ``spot``
     :param zone: where; None where the price holds in every zone
-    :param unavailable_until: epoch seconds before which the site has no capacity for it; None: it has
+    :param unavailable_until: epoch seconds before which it is not launched; None: it may be launched now
+    :param unavailable_because: why not, as far as it is known
     """
 
     usd_per_hour: float
     capacity_type: str = ON_DEMAND
     zone: str | None = None
     unavailable_until: float | None = None
+    unavailable_because: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class InstanceType:
     """A shape of machine that can be launched.
 
     :param capacity: what jobs can use of it; the cpus of a burstable type are its baseline
-    :param features: words that jobs may ask for, such as the model of its GPU
+    :param features: names that jobs may ask for, such as the model of its GPU
     :param source: where the prices are from, with their date if it is known
     :param ebs_only: whether it has no disk of its own
     """
@@ -171,7 +174,7 @@ def parse_csv(lines: Iterable[str], source: str) -> Catalogue:
 
 def parse_toml(text: str, source: str) -> Catalogue:
     """Read ``[[instance_types]]`` tables, whose keys are the columns of the CSV, in addition ``features`` (a list of
-    words) and, instead of ``usd_per_hour``, ``offerings`` (``[{usd_per_hour, capacity_type, zone}]``).
+    names) and, instead of ``usd_per_hour``, ``offerings`` (``[{usd_per_hour, capacity_type, zone}]``).
 
     :raises tables.TableError: naming file, line and value
     """
@@ -198,7 +201,7 @@ def toml_type(row: tables.Row, entry: dict[str, Any]) -> InstanceType | None:
     """The type of one table, None where it has no price."""
     features, offerings = entry.get("features", []), entry.get("offerings")
     if not isinstance(features, list) or not all(isinstance(word, str) for word in features):
-        raise row.fault(f"features {shortened(features)} is not a list of words")
+        raise row.fault(f"features {shortened(features)} is not a list of names")
     kind = instance_type(row) if offerings is None else bare_type(row)
     if offerings is not None and kind is not None:
         if not isinstance(offerings, list):

@@ -13,7 +13,7 @@ from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 
 NOTHING = Resources()
-# What only some locations understand of a job's hints: the words of a batch system (queue, native directives), and how
+# What only some locations understand of a job's hints: those of a batch system (queue, native directives), and how
 # the processes of one job lie on several nodes (nodes, ppn, threads).
 NATIVE = "native"
 LAYOUT = "layout"
@@ -63,7 +63,7 @@ class PlannedJob:
     :param queued_at: epoch seconds of its arrival
     :param time: seconds that it runs at most or is known to run; None: unknown
     :param arch: the only architecture that it runs on; None: any, or the default of its site where that has several
-    :param features: words that its location must have
+    :param features: features that its location must have
     :param os: the only operating system that it runs on; None: any
     :param instance_type: the only type that it may use; ``types``: those of which it may use any, None: all
     :param capacity_type: ``on-demand`` or ``spot``; None: whichever is cheaper

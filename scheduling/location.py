@@ -70,9 +70,9 @@ class Location:
     :param usd_per_hour: what it costs as long as it is there
     :param priced_at: epoch seconds since when it costs that; None: since it was launched, or it is not known
     :param surcharges: what of that is not the machine itself, USD per hour by its name
-    :param capacity_type: ``on-demand``: nobody takes it away from Lading; ``spot``: it may be reclaimed at any time
+    :param capacity_type: ``on-demand``: it is not reclaimed; ``spot``: it may be reclaimed at any time
     :param arch: its architecture, as uname has it; None: any job's
-    :param features: words for what it has, which jobs may ask for; one with a name is a property: ``license=matlab``
+    :param features: names of what it has, which jobs may ask for; one with a value is a property: ``license=matlab``
     :param os: its operating system
     :param hints: which sorts of hints it understands: ``NATIVE``, ``LAYOUT`` (:mod:`lading.scheduling.job`)
     :param site: the site that it belongs to
@@ -82,7 +82,7 @@ class Location:
     :param launched_at: epoch seconds since when it is paid for
     :param idle_since: epoch seconds since when nothing runs on it; None: not known
     :param tasks: steps of which a job is on it, for ``Limits.tasks``; ``runs``: Dag runs, for ``Limits.runs``
-    :param draining: whether it takes no more jobs; ``booting``: whether it comes up, and takes none yet
+    :param draining: whether it takes no more jobs; ``booting``: whether it is starting, and takes none yet
     :param jobs: how many jobs are on it
     :param stored: those of them that have not begun
     :param ahead: so many jobs may be prefetched to it beyond its capacity, for its jobs are known to be short

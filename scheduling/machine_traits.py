@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError
 
-# Where nobody names another one: what nearly all scientific software is built for.
+# Where no other one is named: what nearly all scientific software is built for.
 DEFAULT_ARCH = "x86_64"
 # What a job asks for that runs on every architecture.
 ANY_ARCH = "any"
@@ -62,7 +62,7 @@ def parse_os(value: object) -> str:
 
 
 def parse_capacity_type(value: object) -> str:
-    """``on-demand``, a machine that nobody takes away, or ``spot``, one that may be reclaimed at any time.
+    """``on-demand``, a machine that is not reclaimed, or ``spot``, one that may be reclaimed at any time.
 
     :raises UnitError: it is neither
     """
@@ -79,7 +79,7 @@ def parse_features(value: object) -> frozenset[str]:
     """
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
-        raise UnitError(f'{shortened(value)} is no list of features; valid: words such as ["avx512", "nvme"]')
+        raise UnitError(f'{shortened(value)} is no list of features; valid: names such as ["avx512", "nvme"]')
     features = frozenset(word.strip() for word in words)
     for word in sorted(features):
         if not FEATURE.fullmatch(word):
@@ -122,7 +122,7 @@ def parse_properties(value: object) -> frozenset[str]:
 
 
 def valid_types(asked: str, valid: Collection[str]) -> str:
-    """The instance types that could be had in place of one that cannot, in words; of very many the closest."""
+    """The instance types that could be had in place of one that cannot, as text; of very many the closest."""
     if not valid:
         return "because no machine has been given an instance_type"
     if len(valid) <= MOST_TYPES_NAMED:

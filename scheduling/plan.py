@@ -1,4 +1,4 @@
-"""The words of planning: what bounds it (limits, what is paid) and what is answered (a plan).
+"""The data of planning: what bounds it (limits, what is paid) and what is answered (a plan).
 
 Only frozen data; :mod:`lading.scheduling.provisioning.planner` decides. Money is USD, time seconds, memory and disk
 MiB.
@@ -17,7 +17,7 @@ POLICY_NAMES = ("greedy", "priced", "alone", "hours")
 EFFORTS = ("fast", "best")
 # The one that knows what is still to come, where a workflow is simulated.
 FORECAST = "forecast"
-# What the end of a run is worth (:mod:`lading.scheduling.forecast.choice`), and words for it.
+# What the end of a run is worth (:mod:`lading.scheduling.forecast.choice`), and names for it.
 MOST_HURRY = 100.0
 HURRIES = {"cheap": 0.0, "balanced": 1.0, "fast": 10.0}
 # What is known of the lengths of a workflow's tasks: each, the median of those of the same name, or nothing yet.
@@ -111,7 +111,7 @@ class FilledMachines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An empty instance to give back, and why, in words."""
+    """An empty instance to release, and why."""
 
     location: str
     reason: Reason

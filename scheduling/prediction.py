@@ -30,7 +30,7 @@ class Prediction:
     :param seconds: the median
     :param spread: the standard deviation of the logarithm; 0: it is known
     :param most: seconds after which it is ended; None: never
-    :param source: where the prediction is from, in words
+    :param source: where the prediction is from, as text
     """
 
     seconds: float
@@ -86,7 +86,7 @@ class History:
     def add(self, levels: Sequence[tuple[Hashable, str]], seconds: float, stated: float | None) -> None:
         """A job has ended well.
 
-        :param levels: those it belongs to, the narrowest first, each with its name in words; the site comes by itself
+        :param levels: those it belongs to, the narrowest first, each with its name as text; the site comes by itself
         :param stated: its limit, if it had one
         """
         for level in (*(key for key, _ in levels), None):
@@ -128,7 +128,7 @@ class History:
 
 
 def predicted(job: Predictable) -> Prediction:
-    """How long a job will run, as far as it says so itself."""
+    """How long a job will run, as far as its own hints say it."""
     if job.expected is not None:
         return job.expected
     if job.time is not None:

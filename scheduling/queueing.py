@@ -8,8 +8,8 @@ urgent one that arrived later and needs less. From the first time this happened 
   behind it, until enough has come free for it to start.
 * ``MORE_URGENT * patience`` seconds later it goes before all others, the more urgent ones too.
 
-So no job is starved by smaller ones, small ones fill the gaps while they may, and priorities mean something still: a
-job that waits only because more urgent ones of its own size or larger come first goes on waiting.
+So no job is starved by smaller ones, small ones fill the gaps while they may, and priorities still mean something: a
+job that waits only because more urgent ones of its own size or larger come first continues to wait.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Reasons as data: a code with parameters, and one table of what each code means. Pure.
 
-Whoever decides or observes makes a :class:`Reason`; the sentence is made where it is shown. So jobs can be grouped by
+A decision or an observation makes a :class:`Reason`; the sentence is made where it is shown. So jobs can be grouped by
 code, site and limit, and numbers that change do not make another reason.
 
 Why jobs wait and how they end is one table. :data:`CAUSES` are the classes of ends: each code of an end has its cause
 as its kind, and the title and remedy of that where it has no better ones of its own.
 
 Codes that no table has come from newer agents. What a batch system, AWS or a plugin says in a language of its own is a
-parameter, ``text``, of a code that says whose it is.
+parameter, ``text``, of a code that says whose it is. So is the message of a hint error: it quotes what the Dag's author
+has written, and names what is valid there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Value = str | int | float | bool | None | tuple[str | float, ...]
 # Of names in a row so many are shown.
 MOST_NAMES = 3
 MOST_KINDS = 5
-# A parameter has at most so many characters, or parts; nobody reads more of a message.
+# A parameter has at most so many characters, or parts; more of a message would not be read.
 LONGEST_TEXT = 4000
 LONGEST_CODE = 40
 MOST_PARTS = 30
@@ -49,7 +50,7 @@ class Actor(str, Enum):
 
 class Form(Enum):
     """How a sentence stands alone: as what a waiting job ``waits:`` for, as a sentence of its own that begins with a
-    verb, or as what is true of the job for ever (``it`` is its subject)."""
+    verb, or as what is true of the job forever (``it`` is its subject)."""
 
     WAIT = "waits: "
     PHRASE = ""
@@ -135,6 +136,17 @@ def _lacks(amounts: tuple[Any, ...]) -> str:
     return ", ".join(f"{_amount(name, need)} where it has {_amount(name, have)}" for name, need, have in each)
 
 
+def _sites(names: tuple[str, ...]) -> str:
+    listed = ", ".join(names)
+    return f"site {listed!r}" if len(names) == 1 else f"sites {listed} together" if names else "no site"
+
+
+def _sizes(amounts: tuple[Any, ...], *, are_counted: bool = True) -> str:
+    """Sizes of machines, each the number of these and their amounts."""
+    each = [(amounts[at], format_resources(Resources(*amounts[at + 1 : at + 5]))) for at in range(0, len(amounts), 5)]
+    return "; ".join(size if number == 1 or not are_counted else f"{number} × {size}" for number, size in each)
+
+
 _WRITERS: dict[str, Callable[[Any], str]] = {
     "time": lambda seconds: format_time(int(seconds)),
     "length": lambda seconds: "of unknown length" if seconds is None else f"of {seconds:g} s",
@@ -154,10 +166,17 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "unsupported": lambda model: "" if model is None else f" (its {model} is not supported: GPUs are NVIDIA's)",
     "of_one_node": lambda nodes: f" (a task there has 1 node, and it asks for {nodes})" if nodes > 1 else "",
     "last_time": lambda text: f"; the last time: {text}" if text else "",
+    "in_queue": lambda queue: "" if queue is None else f" in queue {queue!r}",
     "within": lambda text: f" ({text})" if text else "",
-    "after_or_lost": lambda text: f": {text}" if text else " holds room for it no more",
+    "after_or_lost": lambda text: f": {text}" if text else " no longer holds room for it",
     "after": lambda text: f": {text}" if text else "",
     "exit": lambda exit_code: "" if exit_code is None else f" with exit code {exit_code}",
+    "code": lambda code: f"{code}: " if code else "",
+    "sites": _sites,
+    "sizes": _sizes,
+    "sizes_alone": lambda amounts: _sizes(amounts, are_counted=False),
+    "more_sizes": lambda number: f" and {number} other sizes" if number else "",
+    "up_to": lambda number: "machines of" if number is None else f"up to {number:g} ×",
     "times": lambda number: "once" if number == 1 else f"{number} times",
 }
 _SENTENCE = _Sentence()
@@ -168,7 +187,7 @@ class Reason:
     """Why a job waits, can never run, or has ended; or a machine.
 
     :param code: a key of :data:`CODES`
-    :param params: what its sentence has to be told, by name, in the order of the names
+    :param params: what its sentence has in braces, by name, in the order of the names
     :param also: what else is so, each said after it, or within its sentence
     """
 
@@ -216,7 +235,7 @@ class Reason:
 
     @property
     def group(self) -> tuple[str, str | None, str | None]:
-        """What makes it another reason than before: code, site and limit. Numbers do not."""
+        """What makes it another reason: code, site and limit. Numbers do not."""
         return self.code, self.site, self.limit
 
     @property
@@ -312,7 +331,7 @@ def because(code: str, /, **params: Any) -> Reason:
     """A reason.
 
     :param code: a key of :data:`CODES`
-    :param params: what its sentence has to be told, and ``site`` if it is about one
+    :param params: what its sentence has in braces, and ``site`` if it is about one
     """
     return Reason(code, _sorted({name: _value(value) for name, value in params.items()}))
 
@@ -371,7 +390,11 @@ _NO_ROOM = (
 )
 _GROUP_LIMIT = ("A limit that its Dag sets", "Raise max_instances or max_jobs of the task or the Dag.")
 _LAUNCHING = ("Waiting for its machine to start", "Nothing: it starts when the machine or allocation is up.")
-_AGAIN = ("Waiting for another machine, or to be submitted again", "Nothing: it had not begun where it was given to.")
+_AGAIN = ("Waiting for another machine, or to be submitted again", "Nothing: it had not started where it was sent.")
+_BUNDLE = (
+    "Copying its Dag to where it runs",
+    "Nothing: it starts when the bundle is there. If it lasts, the reason says what is in its way.",
+)
 _AWAY = ("The site is unavailable", _CHECK)
 _MAX_USD = (
     "The budget of its run is spent",
@@ -402,11 +425,16 @@ _GANG_ROOM = (
     "Reserving capacity for all that start together",
     "Nothing: what was found is held. If it lasts, more or larger machines, or smaller requests.",
 )
+_PLUGIN = ("A policy or filter of a plugin fails", "Fix the plugin; its error is in the controller's log.")
 _HOLDING = ("Name a site that can: machines, or a batch site with mode = 'allocation'.", _BOTH)
 _REFUSED = (
     "The launch of its machine is refused",
-    f"Mend what the reason names. {_CHECK}",
+    f"Correct what the reason names. {_CHECK}",
 )
+_MORE_TYPES = (
+    'Nothing: it is asked again. More instance_types, subnets, or "spot-with-fallback" leave more to choose from.'
+)
+_ANSWERS = "Check the image, security groups and SSH access of the site; run: airflow lading check SITE."
 _NEVER = (
     "No machine can ever run it",
     "Ask for less, or for a machine that there is; or add such a machine to a site.",
@@ -444,7 +472,7 @@ CAUSES: Mapping[str, Cause] = {
         Cause("time_limit", "It ran for longer than it may", "Raise time of the task.", _AUTHOR),
         Cause(
             "preempted",
-            "Its machine was taken away",
+            "Its machine was reclaimed",
             'Nothing: it is tried again. capacity_type = "on-demand", or another queue, is not preempted.',
             _BOTH,
         ),
@@ -456,11 +484,11 @@ CAUSES: Mapping[str, Cause] = {
         ),
         Cause(
             "submit_rejected",
-            "The site does not take it",
-            "Mend what the reason names in the hints of the task or the table of the site.",
+            "The site rejected it",
+            "Correct what the reason names in the hints of the task or the table of the site.",
             _BOTH,
         ),
-        Cause("lost", "Nothing is known of its end", f"Clear the task. {_CHECK}", _OPERATOR),
+        Cause("lost", "How it ended is not known", f"Clear the task. {_CHECK}", _OPERATOR),
         Cause("cancelled", "It was cancelled", "Clear the task to run it again.", _AUTHOR),
         Cause("error", "It failed", "Look at the log of the task, and at the reason.", _AUTHOR),
         Cause(
@@ -474,23 +502,23 @@ CAUSES: Mapping[str, Cause] = {
 
 
 _LESS = (
-    "It has less than it wishes",
+    "It has less than it prefers",
     "Nothing, or look at [[rules]] of the sites file and at the minimum that its hints name.",
 )
 _CLEAR = "then clear the task."
 _INPUTS = (
     "What it asks for cannot be determined",
-    f"Mend the inputs that the reason names, or ask for amounts that do not depend on them; {_CLEAR}",
+    f"Correct the inputs that the reason names, or ask for amounts that do not depend on them; {_CLEAR}",
 )
 _SHORTEN = (
-    "Look at the expressions and patterns of its hints and at the size of its inputs, mend or shorten them, and start "
+    "Look at the expressions and patterns of its hints and at the size of its inputs, fix or shorten them, and start "
     "a new run"
 )
 _STRUCK = ("Controllers have died or hung over it", f"{_SHORTEN}.")
-_ROW = ("Its row in the store cannot be read", "Clear the task: its row is written anew.")
+_ROW = ("Its row in the store cannot be read", "Clear the task: its row is written again.")
 _STAGE = (
     "Its files cannot be brought to where it runs",
-    f"Mend what the reason names in the hint stage, or name a site that has the files; {_CLEAR}",
+    f"Correct what the reason names in the hint stage, or name a site that has the files; {_CLEAR}",
     _BOTH,
 )
 _TOGETHER = (
@@ -528,10 +556,25 @@ def _never(key: str, sentence: str, form: Form = Form.PHRASE, remedy: str = _NEV
     return Code(key, "never", "No site can ever run it", sentence, remedy, _BOTH, form=form)
 
 
+def _gang_sum(key: str, sentence: str) -> Code:
+    """Why no site can ever have room for all that start together."""
+    remedy = "Ask for less, or name a site that has more."
+    return Code(key, "never", _TOGETHER[0], sentence, remedy, _BOTH, form=Form.PHRASE)
+
+
 def _gang_try(key: str, sentence: str) -> Code:
-    """Why an attempt to find room for all that start together was in vain."""
+    """Why an attempt to find room for all that start together has failed."""
     remedy = "Free some room, or wait: it is tried again. If it lasts, more or larger machines, or smaller requests."
     return Code(key, "gang_room", "There was no room for all that start together", sentence, remedy, _BOTH)
+
+
+def _aws(key: str, advice: str, title: str = _REFUSED[0], kind: str = "refused", remedy: str = "") -> Code:
+    """Why AWS launches nothing, or not that: with the code and the message of its error, and what to do.
+
+    :param advice: what to do, as the end of the sentence; empty: the sentence leaves it to the remedy
+    """
+    sentence = "{error:code}{text}" + (f"; {advice}" if advice else "")
+    return Code(key, kind, title, sentence, remedy or f"{advice[0].upper()}{advice[1:]}.", _OPERATOR)
 
 
 def _release(key: str, sentence: str) -> Code:
@@ -624,15 +667,15 @@ _TABLE = (
         "gang_others",
         "gang",
         _GANG[0],
-        "the others of {gang} that have begun are to end first",
-        "Nothing: it goes on when they have ended.",
+        "the other jobs of {gang} that have started must end first",
+        "Nothing: it starts when they have ended.",
         _AUTHOR,
     ),
     Code(
         "gang_room",
         "gang_room",
         _GANG_ROOM[0],
-        "room for {gang} is looked for at {place} (attempt {attempt} of {attempts})",
+        "looking for room for {gang} at {place} (attempt {attempt} of {attempts})",
         _GANG_ROOM[1],
         _BOTH,
     ),
@@ -640,7 +683,7 @@ _TABLE = (
         "gang_room_partly",
         "gang_room",
         _GANG_ROOM[0],
-        "room for {gang} is looked for at {place}; {held} of {tasks} tasks have room (attempt {attempt} of {attempts})",
+        "looking for room for {gang} at {place}; {held} of {tasks} tasks have room (attempt {attempt} of {attempts})",
         _GANG_ROOM[1],
         _BOTH,
     ),
@@ -656,27 +699,38 @@ _TABLE = (
         "staging",
         "staging",
         "Copying its inputs to where it runs",
-        "{address} is brought to where it runs",
+        "{address} is being copied to where it runs",
         "Nothing: it starts when they are there. If it lasts, the reason says what is in their way.",
         _BOTH,
     ),
     Code("staging_fails", "staging", "Copying its inputs to where it runs", "{text}", _CHECK, _OPERATOR),
+    Code("bundle", "staging", _BUNDLE[0], "{text}", _BUNDLE[1], _OPERATOR),
     Code(
-        "bundle",
+        "bundle_sending",
         "staging",
-        "Copying its Dag to where it runs",
-        "{text}",
-        "Nothing: it starts when the bundle is there. If it lasts, the reason says what is in its way.",
+        _BUNDLE[0],
+        "Dag bundle {bundle!r} is being sent to the site",
+        _BUNDLE[1],
         _OPERATOR,
     ),
     Code(
-        "policy_failed",
-        "plugin",
-        "A policy or filter of a plugin fails",
-        "{text}",
-        "Mend the plugin; its error is in the controller's log.",
+        "bundle_not_written",
+        "staging",
+        _BUNDLE[0],
+        "Dag bundle {bundle!r} could not be written to {folder}: {text}",
+        "Free space there, or fix the permissions of the folder.",
         _OPERATOR,
     ),
+    Code("policy_failed", "plugin", _PLUGIN[0], "its policy has failed: {text}", _PLUGIN[1], _OPERATOR),
+    Code(
+        "policy_misnames",
+        "plugin",
+        _PLUGIN[0],
+        "its policy answers {answer}; valid: {locations:names}, or None",
+        _PLUGIN[1],
+        _OPERATOR,
+    ),
+    Code("plugin_failed", "plugin", _PLUGIN[0], "{text}", _PLUGIN[1], _OPERATOR),
     Code("paused", "paused", "Its site is paused", "site {site!r} is paused by {by}", "Resume the site.", _OPERATOR),
     Code(
         "task_jobs",
@@ -759,13 +813,15 @@ _TABLE = (
         _OPERATOR,
         "quota {quota}",
     ),
-    Code(
-        "account_limit",
-        "quota",
+    _aws(
+        "aws_volume_quota",
+        "raise the quotas of EBS storage and its IOPS in Service Quotas, delete volumes that are "
+        "not used, or lower `disk`",
         "A limit of the account",
-        "{text}",
-        "Raise the limit in AWS that the reason names.",
-        _OPERATOR,
+        "quota",
+    ),
+    _aws(
+        "aws_quota", "", "A limit of the account", "quota", "Raise the quota in AWS, or allow types of another family."
     ),
     Code(
         "no_driver",
@@ -781,10 +837,19 @@ _TABLE = (
         "no_capacity",
         "capacity",
         "AWS has no capacity for such a machine",
-        "no capacity for {type} until {until:moment}",
-        'Nothing: it is asked again. More instance_types, subnets, or "spot-with-fallback" leave more to choose from.',
+        "no capacity for {type} until {until:moment}{also:after}",
+        _MORE_TYPES,
         _OPERATOR,
         "capacity of {type}",
+    ),
+    Code(
+        "launch_withheld",
+        "refused",
+        _REFUSED[0],
+        "{type} is not launched until {until:moment}{also:after}",
+        _REFUSED[1],
+        _OPERATOR,
+        "launches of {type}",
     ),
     Code(
         "max_usd",
@@ -873,27 +938,50 @@ _TABLE = (
         "batch_queue",
         "Nodes where jobs have failed are avoided",
         "it is kept away from {nodes:some}, where jobs have failed",
-        "Mend these nodes; the site tries them again after a while.",
+        "Repair these nodes; the site tries them again after a while.",
         _OPERATOR,
     ),
-    Code("site_limit", "site_limit", _LIMIT[0], "{text}", _LIMIT[1], _OPERATOR),
+    Code("site_limit", "site_limit", _LIMIT[0], "{system} takes no more jobs now: {text}", _LIMIT[1], _OPERATOR),
+    Code(
+        "submit_unanswered",
+        "site_limit",
+        _LIMIT[0],
+        "{system} did not say whether it has taken what was submitted: {text}",
+        "Nothing: it is looked up before anything is submitted again.",
+        _OPERATOR,
+    ),
+    # Also why a job is refused that names such a queue alone.
     Code(
         "not_admitted",
         "refused",
         "The batch system does not admit its account",
-        "{text}",
+        "{system} does not admit its account{queue:in_queue}: {text}",
         f"Let the batch system admit the account, or name another queue. {_CHECK}",
         _BOTH,
+        form=Form.PHRASE,
     ),
-    Code("site_trouble", "site_away", _AWAY[0], "site {site!r} takes no jobs now: {text}", _AWAY[1], _OPERATOR),
+    Code("site_trouble", "site_away", _AWAY[0], "site {site!r} takes no jobs now: {also}", _AWAY[1], _OPERATOR),
+    Code("unreachable", "site_away", _AWAY[0], "{text}", _AWAY[1], _OPERATOR),
+    Code("batch_unasked", "site_away", _AWAY[0], "its batch system could not be asked: {text}", _AWAY[1], _OPERATOR),
+    Code(
+        "api_unreachable",
+        "site_away",
+        "Its machines do not reach Airflow's execution API",
+        "{text}",
+        "Look at api_url and the tunnel of the site.",
+        _OPERATOR,
+    ),
+    Code("no_market", "site_away", _AWAY[0], "it does not say what it can launch", _AWAY[1], _OPERATOR),
+    Code("no_locations", "site_away", _AWAY[0], "it has no locations", _AWAY[1], _OPERATOR),
+    Code("location_note", "site_away", _AWAY[0], "{text}", _AWAY[1], _OPERATOR),
+    Code("location_state", "site_away", _AWAY[0], "{location} is {state}", _AWAY[1], _OPERATOR),
     Code("site_silent", "site_away", _AWAY[0], "site {site!r} could not be asked: {text}", _AWAY[1], _OPERATOR),
-    Code("batch_trouble", "site_away", _AWAY[0], "{text}", _AWAY[1], _OPERATOR),
     Code(
         "cannot_write",
         "site_away",
         "Its files cannot be written where it is to run",
         "files could not be written to {folder}: {text}",
-        "Free space there, or mend the rights of the folder.",
+        "Free space there, or fix the permissions of the folder.",
         _OPERATOR,
     ),
     Code(
@@ -901,24 +989,30 @@ _TABLE = (
         "site_away",
         "Its files cannot be written where it is to run",
         "its files cannot be written on this machine, see the node agent's log",
-        "Free space there, or mend the rights of the folder.",
+        "Free space there, or fix the permissions of the folder.",
         _OPERATOR,
     ),
     Code("machine_gone", "again", _AGAIN[0], "its machine is not there", _AGAIN[1], _OPERATOR),
     Code("machine_ended", "again", _AGAIN[0], "its machine has ended{also:after}", _AGAIN[1], _OPERATOR),
-    Code("machine_let_go", "again", _AGAIN[0], "its machine is let go", _AGAIN[1], _OPERATOR),
-    Code("machine_restarted", "again", _AGAIN[0], "its machine was started anew", _AGAIN[1], _OPERATOR),
+    Code("machine_let_go", "again", _AGAIN[0], "its machine is being released", _AGAIN[1], _OPERATOR),
+    Code("machine_restarted", "again", _AGAIN[0], "its machine was restarted", _AGAIN[1], _OPERATOR),
     Code("hold_no_room", "room", _NO_ROOM[0], "there is no room for it now", _NO_ROOM[1], _BOTH),
     Code("hold_run_out", "again", _AGAIN[0], "the reservation was not renewed", _AGAIN[1], _OPERATOR),
     Code("stopped", "again", _AGAIN[0], "Airflow was stopped", _AGAIN[1], _OPERATOR),
-    Code("came_back", "again", _AGAIN[0], "it had not begun where it was", _AGAIN[1], _OPERATOR),
+    Code("came_back", "again", _AGAIN[0], "it had not started where it was sent", _AGAIN[1], _OPERATOR),
     Code("agent_leaves", "again", _AGAIN[0], "the node agent of its machine took no more jobs", _AGAIN[1], _OPERATOR),
     Code("allocation_full", "again", _AGAIN[0], "its allocation takes no more jobs", _AGAIN[1], _OPERATOR),
-    Code("submitted_again", "again", _AGAIN[0], "it is submitted again{also:after}", _AGAIN[1], _OPERATOR),
+    Code("submitted_again", "again", _AGAIN[0], "it is being submitted again{also:after}", _AGAIN[1], _OPERATOR),
     Code(
-        "not_begun", "launching", _LAUNCHING[0], "what was launched for it has not begun yet", _LAUNCHING[1], _OPERATOR
+        "not_begun",
+        "launching",
+        _LAUNCHING[0],
+        "the machine launched for it has not started yet",
+        _LAUNCHING[1],
+        _OPERATOR,
     ),
     Code("booting", "launching", _LAUNCHING[0], "{text}", _LAUNCHING[1], _OPERATOR),
+    Code("no_ssh_yet", "launching", _LAUNCHING[0], "nothing answers at {host}:{port}", _LAUNCHING[1], _OPERATOR),
     Code(
         "learning",
         "launching",
@@ -931,7 +1025,7 @@ _TABLE = (
         "machine_launched",
         "launching",
         _LAUNCHING[0],
-        "a machine is launched for it that is up in about {seconds} s",
+        "a machine is being launched for it, ready in about {seconds} s",
         _LAUNCHING[1],
         _OPERATOR,
     ),
@@ -939,7 +1033,7 @@ _TABLE = (
         "machine_boots",
         "launching",
         _LAUNCHING[0],
-        "{location} boots, on which it begins in about {seconds} s",
+        "{location} is booting, and can run it in about {seconds} s",
         _LAUNCHING[1],
         _OPERATOR,
     ),
@@ -947,7 +1041,7 @@ _TABLE = (
         "room_soon",
         "launching",
         "Waiting for capacity that frees up soon",
-        "there is room on {location} in about {seconds} s: its run does not end later by that, or costs less",
+        "{location} has room in about {seconds} s: waiting for it does not delay its run, or costs less",
         "Nothing: it starts there. Another hurry of the Dag weighs time against money otherwise.",
         _AUTHOR,
     ),
@@ -963,7 +1057,7 @@ _TABLE = (
         "inputs",
         "inputs",
         "Examining its inputs",
-        "waits until it is known what it asks for: its inputs, and its earlier tries, are looked at",
+        "waits for its inputs and its earlier tries to be examined, which determine what it asks for",
         "Nothing, unless it lasts: then a file system or an earlier try hangs.",
         _OPERATOR,
         form=Form.PHRASE,
@@ -973,7 +1067,14 @@ _TABLE = (
     ),
     Code("next_here", "kept_free", _KEPT[0], "next on {location}, where room is kept free for it", _KEPT[1], _BOTH),
     Code("site_full", "room", _NO_ROOM[0], "site {site!r} has no room", _NO_ROOM[1], _BOTH),
-    Code("too_small_now", "room", _NO_ROOM[0], "nothing that is up at site {site!r} can hold it", _NO_ROOM[1], _BOTH),
+    Code(
+        "too_small_now",
+        "room",
+        _NO_ROOM[0],
+        "no running machine of site {site!r} is large enough for it",
+        _NO_ROOM[1],
+        _BOTH,
+    ),
     Code(
         "machine_full",
         "room",
@@ -1010,27 +1111,139 @@ _TABLE = (
         _BOTH,
         form=Form.PHRASE,
     ),
-    Code("refused", "refused", _REFUSED[0], "{text}", _REFUSED[1], _OPERATOR),
+    _aws(
+        "aws_subnet_full",
+        "the subnet has no free address; give a larger one in `subnets`, or end what holds its addresses",
+    ),
+    _aws("aws_profile", "correct `instance_profile`"),
+    _aws("aws_subnet", "correct `subnets`"),
+    _aws(
+        "aws_plan_image", "the account's plan has only images of the free tier: name such in `ami`, or change the plan"
+    ),
+    _aws(
+        "aws_plan_type",
+        "the account's plan has only types of the free tier: name such in `instance_types`, or change the plan",
+    ),
+    _aws(
+        "aws_image_unsuited",
+        "the image does not suit the type: give another one in `ami`, or leave the type out (`exclude_types`)",
+    ),
+    _aws("aws_no_spot_image", 'give another image in `ami`, or take `capacity_type = "on-demand"`'),
+    _aws("aws_type", "exclude the type (`exclude_types`)"),
+    _aws("aws_not_in_zone", "", remedy="Nothing: another zone or type is taken. Or name other `subnets`."),
+    _aws(
+        "aws_marketplace_image",
+        "the image is a product of AWS Marketplace that is not for this type: give another one "
+        "in `ami`, or leave the type out (`exclude_types`)",
+    ),
+    _aws("aws_configuration", "if no type can be launched, see whether the tenancy of the subnets' VPC is `default`"),
+    _aws(
+        "aws_spot_role",
+        "make the role once, by `aws iam create-service-linked-role --aws-service-name spot.amazonaws.com`",
+    ),
+    _aws(
+        "aws_verification",
+        "AWS verifies the account for this region, which takes up to 4 hours; after that write to its support",
+    ),
+    _aws("aws_subscription", "subscribe the account to EC2, or enable the region"),
+    _aws(
+        "aws_organization", "a service control policy of the organization forbids it: its administrator has to allow it"
+    ),
+    _aws("aws_boundary", "widen the permissions boundary of the site's role"),
+    _aws("aws_permission", "allow what `airflow lading check SITE --policy` prints"),
+    _aws(
+        "aws_expired",
+        "the credentials have expired, or the clock of this machine is wrong: renew or correct it",
+    ),
+    _aws("aws_credentials", "correct the credentials of the connection that `aws_conn_id` names"),
+    _aws("aws_image", "correct `ami` of the table"),
+    _aws("aws_table", "correct the table of the site"),
+    _aws("aws_volume_image", "the volumes cannot be made as the image says: give another one in `ami`"),
+    _aws(
+        "aws_volume_key",
+        "the volumes cannot be made: let the site's credentials use the KMS key of the image, and see "
+        "that its snapshots are there",
+    ),
+    _aws("aws_refused", "", remedy=_REFUSED[1]),
+    _aws("aws_no_capacity", "", "AWS has no capacity for such a machine", "capacity", _MORE_TYPES),
+    Code(
+        "aws_throttle",
+        "site_limit",
+        _LIMIT[0],
+        "AWS takes no more requests for now: {error:code}{text}",
+        "Nothing: it is asked again after ever longer pauses.",
+        _OPERATOR,
+    ),
+    Code(
+        "aws_new_profile",
+        "site_limit",
+        _LIMIT[0],
+        "AWS does not know the instance profile yet; a new one takes a moment",
+        "Nothing: it is asked again.",
+        _OPERATOR,
+    ),
+    _aws("aws_silent", "", _AWAY[0], "site_away", _CHECK),
+    Code(
+        "machine_silent",
+        "refused",
+        "New machines do not answer",
+        "the last one never answered: {also}",
+        _ANSWERS,
+        _OPERATOR,
+    ),
     Code(
         "machines_silent",
         "refused",
         "New machines do not answer",
-        "{text}",
-        "Check the image, security groups and SSH access of the site; run: airflow lading check SITE.",
+        "the last {number} machines that were launched never answered; the last one: {also}",
+        _ANSWERS,
         _OPERATOR,
     ),
-    Code("no_launch", "refused", _REFUSED[0], "{text}", _REFUSED[1], _OPERATOR),
+    Code(
+        "allocation_failed",
+        "refused",
+        "Its allocations end before they run a job",
+        "allocation {allocation} ended before it could run a job{also:after}",
+        _REFUSED[1],
+        _OPERATOR,
+    ),
     # What is added to another reason.
     Code(
         "closed_count",
         "site_instances",
-        "Machines that take no more jobs count until they have gone",
-        "beside them {number} that take no more jobs count until they have gone",
+        "Machines that take no more jobs count until they are gone",
+        "{number} more that take no jobs count until they are gone",
         "Nothing: they go when their jobs have ended.",
         _OPERATOR,
     ),
     Code("may_go_on", "room", _NEXT[0], "after {after:time} it may go to site {next!r} (burst_after)", _NEXT[1], _BOTH),
     Code("only_site", "room", _NEXT[0], "its hint site allows no other", _NEXT[1], _AUTHOR),
+    # Why a gang can never have room together.
+    _gang_sum(
+        "gang_job_too_large",
+        "the job of task {task!r} asks for {each:resources}, more than {sites:sites} can ever hold: {also}",
+    ),
+    _gang_sum(
+        "gang_too_many",
+        "the {jobs} jobs of task {task!r} ask for {all:resources} together ({each:resources} each), and {sites:sites} "
+        "can never hold more than {most:.0f} of them: {also}",
+    ),
+    _gang_sum(
+        "gang_too_many_apart",
+        "the {jobs} jobs of task {task!r} ask for {all:resources} together ({each:resources} each, on a location of "
+        "its own), and {sites:sites} can never hold more than {most:.0f} of them: {also}",
+    ),
+    _gang_sum(
+        "gang_too_large",
+        "its {jobs} jobs ask for {all:resources} together, and {sites:sites} can never give more than {has:resources}",
+    ),
+    _gang_sum(
+        "gang_too_few_locations",
+        "its {jobs} jobs need a location each (spread), and {sites:sites} never has more than {most:.0f}",
+    ),
+    _gang_sum("site_has", "{site} has {sizes:sizes}{more:more_sizes}"),
+    _gang_sum("site_launches", "{site} has {most:up_to} {sizes:sizes_alone}{more:more_sizes}"),
+    _gang_sum("site_has_nothing", "{site} has nothing that suits"),
     # What can never be.
     Code(
         "gpu_unsupported",
@@ -1079,7 +1292,7 @@ _TABLE = (
     ),
     _never(
         "no_rule_for_less",
-        "less than it wishes would do, but no rule of the sites file lets it have less; see [[rules]]",
+        "less than it prefers would do, but no rule of the sites file allows it less; see [[rules]]",
     ),
     _never("no_such_site", "there is no site {name!r}; the sites are: {names}", remedy=_NAME_SITE),
     _never(
@@ -1089,7 +1302,7 @@ _TABLE = (
     ),
     _never(
         "no_dag_not_allowed",
-        "what names no Dag is not allowed there: {tables}; name another site, or have the pattern added",
+        "a job that belongs to no Dag is not allowed there: {tables}; name another site, or have the pattern added",
         remedy=_ALLOW_DAG,
     ),
     _never("names_no_site", "it names no site", remedy=_NAME_SITE),
@@ -1133,7 +1346,6 @@ _TABLE = (
         "{closest!r} of site {place!r}, has {has:resources}, too little {lacking:and}{gpu:unsupported}",
         form=Form.NEVER,
     ),
-    _never("site_barred", "site {site!r} takes no jobs now: {text}", remedy=_CHECK),
     Code("nowhere", "never", "No site can ever run it", "{text}", _NEVER[1], _BOTH, form=Form.NEVER),
     # Why machines are released, and how they end.
     _release("released_by", "{by} asked for it ({kind})"),
@@ -1141,31 +1353,35 @@ _TABLE = (
     _release("period_ends", "it is empty and its next billing period begins in {seconds:.0f} s"),
     _release("idle", "it has been empty for {seconds:.0f} s"),
     _release("empty", "it is empty"),
-    _release("not_wanted", "nothing waits that needs it"),
+    _release("not_wanted", "no waiting job needs it"),
     _release("not_needed", "nothing is expected to need it"),
     _release("not_needed_for", "nothing is expected to need it for {seconds:.0f} s, and another one boots sooner"),
     _release("gang_gone", "the gang for which it was requested no longer looks for room"),
-    _release("makes_way", "it makes way for what waits and cannot run there"),
-    _release("limit_needed", "it is empty, and what waits needs another one within the limits"),
-    _release("makes_way_for_larger", "it makes way for a larger one, which more of what waits can use"),
+    _release("makes_way", "it makes way for waiting jobs that cannot run there"),
+    _release("limit_needed", "it is empty, and waiting jobs need another machine within the limits"),
+    _release("makes_way_for_larger", "it makes way for a larger one, which more of the waiting jobs can use"),
     _release("machine_closing", "it was closing already"),
     _release("orders_dropped", "Airflow was stopped, or another controller continues"),
-    _end("nothing_launched", "lost", "its site launches nothing (any more), or is not in the sites file"),
+    _end("nothing_launched", "lost", "its site launches no machines, or is no longer in the sites file"),
     _end("allocation_unknown", "lost", "the batch system does not know it"),
-    _end("machine_forgotten", "lost", "its site does not know it (any more)"),
-    _end("machine_missed", "node_failure", "EC2 does not know the machine any more"),
-    _end("machine_taken", "preempted", "AWS has taken the machine away{text:after}"),
-    _end("machine_leaves", "preempted", "AWS takes it away: its jobs are asked to end at {at:moment}"),
+    _end("machine_forgotten", "lost", "its site no longer knows it"),
+    _end("machine_missed", "node_failure", "EC2 no longer knows the machine"),
+    _end("machine_taken", "preempted", "AWS has reclaimed the machine{text:after}"),
+    _end("machine_leaves", "preempted", "AWS reclaims it: its jobs are asked to end at {at:moment}"),
     _end("machine_down", "node_failure", "the machine is {state}{text:after}"),
     _end("machine_unwatched", "lost", "it ended while no controller was running{also:after}"),
-    _end("machine_unreached", "node_failure", "it has not been reached for {seconds:time}{text:after}"),
+    _end("machine_unreached", "node_failure", "it has not been reached for {seconds:time}{also:after}"),
     _end("machine_useless", "node_failure", "it has taken no jobs for {seconds:time}{text:after}"),
-    _end("machine_late", "node_failure", "it was {phase} for more than {seconds:time}{text:after}"),
+    _end("machine_late", "node_failure", "it was {phase} for more than {seconds:time}{also:after}"),
     _end("machine_short", "no_capacity", "EC2 had capacity for {launched} of {asked} that were requested together"),
-    _end("launch_refused", "no_capacity", "{text}"),
+    _end("launch_refused", "no_capacity", "{also}"),
     # How jobs end that never begin.
     _end(
-        "hint_error", "error", "{text}", "A hint is wrong", "Mend the hint that the reason names, and clear the task."
+        "hint_error",
+        "error",
+        "{text}",
+        "A hint is wrong",
+        "Correct the hint that the reason names, and clear the task.",
     ),
     _end(
         "inputs_unknown",
@@ -1201,17 +1417,17 @@ _TABLE = (
         "placing_kills",
         "error",
         "{count} controllers have died or hung while they looked for a place for it. Look at the binding filters, "
-        "rules and policies of plugins that it met: the log of a controller that hung says where it stood. Mend that, "
+        "rules and policies of plugins that it met: the log of a controller that hung says where it was. Fix that, "
         "then clear the task",
         "Controllers have died or hung over it",
-        "Mend the binding filter, rule or policy at which the controller hung, as its log says; then clear the task.",
+        "Fix the binding filter, rule or policy at which the controller hung, as its log says; then clear the task.",
         _OPERATOR,
     ),
     _end("row_unreadable", "error", "its row cannot be read, so it was not sent: {text}; clear the task", *_ROW),
     _end(
         "gang_row_unreadable",
         "error",
-        "what its row says of its gang cannot be read ({text}); clear the task, and it is written anew",
+        "the part of its row about its gang cannot be read ({text}); clear the task, and it is written again",
         *_ROW,
     ),
     _end(
@@ -1227,7 +1443,7 @@ _TABLE = (
         "stage_hangs",
         "error",
         "{address} is not brought to where it runs, for {number} reads{what} hang; it is tried again when one of them "
-        "goes on, or when the controller was started anew",
+        "completes, or after a restart of the controller",
         *_STAGE,
     ),
     _end(
@@ -1236,18 +1452,18 @@ _TABLE = (
         "{address} could not be brought to where the job runs: {what} took longer than {seconds:g} s",
         *_STAGE,
     ),
-    _end("gang_error", "error", "no room could be looked for, for {gang}: {text}", *_TOGETHER),
+    _end("gang_error", "error", "looking for room for {gang} failed: {text}", *_TOGETHER),
     _end(
         "gang_never",
         "error",
-        "{gang} can never start together: {text}; ask for less, or name a site that has more",
+        "{gang} can never start together: {also}; ask for less, or name a site that has more",
         *_TOGETHER,
     ),
     _end("gang_in_vain", "error", "no room was found, tried {attempts:times}{also:last_time}", *_TOGETHER),
     _end(
         "gang_task_failed",
         "error",
-        "task {failed:some} of its gang {gang!r} has failed, with which it is to run",
+        "task {failed:some} of its gang {gang!r} has failed",
         *_MEMBER,
     ),
     _end("submit_refused", "submit_rejected", "{system} does not take the job: {text}"),
@@ -1257,28 +1473,27 @@ _TABLE = (
     # How jobs are ended.
     _end("cancelled", "cancelled", "it was cancelled"),
     _end("unwanted", "cancelled", "Airflow has cleared, ended or deleted its task instance"),
-    _end("stranger", "cancelled", "Lading does not know this job (any more)"),
+    _end("stranger", "cancelled", "Lading does not know this job"),
     _end("machine_terminated", "cancelled", "its machine {machine} was terminated by {by}"),
     _end("agent_shut_down", "cancelled", "the node agent was shut down"),
     _end("airflow_stopped", "cancelled", "Airflow was stopped"),
     _end(
         "gang_member_failed",
         "cancelled",
-        "the job of task {task!r} has failed, with which it is to run in gang {gang!r} (on_failure = cancel)",
+        "the job of task {task!r} in its gang {gang!r} has failed (on_failure = cancel)",
         *_MEMBER,
     ),
     _end(
         "gang_member_back",
         "cancelled",
-        "the job of task {task!r} came back before it began, with which it is to run in gang {gang!r} (on_failure = "
-        "cancel)",
+        "the job of task {task!r} in its gang {gang!r} was returned before it started (on_failure = cancel)",
         *_MEMBER,
     ),
     _end(
         "gang_member_late",
         "cancelled",
-        "the job of task {task!r} has not begun within {seconds} s at site {site!r}, with which it is to run in gang "
-        "{gang!r} (on_failure = cancel)",
+        "the job of task {task!r} in its gang {gang!r} has not started at site {site!r} within {seconds} s "
+        "(on_failure = cancel)",
         *_MEMBER,
     ),
     # How jobs end that have begun, as the node agent says.
@@ -1297,8 +1512,8 @@ _TABLE = (
         remedy="Give the task a time limit with resources(time=...), or raise allocation_time of the site.",
         actors=_BOTH,
     ),
-    _end("spot_interrupted", "preempted", "AWS takes the spot machine away at {at:moment}"),
-    _end("machine_rebooted", "node_failure", "the machine was started anew while the task ran"),
+    _end("spot_interrupted", "preempted", "AWS reclaims the spot machine at {at:moment}"),
+    _end("machine_rebooted", "node_failure", "the machine was restarted while the task ran"),
     _end(
         "api_out_of_reach",
         "node_failure",
@@ -1342,7 +1557,7 @@ _TABLE = (
         "error",
         "the job has no scratch folder (scratch of its site): {text}",
         "It has no scratch folder",
-        "Free space there, mend the rights of the folder, or name another one with scratch of the site.",
+        "Free space there, fix the permissions of the folder, or name another one with scratch of the site.",
         _OPERATOR,
     ),
     _end(
@@ -1378,20 +1593,20 @@ _TABLE = (
     _end("batch_cancelled", "cancelled", "the batch job was cancelled"),
     _end("batch_cancelled_there", "cancelled", "the batch job was cancelled, and not by Lading"),
     _end("batch_spoilt", "error", "the batch job ended{exit_code:exit}, although its task has succeeded"),
-    _end("batch_ended", "error", "the batch job ended{exit_code:exit} without a word of its task"),
+    _end("batch_ended", "error", "the batch job ended{exit_code:exit} and its task reported nothing"),
     _end("batch_ended_early", "error", "the batch job ended{exit_code:exit} before its task started"),
     _end(
         "batch_unknown",
         "lost",
-        "the batch system does not know the job any more, and the job has not said how it ended",
+        "the batch system no longer knows the job, and the job did not report how it ended",
     ),
     _end("location_gone", "lost", "location {location!r} of site {site!r} is gone"),
-    _end("lost_at_site", "lost", "its site has not known it for {seconds:.0f} s"),
+    _end("lost_at_site", "lost", "its site has not listed it for {seconds:.0f} s"),
     _end("had_succeeded", "lost", "it had succeeded before this{also:after}"),
     # What is said of ends besides.
     _end("batch_says", "error", "the batch system says: {text}"),
     _end("in_allocation", "error", "it ran in allocation {allocation}"),
-    _end("last_words", "error", "its last words: {text}"),
+    _end("last_words", "error", "its last output: {text}"),
     # Why a job was placed as it is.
     Code(
         "sent_on",
@@ -1413,7 +1628,7 @@ _TABLE = (
         form=Form.PHRASE,
     ),
     # What nothing is known of.
-    Code("new", "new", "Queued just now, or about to start", "nothing was said yet", "Nothing.", _BOTH),
+    Code("new", "new", "Queued just now, or about to start", "no reason is known yet", "Nothing.", _BOTH),
     Code(
         "free_text",
         "other",

@@ -13,9 +13,9 @@ from lading.scheduling.text.units import format_count, format_memory
 
 # Sums of fractions like 0.1 drift by some 1e-16 each; a machine must not look full because of that.
 TOLERANCE = 1e-6
-# The environment variable that tells a job's processes by how many cpus it is packed.
+# The environment variable with the number of cpus by which a job is packed.
 CPUS_VARIABLE = "LADING_CPUS"
-# The one that tells a batch job how many nodes it has.
+# The one with the number of nodes of a batch job.
 NODES_VARIABLE = "LADING_NODES"
 
 
@@ -133,7 +133,7 @@ def cpus_of_one(cpus: float, parallelism: int, most: float) -> float:
 
 
 def format_resources(resources: Resources) -> str:
-    """Return an amount of each resource in words: ``"4 cpus, 16 GiB memory"``; what is 0 or not known is left out."""
+    """Return an amount of each resource as text: ``"4 cpus, 16 GiB memory"``; what is 0 or not known is left out."""
     if resources == NOT_KNOWN:
         return "what is not known"
     parts = []

@@ -176,7 +176,7 @@ def _count(sizes: Sequence[int], dotproduct: bool) -> int:
 
 
 def _sizes(lengths: Mapping[str, int]) -> str:
-    """In words how long each input is: ``sample has 3 elements, region has 1``."""
+    """As text how long each input is: ``sample has 3 elements, region has 1``."""
     words = [f"{name} has {length}" for name, length in lengths.items()]
     words[0] += " element" if next(iter(lengths.values())) == 1 else " elements"
     return ", ".join(words)

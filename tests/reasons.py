@@ -32,7 +32,7 @@ def clauses(found: Any) -> Any:
 
 def trouble(words: str) -> Reason:
     """Why a site takes no jobs."""
-    return because("batch_trouble", text=words)
+    return because("location_note", text=words)
 
 
 def told_in(event: Mapping[str, Any]) -> str:

@@ -17,20 +17,22 @@ from lading.executors.store import ENDED, Change, State, queue
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob
 from lading.executors.store.tables import as_name
-from lading.hooks.site import ElasticSite, LocationState, Observation, Seen, Site, join
+from lading.hooks.site import ElasticSite, LocationState, Observation, Seen, Site
 from lading.hooks.spool import hold
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.wishes import default_arch
 from lading.scheduling.provisioning import recalls
-from lading.scheduling.reasons import Reason, because
+from lading.scheduling.reasons import Reason, because, combined
 from lading.scheduling.resources import Resources
 
 # A job that has been at a location for so long may be given to another one that has room for it at once, seconds.
 SECONDS_UNTIL_MOVED = 15.0
 # What is said to a job that waits for something of which its site says nothing.
 NOT_BEGUN = because("not_begun")
+NO_MARKET = because("no_market")
+NO_LOCATIONS = because("no_locations")
 
 # Two causes are nobody's failure of the job itself.
 STATE_OF_CAUSE = {None: State.SUCCEEDED, "cancelled": State.CANCELLED}
@@ -133,7 +135,7 @@ def why_not_up(seen: Seen) -> Reason | None:
 
 
 def paused(site: SiteView, by: str | None) -> SiteView:
-    """The view of a site that somebody has paused: it is given nothing. What is idle there ends by itself.
+    """The view of a site that is paused: it is given nothing. What is idle there ends by itself.
 
     :param by: who; None: it is not paused
     """
@@ -161,17 +163,22 @@ def recalled(answer: SiteAnswer, site: SiteView, now: float) -> dict[str, list[s
 
 def trouble(answer: SiteAnswer) -> Reason | None:
     """Why a site that has answered takes no jobs at all now; None: it does."""
-    words = answer.observation.trouble or _trouble(answer.site.launches, answer.observation)
-    return None if words is None else because("site_trouble", site=answer.site.name, text=words)
+    why = answer.observation.trouble or _trouble(answer.site.launches, answer.observation)
+    return None if why is None else because("site_trouble", site=answer.site.name).with_also(why)
 
 
-def _trouble(launches: bool, observation: Observation) -> str | None:
+def _trouble(launches: bool, observation: Observation) -> Reason | None:
     if launches:
-        return "it does not say what it can launch" if observation.market is None else None
+        return NO_MARKET if observation.market is None else None
     if any(each.state == LocationState.UP for each in observation.locations):
         return None
-    words = join(*(each.note or f"{each.name} is {each.state.value}" for each in observation.locations))
-    return words or "it has no locations"
+    found = [
+        because("location_note", text=each.note)
+        if each.note
+        else because("location_state", location=each.name, state=each.state.value)
+        for each in observation.locations
+    ]
+    return combined(found) if found else NO_LOCATIONS
 
 
 def changes_by_events(events: Iterable[dict[str, Any]]) -> list[Change]:

@@ -340,14 +340,14 @@ def location_rows(site: Site[Any], observation: Observation, now: float) -> list
     """The rows of all that a site has; one that launches its locations has a row of its own before these."""
     if not site.launches or (market := observation.market) is None:
         return [location_row(site, seen, seen.note, seen.location.instance_type, now) for seen in observation.locations]
-    trouble, note = observation.trouble, observation.note
+    trouble = None if observation.trouble is None else observation.trouble.sentence
     state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
     itself = Seen(Location(site.name, market.capacity), state)
     kinds = {each.name: readable_kind(str(each.location.instance_type)) for each in observation.locations}
     launched = [
         location_row(site, seen, join(kinds[seen.name], seen.note), None, now) for seen in observation.locations
     ]
-    return [location_row(site, itself, join(trouble, note), None, now), *launched]
+    return [location_row(site, itself, join(trouble, observation.note), None, now), *launched]
 
 
 def machine_capacities(site: Site[Any], observation: Observation, now: float) -> list[store.Capacity]:

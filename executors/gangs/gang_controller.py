@@ -336,7 +336,7 @@ class Turn:
             try:
                 self.options[partition] = options(jobs, self.tick.sites, self.tick.ways)
             except ValueError as error:  # what a plugin has added has failed
-                self.options[partition] = Options(why=because("policy_failed", text=str(error)))
+                self.options[partition] = Options(why=because("plugin_failed", text=str(error)))
         return self.options[partition]
 
     def _start(self, held: RoomAttempt) -> None:
@@ -364,11 +364,11 @@ class Turn:
         shapes = tuple((name, frozenset(Counter(job.shape for job in jobs[name]).items())) for name in names)
         if (key := (partition, shapes, terms.spread)) not in self.tick.shortages:
             self.tick.shortages[key] = self._shortage(partition, jobs)
-        words = self.tick.shortages[key]
-        return because("gang_never", gang=self.memory.called, text=words) if words else None
+        why = self.tick.shortages[key]
+        return None if why is None else because("gang_never", gang=self.memory.called).with_also(why)
 
-    def _shortage(self, partition: str, jobs: Mapping[str, Sequence[WaitingJob]]) -> str:
-        """Why a partition can never have room, or it and the others together, in words; empty: that may be.
+    def _shortage(self, partition: str, jobs: Mapping[str, Sequence[WaitingJob]]) -> Reason | None:
+        """Why a partition can never have room, or it and the others together; None: that may be.
 
         What others lack is said when it is their turn.
         """
@@ -376,9 +376,9 @@ class Turn:
         demands = {name: demand(name, its_own, self._options(name), sites) for name, its_own in jobs.items()}
         known = [each for each in demands.values() if each is not None]
         if (its_own := demands[partition]) is None:
-            return ""
-        words = shortage([its_own], spread=spread)
-        return words or (shortage(known, spread=spread) if len(known) == len(demands) else "")
+            return None
+        why = shortage([its_own], spread=spread)
+        return why or (shortage(known, spread=spread) if len(known) == len(demands) else None)
 
     def _is_nowhere(self, partition: str) -> bool:
         """Whether no site that holds room, and to which a partition may go, could ever hold one of its jobs."""

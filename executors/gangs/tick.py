@@ -54,8 +54,8 @@ class Tick:
     outcome: GangOutcome = field(default_factory=GangOutcome)
     memories: list[GangMemory] = field(default_factory=list)
     rosters: dict[str, Roster] = field(default_factory=dict)
-    shortages: dict[object, str] = field(default_factory=dict)
-    """Why gangs of these shapes can never have room, in words; empty: they may."""
+    shortages: dict[object, Reason | None] = field(default_factory=dict)
+    """Why gangs of these shapes can never have room; None: they may."""
 
     def gangs(self) -> list[tuple[GangMemory, list[GangMember]]]:
         """The gangs with their live members, in the order in which they should start; those without are forgotten."""

@@ -9,9 +9,24 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, update
 
 from lading.executors.store.tables import SiteRow
+from lading.scheduling.reasons import Reason
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
+
+
+def to_text(barred: Mapping[str, Reason]) -> str:
+    """Why queues of a site take no jobs, as it is stored."""
+    return json.dumps({queue: reason.to_data() for queue, reason in barred.items()})
+
+
+def of_text(text: str | None) -> dict[str, Reason]:
+    """Why queues of a site take no jobs, as it was stored; empty: all queues take jobs.
+
+    :raises ValueError: the text is of another version
+    """
+    found = json.loads(text) if text else {}
+    return {queue: Reason.of_data(data, is_whole=False) for queue, data in found.items()}
 
 
 def save(session: Session, rows: Iterable[SiteRow]) -> None:
@@ -27,7 +42,7 @@ def save(session: Session, rows: Iterable[SiteRow]) -> None:
 
 
 def hear(
-    session: Session, troubles: Mapping[str, str | None], barred: Mapping[str, Mapping[str, str]], now: float
+    session: Session, troubles: Mapping[str, str | None], barred: Mapping[str, Mapping[str, Reason]], now: float
 ) -> None:
     """Note which sites answer.
 
@@ -37,7 +52,7 @@ def hear(
     for name, trouble in troubles.items():
         values: dict[str, object] = {
             "trouble": trouble,
-            "barred": json.dumps(dict(words)) if (words := barred.get(name)) else None,
+            "barred": to_text(reasons) if (reasons := barred.get(name)) else None,
         }
         values |= {"contact_at": now} if trouble is None else {}
         session.execute(

@@ -1,4 +1,5 @@
-"""Where compute nodes find Airflow's execution API when a tunnel leads to it: a file in the site's folder says so.
+"""Where compute nodes find Airflow's execution API when a tunnel leads to it: its address is in a file of the site's
+folder.
 
 The tunnel may come back on another port, or on another login node, while jobs wait and run: they read the file again
 for each request. Nodes import this module, so it imports little.

@@ -3,9 +3,9 @@
 Whoever can connect to the login node's end of a tunnel can send what he likes, and the API server also answers people:
 ``/auth/token`` takes passwords. So the tunnel leads to a gate on this machine, which understands what is asked. It
 stands behind every way into the tunnel: the relay, sshd's own port with GatewayPorts, and the loopback address of the
-login node. What goes through ``https`` nobody here can read; then a server of its own is needed, see docs/clusters.md.
+login node. What goes through ``https`` cannot be read here; then a server of its own is needed, see docs/clusters.md.
 
-Each request is read by h11 and written anew, over a connection of its own to the API server: what the server reads is
+Each request is read by h11 and written again, over a connection of its own to the API server: what the server reads is
 what was looked at, however the client has framed it, and nothing can follow it.
 """
 
@@ -79,7 +79,7 @@ class ApiGate:
     :param url: of the execution API, with ``http``
     :param name: what it is for: the same name gets the same port where that is free, so that a forwarding which has
         outlived a controller leads to the gate of its successor
-    :raises ValueError: the URL has no path by which the execution API can be told from the rest
+    :raises ValueError: the URL has no path by which the execution API can be distinguished from the rest
     """
 
     def __init__(self, url: str, name: str) -> None:
@@ -111,7 +111,7 @@ class ApiGate:
         return LOOPBACK, self._listener.getsockname()[1]
 
     def close(self) -> None:
-        """Listen no more, and cut the connections."""
+        """Stop listening, and cut the connections."""
         if self._listener is None or self._loop is None or self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -147,7 +147,7 @@ class ApiGate:
     async def _make_room(self) -> None:
         """Wait until another conversation may begin; one in which nothing is asked makes way for it."""
         while len(self._conversations) >= MOST_CONVERSATIONS:
-            if not self._is_full:  # once, for whoever reaches the login node could fill the log
+            if not self._is_full:  # once: any user of the login node could fill the log
                 log.warning(
                     "%d clients talk to Airflow's API through the tunnel at once, the limit; further ones wait until "
                     "one has ended",
@@ -200,7 +200,7 @@ class ApiGate:
         try:
             passed_on = self._checked(request)
         except GateRefusal as refusal:
-            # Not louder: whoever reaches the login node could fill the log.
+            # Not louder: any user of the login node could fill the log.
             log.debug("%s is not passed on to the API server: %s", ascii(request.target.decode("latin-1")), refusal)
             return await near.refuse(refusal.status, str(refusal))
         try:
@@ -335,7 +335,7 @@ def prefix(url: str) -> str:
     path = urlsplit(url).path.rstrip("/")
     if not path:
         raise ValueError(
-            f"{url!r} names a whole server, of which a tunnel shall show the execution API alone; that of the API "
+            f"{url!r} names a whole server, of which a tunnel is to expose the execution API alone; that of the API "
             "ends in /execution/, unless a proxy gives it another path"
         )
     return unquote_to_bytes(path).decode("latin-1") + "/"

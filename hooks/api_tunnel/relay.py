@@ -1,12 +1,13 @@
 """The login node's end of a tunnel to Airflow's API: ``python -m lading.hooks.api_tunnel.relay [HOST]``.
 
-The controller starts it over its SSH connection and tells it, a line each on standard input, the port that sshd has
+The controller starts it over its SSH connection and passes it, a line each on standard input, the port that sshd has
 opened for the tunnel. Where sshd lets compute nodes in (GatewayPorts) there is nothing to do. Usually it listens on the
 loopback address alone: then this process listens on the same port of the login node's own address, and passes on. It
 ends when its standard input does, that is with the connection. Standard library only: it starts with each connection.
 
 A port is used only if every socket there is of this user: another user of the login node who was faster would be
-given the tasks' tokens. Linux tells in ``/proc/net/tcp`` whose a socket is, see proc_net_tcp in the kernel's manual.
+given the tasks' tokens. Linux lists in ``/proc/net/tcp`` the owner of each socket, see proc_net_tcp in the kernel's
+manual.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ LISTENING = "0A"
 # The relay of a connection that was cut is gone after this at the latest; what listens then is sshd, seconds.
 SECONDS_TO_SETTLE = 1.0
 READ = 65536
-# A node that was switched off does not say so: an idle connection is asked after so many seconds.
+# A node that was switched off closes no connection: an idle connection is asked after so many seconds.
 SECONDS_UNTIL_ASKED = 60
 ADVICE = "set tunnel_host to the name or the address by which compute nodes reach it"
 
 
 class RelayError(Exception):
-    """Something that the site's table or its administrator must mend, in words."""
+    """Something that the site's table or its administrator must fix, as text."""
 
 
 class PortTakenError(RelayError):
@@ -128,7 +129,7 @@ def target(address: IPAddress, port: int, found: Sequence[Listener], uid: int) -
 
     :param found: who takes connections on the port
     :param uid: whose they must be
-    :raises PortTakenError: the port is somebody else's, or sshd has not opened it
+    :raises PortTakenError: the port belongs to another process, or sshd has not opened it
     """
     near = [
         each for each in found if each.address == address or each.address.is_unspecified or each.address.is_loopback
@@ -205,7 +206,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, h
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes, and then that no more comes."""
+    """Pass on what comes, and then the end of input."""
     with contextlib.suppress(OSError):
         while data := await reader.read(READ):
             writer.write(data)
@@ -261,7 +262,7 @@ def main(arguments: Sequence[str]) -> int:
     made, loopback = found
     made.listen(1024)
     _say(relays=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads it any more
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it has no reader any more
     asyncio.run(serve(made, loopback, port))
     return 0
 

@@ -1,6 +1,6 @@
 """Jobs that were asked to end, and when each is asked again; one for tasks and for job scripts.
 
-That a command has succeeded says that the batch system has heard of it, and no more: ``qdel`` of an array whose node
+That a command has succeeded says that the batch system has received it, and no more: ``qdel`` of an array whose node
 does not answer exits with 0, and its elements run on.
 """
 
@@ -51,7 +51,7 @@ class Cancellation:
 
 
 def note(work_dir: str, cancelled: Mapping[str, Cancellation]) -> Put:
-    """Note that jobs are asked to end, for whoever looks at the batch system next.
+    """Note that jobs are asked to end, for the next look at the batch system.
 
     :param work_dir: Lading's folder at the site, absolute
     :param cancelled: by the token of the run

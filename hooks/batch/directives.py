@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lading.scheduling.text.printable import shortened
 
-# What every batch system maps; any other resource is a directive in the scheduler's own words.
+# What every batch system maps; any other resource is a directive of the scheduler.
 COMMON_RESOURCES = ("jobname", "queue", "time", "nodes", "ppn", "threads", "mem", "stdout", "stderr", "array")
 # The attributes that mean something; any other one is a placeholder and nothing else.
 ATTRIBUTES = ("backend", "shell", "rootdir", "workdir", "filename", "prologue", "epilogue")
@@ -98,7 +98,7 @@ def refuse_conflicts(own: Sequence[str], native: Mapping[str, str], synonyms: Ma
     """Refuse native directives that say what Lading's directives or other native ones say.
 
     :param own: Lading's directives
-    :param native: the directives that were asked for in the scheduler's own words, by their key
+    :param native: the scheduler's directives that were asked for, by their key
     :param synonyms: for a setting, another one that it is the same as, or that it cannot be given with
     :raises Unsupported: there is one
     """

@@ -7,7 +7,7 @@ cpus, so much memory, cpus to be bound to, an empty environment. An MPI then ref
 exclusive <https://github.com/snakemake/snakemake/issues/2230>`_), jobs within jobs run on the wrong cpus.
 
 Taken away is what the batch system has set when the job begins and whose name starts as :attr:`BatchSystem.leaks` says.
-What tells a job where and what it is stays: the core variables (id, array index, name, nodes, where it was submitted),
+What says where and what a job is stays: the core variables (id, array index, name, nodes, where it was submitted),
 :data:`KEPT`, and everything of another name, such as ``TMPDIR`` and ``CUDA_VISIBLE_DEVICES``. What a site's ``setup``
 adds stays, too; its lines still see all.
 

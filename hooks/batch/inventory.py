@@ -1,7 +1,7 @@
 """What nodes and queues a batch system has: how many are idle, and whether a site's table is what there is.
 
-A batch system has a :class:`Survey` where one command tells: the command, and what reads its answer. Pure; the readers
-of the systems that are built in are in the `output` of each family.
+A batch system has a :class:`Survey` where one command lists them: the command, and what reads its answer. Pure; the
+readers of the systems that are built in are in the `output` of each family.
 """
 
 from __future__ import annotations

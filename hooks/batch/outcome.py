@@ -1,6 +1,6 @@
 """How a batch job has ended, from all that is known of it. Pure; one order of trust for tasks and for job scripts.
 
-1. What the job's own supervisor has ended it for: nobody else knows that.
+1. What the job's own supervisor has ended it for: only that process knows it.
 2. The cause that the batch system or its accounting gives: it knows who was killed and why, whatever the exit code.
 3. The exit code that the batch system or its accounting gives, with the sentinel's: a failure of either is a failure.
 4. The sentinel, where the batch system gives no code.
@@ -19,15 +19,15 @@ from lading.hooks.batch.system import NativeJob
 UNCERTAIN = frozenset({"lost", "terminated"})
 _SIGTERM = (128 + signal.SIGTERM, -signal.SIGTERM)
 
-By = Literal["system", "job", "nobody"]
+By = Literal["system", "job", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentinel:
     """What a job has left of its end.
 
-    :param cause: None: it has succeeded; ``error``: it has failed by itself; ``terminated``: somebody else has told it
-        to end; ``lost``: its supervisor does not know; any other: what its supervisor has ended it for
+    :param cause: None: it has succeeded; ``error``: it has failed by itself; ``terminated``: another process has asked
+        it to end; ``lost``: its supervisor does not know; any other: what its supervisor has ended it for
     :param exit_code: as a shell has it, or the negative number of a signal; None: not known
     """
 
@@ -43,8 +43,9 @@ class Sentinel:
     def is_certain(self) -> bool:
         """Whether it needs no word of the batch system's, if that says nothing against it.
 
-        A success has been told to Airflow by the task itself; so has a failure with an exit code. What its supervisor
-        has ended was ended for its cause. What a signal of somebody else has ended may have been ended for another.
+        A success has been reported to Airflow by the task itself; so has a failure with an exit code. What its
+        supervisor has ended was ended for its cause. What another process has ended by a signal may have been ended for
+        another cause.
         """
         if self.cause == "error":
             return (self.exit_code or 0) >= 0
@@ -52,7 +53,7 @@ class Sentinel:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether somebody has told it to end, as the batch system does with a job that is deleted."""
+        """Whether it was asked to end, as the batch system does with a job that is deleted."""
         return self.cause == "terminated" or (self.cause == "error" and self.exit_code in _SIGTERM)
 
 
@@ -90,28 +91,28 @@ class Outcome:
 
     :param cause: None: it has succeeded
     :param exit_code: as in :class:`Sentinel`; None: not known
-    :param reason: the batch system's words
-    :param by: who says so
+    :param reason: the batch system's message
+    :param by: the source of that
     """
 
     cause: str | None
     exit_code: int | None = None
     reason: str | None = None
-    by: By = "nobody"
+    by: By = "none"
 
 
 def decide(facts: Evidence) -> Outcome | None:
     """How the job has ended; None: it is not known yet, and more may come."""
-    told, said = _told(facts), facts.sentinel
+    reported, said = _told(facts), facts.sentinel
     if said is not None and said.cause not in {None, "error", *UNCERTAIN}:
         return Outcome(cause=said.cause, exit_code=said.exit_code, by="job")
-    code = (said.exit_code if said is not None else None) or (told.exit_code if told is not None else None)
-    if told is not None and has_cause(told):
-        return Outcome(cause=told.cause, exit_code=code, reason=told.reason, by="system")
-    outcome, seconds = _of_codes(facts, told, code), _seconds(facts, told)
+    code = (said.exit_code if said is not None else None) or (reported.exit_code if reported is not None else None)
+    if reported is not None and has_cause(reported):
+        return Outcome(cause=reported.cause, exit_code=code, reason=reported.reason, by="system")
+    outcome, seconds = _of_codes(facts, reported, code), _seconds(facts, reported)
     if outcome.cause is not None and facts.cancelled:
         outcome = replace(outcome, cause="cancelled")
-        seconds = min(seconds, facts.patience) if told is None else 0.0
+        seconds = min(seconds, facts.patience) if reported is None else 0.0
     return None if facts.gone < seconds else outcome
 
 
@@ -137,33 +138,33 @@ def _told(facts: Evidence) -> NativeJob | None:
     return ranked[0] if ranked else None
 
 
-def _of_codes(facts: Evidence, told: NativeJob | None, code: int | None) -> Outcome:
-    """The outcome where nobody has a cause."""
-    said, reason = facts.sentinel, told.reason if told is not None else None
-    forgotten = told is None and facts.native is None
+def _of_codes(facts: Evidence, reported: NativeJob | None, code: int | None) -> Outcome:
+    """The outcome where no source has a cause."""
+    said, reason = facts.sentinel, reported.reason if reported is not None else None
+    forgotten = reported is None and facts.native is None
     if said is not None and said.cause is None:
-        if told is None or not told.exit_code:
+        if reported is None or not reported.exit_code:
             return Outcome(cause=None, exit_code=0, by="job")
         return Outcome(cause="error", exit_code=code, reason=reason, by="system")
     if forgotten and (facts.waited if said is None else said.is_terminated):
         return Outcome(cause="time_limit" if said is not None and facts.at_limit else "cancelled", exit_code=code)
-    if said is not None and (said.cause == "error" or told is not None):
+    if said is not None and (said.cause == "error" or reported is not None):
         return Outcome(cause="error", exit_code=code, reason=reason, by="job")
-    if told is None:
+    if reported is None:
         return Outcome(cause="lost")
-    failed = told.exit_code or told.cause is not None
-    return Outcome(cause="error" if failed else "lost", exit_code=told.exit_code, reason=reason, by="system")
+    failed = reported.exit_code or reported.cause is not None
+    return Outcome(cause="error" if failed else "lost", exit_code=reported.exit_code, reason=reason, by="system")
 
 
-def _seconds(facts: Evidence, told: NativeJob | None) -> float:
+def _seconds(facts: Evidence, reported: NativeJob | None) -> float:
     """For how long more is waited for."""
     said = facts.sentinel
     if facts.at_limit and facts.accounting and facts.account is None:
         return (
             facts.patience
         )  # a script that traps the signal may exit with 0, and the batch system call that a success
-    succeeded = told is not None and told.succeeded is True
-    if said is None and (told is None or succeeded or told.succeeded is None):
+    succeeded = reported is not None and reported.succeeded is True
+    if said is None and (reported is None or succeeded or reported.succeeded is None):
         return facts.deadline
     if facts.accounting and not succeeded and (facts.account is None or not has_ended(facts.account)):
         return facts.patience

@@ -1,6 +1,6 @@
-"""What the words mean in which a batch system refuses something.
+"""What the messages mean by which a batch system refuses something.
 
-Each system has a table of such words of its own.
+Each system has a table of such messages of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BY_SIGNAL = (129, 130, 137, 141, 143)
 class SubmitError(RuntimeError):
     """A submission was not accepted, or it is not known whether it was.
 
-    :ivar kind: ``transient``: nobody knows; look the job up by its name before it is submitted again. ``limit``: not
+    :ivar kind: ``transient``: it is not known; look the job up by its name before it is submitted again. ``limit``: not
         now; it is accepted once other jobs have ended. ``permanent``: never
     :ivar words: what the batch system said
     :ivar of_account: whether it would refuse any job of this account in that queue
@@ -80,17 +80,17 @@ class CancelError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """The words of one batch system.
+    """The messages of one batch system.
 
-    :param permanent: a refusal for ever, although the words would also match one of the others
+    :param permanent: a permanent refusal, although the message would also match one of the others
     :param limit: not now: a limit is reached, or a queue is closed for a while
     :param transient: it was not reached, or it is not known whether it has understood
     :param gone: a job that was named is not there, or not there any more
     :param ending: what an order to cancel fails with that is carried out all the same; None: nothing
-    :param account: of what is refused for ever: the account, or the user, is not admitted, or not to that queue; None:
-        it says no such thing
-    :param memory: what it writes into the output of a job that it ends for its memory; None: nothing, or it says so
-        elsewhere
+    :param account: of what is refused permanently: the account, or the user, is not admitted, or not to that queue;
+        None: it says no such thing
+    :param memory: what it writes into the output of a job that it ends for its memory; None: nothing, or it says why it
+        was ended elsewhere
     :param server: of an id, the name of a server, which commands write in full or in short; None: ids have none
     """
 
@@ -119,7 +119,7 @@ class Wording:
     def submit_error(self, answer: CommandResult) -> SubmitError:
         """Why a submission was refused, for an answer without an id.
 
-        What no table knows is permanent if the command has failed with words of its own: the user reads them. A
+        What no table knows is permanent if the command has failed with a message of its own: the user reads it. A
         command that claims to have succeeded may have submitted the job, so that is transient.
         """
         text = f"{answer.stderr}\n{answer.stdout}"
@@ -146,8 +146,8 @@ class Wording:
             raise CouldNotAsk(answer.words)
 
     def declared_gone(self, answer: CommandResult, ids: Sequence[str]) -> tuple[set[str], bool]:
-        """The ids that an answer declares gone, and whether it says so without naming any job."""
-        # What it prints about the jobs that are there may hold any words.
+        """The ids that an answer declares gone, and whether it says that without naming a job."""
+        # What it prints about the jobs that are there may contain any text.
         said = answer.stderr if answer.stderr.strip() or answer.status == 0 else answer.stdout
         lines = [self._of_any_server(line) for line in said.splitlines() if self.gone.search(line)]
         known = {self._of_any_server(id): id for id in ids}
@@ -171,7 +171,7 @@ class Wording:
 
     def _fault(self, answer: CommandResult, *harmless: re.Pattern[str]) -> bool:
         """Whether a command that has failed says anything else than what does no harm."""
-        # The standard output may be about the jobs that are there, with any words in it.
+        # The standard output may be about the jobs that are there, with any text in it.
         said = answer.stderr if answer.stderr.strip() else answer.stdout
         lines = [line for line in said.splitlines() if line.strip()]
         others = [line for line in lines if not any(each.search(line) for each in harmless)]

@@ -99,7 +99,7 @@ class BatchJobRequest:
     :param gpus: how many on each node
     :param native: directives in the scheduler's own keys, without dashes; True: a bare flag; None, False: left out
     :param array: the elements, if it is a job array
-    :param excluded_nodes: the names of machines on which it shall not run
+    :param excluded_nodes: the names of machines on which it should not run
     :raises ValueError: a number is not positive, or what is excluded is no name of a machine
     """
 

@@ -1,6 +1,6 @@
-"""What the table of a batch site says, whoever reads it: the way there, who may use it, and with which words.
+"""The table of a batch site: how it is reached, who may use it, and with which options.
 
-Some words are refused at every site, since a Dag author would get with them what he does not have by running a job
+Some directives are refused at every site, since a Dag author would get with them what he does not have by running a job
 there: files and environments that the submit command reads with the rights of the account that submits, files that
 the batch system's own server copies, and commands that run outside of the job.
 """
@@ -22,7 +22,7 @@ from lading.hooks.ssh.connect import connect
 from lading.hooks.ssh.transport import Transport
 from lading.scheduling.matching.dag_rules import listed, refusal, takes
 
-# Wherever they are no words of a system, it would refuse them itself.
+# A system that does not have them would refuse them itself.
 REFUSED: Mapping[str, str] = {
     "@": "it reads options from a file",  # qsub(1) of Grid Engine, "-@ optionfile"
     "export-file": "it reads an environment from a file",  # sbatch, "--export-file"
@@ -136,7 +136,7 @@ class BatchSiteConfig(TableModel):
 
 
 class NotAllowed(Unsupported):
-    """A site does not take a Dag or a directive. The message has the site's own words."""
+    """A site does not take a Dag or a directive. The message is the site's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class SiteRules:
         )
 
     def takes(self, dag_id: str | None) -> bool:
-        """Whether what a Dag's author wrote may run there; None: nobody wrote it in a Dag; empty: it is not known whose
-        it is.
+        """Whether what a Dag's author wrote may run there; None: it does not come from a Dag; empty: it is not known
+        from which it is.
         """
         return takes(self.allowed_dags, dag_id)
 
@@ -185,13 +185,13 @@ class SiteRules:
         for written, value in native.items():
             key = written.lstrip("-")
             if (why := _always_refused(key, value, system)) is not None:
-                raise NotAllowed(f"{key} is taken at no site, for {why}; leave it out")
+                raise NotAllowed(f"{key} is accepted at no site, for {why}; leave it out")
             if _is_refused(self.refused_native, key, value, system):
                 words = f"refused_native = {listed(self.refused_native)}"
-                raise NotAllowed(f"{key} is not taken here: {words}; leave it out")
+                raise NotAllowed(f"{key} is not accepted here: {words}; leave it out")
             allowed = self.allowed_native
             if allowed is not None and not all(_matches(allowed, each, system) for each in _sets(key, value, system)):
-                raise NotAllowed(f"{key} is not taken here: allowed_native = {listed(allowed)}; leave it out")
+                raise NotAllowed(f"{key} is not accepted here: allowed_native = {listed(allowed)}; leave it out")
 
     def check_script(self, resources: Mapping[str, Any], system: BatchSystem) -> None:
         """Refuse native directives among the properties that an author gives a job script; one that is empty takes the

@@ -1,7 +1,7 @@
 """What a batch system is asked about jobs, and what is known once it has answered.
 
-There are three answers for each job, never two: a state, "no such job", or "could not ask". What an answer neither
-tells of nor declares unknown is the third, for that job alone.
+There are three answers for each job, never two: a state, "no such job", or "could not ask". A job that an answer
+neither lists nor declares unknown has the third, for that job alone.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Statuses:
             return False
         whole = self._by_key.get((key[0], None))
         if whole is not None and whole.state != "ended":
-            return True  # the array lives, and its elements were not told apart
+            return True  # the array lives, and its elements were not listed one by one
         return key[0] not in self.unknown
 
     @property
     def gap(self) -> CouldNotAsk | None:
-        """What is missing in the answer, in words; None: nothing is."""
+        """What is missing in the answer, as text; None: nothing is."""
         if not (silent := self.silent):
             return None
         return CouldNotAsk(f"the batch system has said nothing of {len(silent)} jobs, such as {', '.join(silent[:5])}")
@@ -68,8 +68,8 @@ class Statuses:
     @property
     def silent(self) -> list[str]:
         """The ids that were asked for and of which nothing was said."""
-        told = {job.id for job in self.jobs}
-        return sorted(id for id in self.asked if id not in told and id not in self.unknown)
+        reported = {job.id for job in self.jobs}
+        return sorted(id for id in self.asked if id not in reported and id not in self.unknown)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def plain_name(job: NativeJob) -> str | None:
 def is_called(job: NativeJob, name: str | None) -> bool:
     """Whether a job of the batch system can be the one that was submitted by this name, and not another of the same id.
 
-    Ids come again: a scheduler that crashes may forget the last one that it gave, and all begin anew one day. Some
+    Ids are reused: a scheduler that crashes may forget the last one that it gave, and all begin again one day. Some
     add the index to the names of elements, and a translator that others have written may know only the beginning.
 
     :param name: None: not known

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from lading.hooks.batch.system import BatchSystem, Profile
-from lading.hooks.ssh.backoff import Backoff
+from lading.hooks.ssh.backoff import ReasonedBackoff
+from lading.scheduling.reasons import Reason
 
 T = TypeVar("T")
 
@@ -45,15 +46,15 @@ class BackPressure:
     def __init__(self, largest: int) -> None:
         self.largest = largest
         self.chunk = largest
-        self.backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self.backoff = ReasonedBackoff(FIRST_PAUSE, LONGEST_PAUSE)
 
-    def held(self) -> str | None:
-        """Why nothing is submitted now, in words; None: it is."""
-        return self.backoff.words if self.backoff.left > 0 else None
+    def held(self) -> Reason | None:
+        """Why nothing is submitted now; None: it is."""
+        return self.backoff.reason
 
-    def hold(self, words: str) -> None:
+    def hold(self, reason: Reason) -> None:
         """Submit nothing for a while, each time in a row for longer."""
-        self.backoff.failed(words)
+        self.backoff.failed_for(reason)
 
     def accept(self, count: int) -> None:
         """So many jobs were taken in one submission: a larger one may be taken, too."""
@@ -62,7 +63,7 @@ class BackPressure:
             self.chunk = min(self.largest, self.chunk * 2)
 
     def shrink(self, count: int, *, for_good: bool = False) -> None:
-        """So many jobs in one submission were too many, now or for ever: a part of it may be allowed, at once."""
+        """So many jobs in one submission were too many, now or forever: a part of it may be allowed, at once."""
         self.chunk = max(1, count // 2)
         if for_good:
             self.largest = self.chunk
@@ -77,16 +78,17 @@ class Barred:
     """The queues to which the batch system does not admit the account, each for a while: then it is tried again."""
 
     def __init__(self) -> None:
-        self._backoffs: dict[str, Backoff] = {}
+        self._backoffs: dict[str, ReasonedBackoff] = {}
 
-    def bar(self, queue: str | None, words: str) -> None:
+    def bar(self, queue: str | None, reason: Reason) -> None:
         """Note that it was refused in a queue; None: in that of the site. Each time in a row counts for longer."""
-        self._backoffs.setdefault(queue or "", Backoff(FIRST_BAR, LONGEST_BAR)).failed(words)
+        self._backoffs.setdefault(queue or "", ReasonedBackoff(FIRST_BAR, LONGEST_BAR)).failed_for(reason)
 
     def admit(self, queue: str | None) -> None:
         """Note that a job of that queue was taken."""
         self._backoffs.pop(queue or "", None)
 
-    def words(self) -> dict[str, str]:
-        """What was said, by the queue, which is empty for that of the site."""
-        return {queue: each.words for queue, each in list(self._backoffs.items()) if each.left > 0}
+    def reasons(self) -> dict[str, Reason]:
+        """Why the account is not admitted, by the queue, which is empty for that of the site."""
+        found = {queue: each.reason for queue, each in list(self._backoffs.items())}
+        return {queue: reason for queue, reason in found.items() if reason is not None}

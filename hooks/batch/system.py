@@ -53,7 +53,7 @@ class NativeJob:
     :param index: of the array element; None: no array
     :param name: as it was submitted; None: not known, or the batch system has cut it
     :param state: held and requeued jobs are pending; a state that Lading does not know counts as running
-    :param reason: why it waits or how it ended, in words for the user
+    :param reason: why it waits or how it ended, as text for the user
     :param cause: why it failed
     :param exit_code: as a shell has it: 128 + n for one that signal n has ended
     :param nodes: where it runs or ran, as the batch system writes it
@@ -80,11 +80,11 @@ class NativeJob:
 
 def unknown(system: str, state: str) -> str:
     """The reason of a job in a state that no table has. It is there, so it counts as running; never as ended."""
-    return f"{system} says that its state is {state!r}, which Lading does not know"
+    return f"{system} reports its state as {state!r}, which Lading does not know"
 
 
 class BatchSystem(ABC):
-    """A batch system. Nothing here does any I/O; a command is a list of words, to be quoted where a shell reads it.
+    """A batch system. Nothing here does any I/O; a command is a list of arguments, to be quoted where a shell reads it.
 
     :cvar name: what people call it; ``kind`` in the sites file
     :cvar prefix: what a directive begins with in a script
@@ -100,11 +100,11 @@ class BatchSystem(ABC):
     :cvar ascii_only: whether a script with other characters is not taken
     :cvar memory_is_refused: whether a process over its job's memory gets none and fails by itself, unreported
     :cvar wording: what its refusals mean
-    :cvar exclusion: how a job is kept away from nodes; None: the batch system has no word for it
-    :cvar survey: how it tells which nodes and queues it has; None: it does not
+    :cvar exclusion: how a job is kept away from nodes; None: the batch system has no option for it
+    :cvar survey: how it lists its nodes and queues; None: it does not
     :cvar granted_nodes: the shell expression for how many nodes a job has got, where it takes a range of them
         (``2-8``); None: it takes none, and a job asks for the most of its range
-    :cvar memory_unit: how it tells in which unit it counts memory, where sites differ; None: they do not
+    :cvar memory_unit: how it shows in which unit it counts memory, where sites differ; None: they do not
     :cvar synonyms: for each setting of a directive, what it is the same as or cannot be given with; see
         :mod:`lading.hooks.batch.directives`
     """
@@ -132,8 +132,8 @@ class BatchSystem(ABC):
     def directives(self, request: BatchJobRequest, profile: Profile) -> list[str]:
         """What stands in the script after the prefix, one directive each, such as ``--nodes=2``.
 
-        :raises Unsupported: the batch system has no word for something, the site cannot give it, or a native directive
-            says what Lading says
+        :raises Unsupported: the batch system has no option for something, the site cannot give it, or a native
+            directive says what Lading says
         """
         _refuse_oversized(request, profile)
         _refuse_gpus_of_no_node(request, profile)
@@ -158,11 +158,11 @@ class BatchSystem(ABC):
         return [f"#!{shell}", *(f"{self.prefix} {each}" for each in directives)]
 
     def _exclusion(self, nodes: Sequence[str], native: Sequence[str]) -> list[str]:
-        """The directive against nodes; a native one that says where the job shall run goes before it."""
+        """The directive against nodes; a native one that says where the job should run goes before it."""
         if not nodes:
             return []
         if self.exclusion is None:
-            raise Unsupported(f"excluded nodes {', '.join(nodes)}: {self.name} has no word for nodes to keep away from")
+            raise Unsupported(f"excluded nodes {', '.join(nodes)}: {self.name} has no option to avoid nodes")
         directive = self.exclusion.of(nodes)
         return [] if sets_any(directive, native, self.synonyms) else [directive]
 
@@ -265,7 +265,7 @@ class BatchSystem(ABC):
 
         An id that is neither answered nor among these could not be asked for: nothing follows from that, where it would
         be taken for gone otherwise. An answer about all jobs of the user says it of each; one about the jobs that were
-        named says it where it declares them unknown, by the words of :attr:`wording`.
+        named says it where it declares them unknown, by the patterns of :attr:`wording`.
 
         :param ids: those that were asked for, as :meth:`submitted` has given them
         :param listed: whether all jobs of the user were asked for: :meth:`status` is the same with ids and without

@@ -50,7 +50,7 @@ def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run:
     times: dict[Path, float] = {}
     number, size, troubles = 0, 0, []
     for path in files:
-        with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
             found = path.lstat()
             if not stat.S_ISREG(found.st_mode):
                 continue

@@ -3,7 +3,7 @@
 Each sort of leftover is what lies in one folder below the root: a folder for each run, submission and so on, or a file.
 One is removed when nothing in it has changed for so long, and when nothing that lives needs it. Changes are dated by
 the file server and judged by the host that looks: an hour is allowed for between their clocks. Whether something lives
-is told by words: tokens, names and native ids of jobs. A folder is in use if such a word is its name, the name of
+is found by tokens, names and native ids of jobs. A folder is in use if one of these is its name, the name of
 something in it, or stands in a file in which Lading keeps the ids and tokens that belong to it.
 
 Only names that Lading gives are looked at. Nothing is removed through symbolic links, neither through those in a folder
@@ -85,7 +85,7 @@ JOBS = (
     LeftoverKind("trials", ".", ["lading-check-*"], deep=True),
     LeftoverKind("torn writes", ".", [".put-*"], deep=True),
 )
-# Of a machine's own folder: what its agent has in hand, and its events, are told apart by nobody but the agent.
+# Of a machine's own folder: what its agent has in hand, and its events, are known to the agent alone.
 MACHINE = tuple(
     each for each in JOBS if each.kind in ("logs", "envelopes", "cancel requests", "incoming", "torn writes")
 )
@@ -187,7 +187,7 @@ lading_clean() (
 
 
 def job_identifiers(jobs: Iterable[NativeJob]) -> frozenset[str]:
-    """The words by which the jobs that the batch system has are known: their names, ids, and the numbers in these."""
+    """The names by which the jobs that the batch system has are known: their names, ids, and the numbers in these."""
     found = set()
     for job in jobs:
         if job.state == "ended":
@@ -208,7 +208,7 @@ def sweep(
     :param living: tokens, names and ids of what lives; those that can be no name of Lading's are left out
     :param older_than: seconds for which nothing in it has changed
     :param dry_run: only tell what would be removed
-    :raises ValueError: it is too young to be told from what is on its way
+    :raises ValueError: it is too young to be distinguished from what is being written
     """
     if older_than < YOUNGEST:
         raise ValueError(f"{older_than:g} s is not valid: what is younger than {YOUNGEST} s may be on its way")
@@ -235,15 +235,15 @@ def swept(answer: CommandResult) -> list[Cleaned]:
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or lines[-1:] != ["."]:
         raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.words}")
-    told = " / ".join(answer.stderr.strip().splitlines()[:3])
+    reported = " / ".join(answer.stderr.strip().splitlines()[:3])
     try:
-        return [_cleaned(*line.split("\t"), told=told) for line in lines[:-1]]
+        return [_cleaned(*line.split("\t"), reported=reported) for line in lines[:-1]]
     except (TypeError, ValueError) as error:
         raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.words}") from error
 
 
-def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, told: str) -> Cleaned:
+def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> Cleaned:
     if number == "-":
-        return Cleaned(kind, 0, 0.0, f"they could not be looked at: {told}")
-    trouble = f"{left} of {number} could not be removed: {told}" if int(left) else None
+        return Cleaned(kind, 0, 0.0, f"they could not be examined: {reported}")
+    trouble = f"{left} of {number} could not be removed: {reported}" if int(left) else None
     return Cleaned(kind, int(number) - int(left), int(size) / 1024, trouble)

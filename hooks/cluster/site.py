@@ -117,8 +117,8 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def refuse(cls, config: ClusterConfig) -> None:
         if "exclude_nodes_for" in config.model_fields_set and config.exclude_nodes_for and not cls.system.exclusion:
             raise ValueError(
-                f"exclude_nodes_for = {config.exclude_nodes_for}: {cls.system.name} has no word for nodes to keep away "
-                "from; leave it out"
+                f"exclude_nodes_for = {config.exclude_nodes_for}: {cls.system.name} has no option to avoid "
+                "nodes; leave it out"
             )
 
     def dialect(self) -> dict[str, Any] | None:
@@ -142,26 +142,28 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if poller.user is None:
             raise OSError(self.rounds.trouble or "no answer yet")
         events = poller.unread()
-        barred = poller.submitter.barred.words()
+        barred = poller.submitter.barred.reasons()
 
         def acknowledge() -> None:
             poller.acknowledge(len(events))
             if events:
                 self.rounds.wake()
 
-        note = join(poller.failing, poller.rejected.note, *barred.values())
+        note = join(poller.failing, poller.rejected.note, *(each.sentence for each in barred.values()))
         if isinstance(poller, AllocationMode):
             allocations = [replace(each, location=self._of_its_nodes(each.location)) for each in poller.seen()]
             barred = {} if allocations else barred  # those that live take jobs all the same
-            trouble, note = self._trouble(), join(poller.note, note)
+            trouble = self._trouble()
+            note = join(None if poller.unasked is None else poller.unasked.sentence, note)
             if any(each.state == LocationState.UP for each in allocations):
                 # They get their jobs through the shared folder: without its batch system the market alone is closed.
-                trouble = self.rounds.trouble or poller.no_api
+                trouble = self._unreached() or poller.unreachable_api
             return Observation(allocations, events, acknowledge, poller.submitter.market(), trouble, note, barred)
         trouble = self._trouble()
         state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
-        seen = Seen(self._location(), state, poller.known(), join(trouble, note))
-        return Observation([seen], events, acknowledge, barred=barred)
+        note = join(None if trouble is None else trouble.sentence, note)
+        seen = Seen(self._location(), state, poller.known(), note)
+        return Observation([seen], events, acknowledge, trouble=trouble, barred=barred)
 
     def _location(self) -> Location:
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
@@ -244,7 +246,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         self.rounds.stop(timeout)
         try:
             if self.rounds.is_alive:
-                raise OSError("it does not answer; its jobs go on")
+                raise OSError("it does not answer; its jobs keep running")
             if isinstance(self._poller, AllocationMode):
                 self._poller.submitter.forget_orders(because("orders_dropped"))
             if how != "hand_over":
@@ -254,7 +256,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             if self.is_trial:
                 self._poller.remove()
         except OSError as error:
-            log.warning("Site %r could not be let go of in order: %s", self.name, error)
+            log.warning("Site %r could not be disconnected in order: %s", self.name, error)
         finally:
             if self.tunnel is not None:
                 self.tunnel.close()
@@ -276,9 +278,9 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         return self._poller.failing if self._poller is not None else None
 
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
-        words = str(event["reason"]) if event is not None else self._trouble()
-        if event is None and words:
-            return words
+        if event is None and (trouble := self._trouble()) is not None:
+            return trouble.sentence
+        words = str(event["reason"]) if event is not None else None
         jobs = self.poller.batch_jobs()
         paths = [path.rpartition("/") for _, path in jobs]
         try:
@@ -309,7 +311,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         transport, root = self.connect(), self.config.work_dir
         options: Any = {"older_than": older_than, "dry_run": dry_run}
-        # Those that are sent are looked after by whoever sends them: a controller counts on those that are there.
+        # Those that are sent are removed by the controller that sends them, which relies on those that are there.
         bundles = leftovers.BUNDLES if self.config.dags == "shared" else ()
         try:
             sorts = (*leftovers.RUNS, *leftovers.JOBS, *bundles)
@@ -322,12 +324,16 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         if self._rejected.is_dir():
             yield from clean_files("rejected files", visible(self._rejected), **options)
 
-    def _trouble(self) -> str | None:
-        """Why the cluster takes no jobs at all now, in words; None: it does."""
-        return self.rounds.trouble or self.poller.note or self.poller.no_api
+    def _trouble(self) -> Reason | None:
+        """Why the cluster takes no jobs at all now; None: it does."""
+        return self._unreached() or self.poller.trouble
+
+    def _unreached(self) -> Reason | None:
+        """Why the cluster could not be reached in the last round; None: it could."""
+        return None if self.rounds.trouble is None else because("unreachable", text=self.rounds.trouble)
 
     def _excluded_nodes(self) -> ExcludedNodes:
-        """The nodes that have failed; none where the batch system has no word for keeping away from them."""
+        """The nodes that have failed; none where the batch system has no option for keeping away from them."""
         return ExcludedNodes(self.config.exclude_nodes_for if self.system.exclusion else 0, self.folder / "nodes.json")
 
     @property

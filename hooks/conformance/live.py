@@ -176,8 +176,8 @@ class Trial:
         id, first = self.ids["array"], self.system.first_index
         found, answer = self._ask([id])
         keys: list[Key] = [(id, index) for index in (first, first + 1)]
-        told = [found.get(key, self._jobname("array")) for key in keys]
-        if None in told:
+        reported = [found.get(key, self._jobname("array")) for key in keys]
+        if None in reported:
             raise Failure(
                 f"elements {keys} are not reported one by one under their array's name. {self._shown(answer)}"
             )
@@ -239,8 +239,8 @@ class Trial:
         )
         if job is not None and job.state != "ended" and not (job.never or job.cause):
             raise Failure(
-                f"job {id} can never start, and is {self._described(job)}: `statuses` should say so by `never`, or by "
-                "cause = 'error' where nothing can change it"
+                f"job {id} can never start, and is {self._described(job)}: `statuses` should show that by `never`, or "
+                "by cause = 'error' where nothing can change it"
             )
         self.system.cancelled(self._said(self.system.cancel([id])))
         job = self._wait(lambda: self._known("never"), lambda job: job is None or job.state == "ended")
@@ -273,10 +273,12 @@ class Trial:
         except CouldNotAsk as error:
             self.say(f"        it could not be asked, so that accounting = 'off' suits this site: {error.words}")
             return
-        told = {job.id: job for job in jobs}
+        reported = {job.id: job for job in jobs}
         for name, id in zip(names, ids, strict=True):
-            if id in told and told[id].state == "ended" and told[id].succeeded is not (name == "ends"):
-                raise Failure(f"the accounting's word on job {id} ({name}) is read as {self._described(told[id])}")
+            if id in reported and reported[id].state == "ended" and reported[id].succeeded is not (name == "ends"):
+                raise Failure(
+                    f"the accounting's answer on job {id} ({name}) is read as {self._described(reported[id])}"
+                )
 
     # -- asking and submitting
 

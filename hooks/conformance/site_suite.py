@@ -54,7 +54,7 @@ class Drive:
         except OSError:
             return None
         valid, faults = sift(found.events)
-        assert faults == [], "what a site tells is as lading.hooks.spool.events says"
+        assert faults == [], "the events of a site are as lading.hooks.spool.events defines them"
         assert len(valid) == len(found.events)
         self.events += valid
         if acknowledge:

@@ -61,7 +61,7 @@ class Conformance:
     :cvar accounts: the same for accounting
     :cvar surveyed: answers to the command of its survey, each with the nodes and queues in it; empty: it has no survey
     :cvar questions: ids that were asked for in one question, the answer, and for each id a state of its jobs in it,
-        ``unknown`` where the answer says so, or None where it says nothing: that could not be asked
+        ``unknown`` where the answer says that, or None where it says nothing: that could not be asked
     :cvar foreign: answers of batch systems by their names; in those of others there is nothing to be read
     :cvar nothing: answers to a status query that know of no job: there are none, or those that were asked for are gone
     :cvar unreachable: answers to a status query without any knowledge

@@ -1,6 +1,6 @@
 """Airflow's Dag bundles on this machine: which one a workload names, where it lies, what is in it now.
 
-A bundle may be a checkout that has to be fetched over the network first, so all of that is done by threads, and nobody
+A bundle may be a checkout that has to be fetched over the network first, so all of that is done by threads, and no site
 waits for one for long.
 """
 
@@ -31,11 +31,11 @@ LOAD_EXAMPLES = "AIRFLOW__CORE__LOAD_EXAMPLES"
 
 
 class BundleUnavailable(OSError):
-    """A bundle cannot be read now; in words for the user. It is tried again."""
+    """A bundle cannot be read now; as text for the user. It is tried again."""
 
 
 class BundleRefused(ValueError):
-    """A bundle cannot be sent to a site as it is; in words for the user."""
+    """A bundle cannot be sent to a site as it is; as text for the user."""
 
 
 class Bundle(NamedTuple):
@@ -56,7 +56,7 @@ class Snapshot:
     :param hash: of it
     :param files: how many there are
     :param size: bytes of all
-    :param archive: the files as a compressed tar; None: nobody wanted it
+    :param archive: the files as a compressed tar; None: it was not asked for
     """
 
     hash: str
@@ -196,7 +196,7 @@ class DagBundles:
             raise BundleUnavailable(f"Dag bundle {bundle.name!r} cannot be read: {words}") from error
 
     def wait(self, bundle: Bundle, seconds: float) -> Snapshot:
-        """What is in a configured bundle, without an archive, for somebody who has the time.
+        """What is in a configured bundle, without an archive; this may take long.
 
         :raises BundleUnavailable: it cannot be read, or not in so many seconds
         :raises BundleRefused: as :meth:`look`
@@ -241,7 +241,7 @@ class DagBundles:
 
 
 def too_large(name: str, found: Sequence[SnapshotFile], limit: int) -> str:
-    """The words for a bundle that is larger than its limit in MiB."""
+    """The message for a bundle that is larger than its limit in MiB."""
     largest = sorted(found, key=lambda member: -member.size)[:NAMED_FILES]
     named = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     whole = format_bytes(sum(member.size for member in found))

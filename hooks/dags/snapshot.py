@@ -33,7 +33,7 @@ NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
 
 
 class TooManyFiles(ValueError):
-    """A folder has more files than anybody looks at."""
+    """A folder has too many files to be compared."""
 
 
 class FolderChanged(OSError):
@@ -134,7 +134,7 @@ class Hashes:
 def packed(found: Sequence[SnapshotFile]) -> tuple[bytes, str]:
     """The files as a compressed tar, dated now, and the hash of what is in it.
 
-    The hash tells whether the files are still those that were looked at.
+    The hash shows whether the files are still those that were looked at.
 
     :raises FolderChanged: a file has another size than it had
     :raises OSError: a file cannot be read

@@ -1,6 +1,6 @@
 """The Dag bundles of jobs at a site, with ``dags = "sync"``: each content lies there once, in a folder of its hash.
 
-A job is bound to the content that its bundle has when the job is submitted: its envelope names the folder, and whoever
+A job is bound to the content that its bundle has when the job is submitted: its envelope names the folder, and what
 runs it (a batch job, or a node agent that runs many) sets the variables by which Airflow reads its Dags from there, for
 the process of that job alone (:func:`lading.hooks.dags.bundles.environment`). Later changes of the bundle make no
 difference to it.
@@ -95,7 +95,7 @@ class Bound:
     """
 
     hashes: dict[Bundle, str] = field(default_factory=dict)
-    waits: dict[Bundle, str] = field(default_factory=dict)
+    waits: dict[Bundle, Reason] = field(default_factory=dict)
     refusals: dict[Bundle, str] = field(default_factory=dict)
 
     def hash_of(self, envelope: Envelope) -> str:
@@ -103,13 +103,13 @@ class Bound:
         bundle = of_workload(envelope.workload)
         return self.hashes.get(bundle, "") if bundle else ""
 
-    def wait_of(self, envelope: Envelope) -> str | None:
-        """Why a job cannot be submitted now, in words; None: it can, as far as its bundle is concerned."""
+    def wait_of(self, envelope: Envelope) -> Reason | None:
+        """Why a job cannot be submitted now; None: it can, as far as its bundle is concerned."""
         bundle = of_workload(envelope.workload)
         return self.waits.get(bundle) if bundle else None
 
     def refusal_of(self, envelope: Envelope) -> str | None:
-        """Why a job can never be submitted, in words; None: it can."""
+        """Why a job can never be submitted, as text; None: it can."""
         bundle = of_workload(envelope.workload)
         return self.refusals.get(bundle) if bundle else None
 
@@ -152,8 +152,8 @@ class BundleSync:
         """Bind jobs to what their bundles hold now, and bring what is new to the site; returns those that can run.
 
         :param waiting: jobs, each with its envelope and the hash of the content to which it was bound before, which it
-            goes on reading whatever its bundle holds by now; empty: to none
-        :param refuse: called with a job that can never run, and why, in words
+            keeps reading whatever its bundle holds by now; empty: to none
+        :param refuse: called with a job that can never run, and why, as text
         :param hold: called with a job that cannot run now, and why
         :raises OSError: the site could not be asked
         """
@@ -162,8 +162,8 @@ class BundleSync:
         for job, envelope, known_hash in waiting:
             if not known_hash and (words := bound.refusal_of(envelope)) is not None:
                 refuse(job, words)
-            elif not known_hash and (words := bound.wait_of(envelope)) is not None:
-                hold(job, because("bundle", text=words))
+            elif not known_hash and (reason := bound.wait_of(envelope)) is not None:
+                hold(job, reason)
             else:
                 hash = known_hash or bound.hash_of(envelope)
                 ready.append(BoundJob(job, bind(envelope, self.folder, hash), hash))
@@ -210,14 +210,14 @@ class BundleSync:
 
     def _look(self, bundle: Bundle, present: Collection[str], bound: Bound) -> None:
         upload = self._upload
-        sending = f"Dag bundle {bundle.name!r} is being sent to the site"
+        sending = because("bundle_sending", bundle=bundle.name)
         if upload is not None and upload.bundle == bundle:
             bound.waits[bundle] = sending
             return
         try:
             found = self.bundles.look(bundle, present, pack=upload is None)
         except BundleUnavailable as error:
-            bound.waits[bundle] = str(error)
+            bound.waits[bundle] = because("bundle", text=str(error))
         except BundleRefused as error:
             bound.refusals[bundle] = str(error)
         else:
@@ -236,9 +236,9 @@ class BundleSync:
             raise TransportError(answer.words)
         if answer.status != 0:
             self._upload = None
-            words = f"Dag bundle {upload.bundle.name!r} could not be written to {self.folder}: {answer.words}"
-            log.warning("%s", words)
-            bound.waits[upload.bundle] = words
+            reason = because("bundle_not_written", bundle=upload.bundle.name, folder=self.folder, text=answer.words)
+            log.warning("%s", reason.sentence)
+            bound.waits[upload.bundle] = reason
             return
         upload.sent += PART
         if upload.sent >= len(upload.archive):

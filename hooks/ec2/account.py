@@ -45,7 +45,7 @@ def quota_checks(offers: EC2Offers, catalogue: Catalogue) -> Iterator[Check]:
     try:
         known = quotas(offers.ec2)
     except EC2Error as error:
-        words = f"could not be looked at, for servicequotas:ListServiceQuotas is not granted or AWS is away: {error}"
+        words = f"could not be examined, for servicequotas:ListServiceQuotas is not granted or AWS is away: {error}"
         yield Check("quotas", True, words, warns=True)
         return
     smallest: dict[str, float] = {}
@@ -73,7 +73,7 @@ def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
     priced = {name: kind.offerings for name, kind in catalogue.types.items() if kind.offerings}
     if not priced:
         words = offers.note or "no type that `instance_types` leaves has an image and a price in these zones"
-        return Check("prices", False, f"{words}; mend `instance_types`, `ami` or `prices` in the table of the site")
+        return Check("prices", False, f"{words}; correct `instance_types`, `ami` or `prices` in the table of the site")
     found = [(each.usd_per_hour, name, each) for name, offered in priced.items() for each in offered]
     usd, name, offering = min(found, key=lambda each: each[:2])
     zones = sorted({each.zone for _, _, each in found if each.zone is not None})
@@ -94,7 +94,7 @@ def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
 
 
 def connection_checks(name: str) -> Iterator[Check]:
-    """Whether Airflow has a connection; Airflow's hook goes on without one, by other credentials than were meant."""
+    """Whether Airflow has a connection; without one Airflow's hook uses other credentials than were meant."""
     from airflow.exceptions import AirflowNotFoundException
     from airflow.models import Connection
 

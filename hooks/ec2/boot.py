@@ -1,4 +1,4 @@
-"""What is asked of EC2 for a launch: the same bytes for the same orders, whoever asks. Pure."""
+"""What is asked of EC2 for a launch: the same bytes for the same orders, at every controller. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_TOGETHER = 16
 # User data has at most so many bytes before they are encoded:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html
 MOST_USER_DATA = 16384
-# What EC2 calls what is no more, or soon: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html
+# The states of instances that have ended, or soon will: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceState.html
 ENDED = "shutting-down", "terminated"
 
 
@@ -80,12 +80,13 @@ def tags(config: EC2Config, identity: Identity, scope: str, batch: LaunchBatch) 
 
 
 def proof(identity: Identity, tags: Mapping[str, str]) -> str:
-    """The tag that only whoever has the secret of a deployment can write for the others."""
+    """The tag that proves the others: only with the secret of a deployment can it be written."""
     return identity.proof(*(tags.get(name, "") for name in (DEPLOYMENT, SITE, TOKEN, PRICE)))
 
 
 def is_ours(instance: EC2Instance, identities: Sequence[Identity]) -> bool:
-    """Whether an instance with our tags was launched by us: whoever may set tags can write them on any other.
+    """Whether an instance with our tags was launched by us: with the right to set tags they can be written on any
+    other.
 
     The token of its launch, which no tag can change, is the first of those that its tags name, and these have a proof.
     """
@@ -175,8 +176,8 @@ def subnet_of(request: Mapping[str, Any]) -> str:
 
 def mark(config: EC2Config, image: str) -> str:
     """An image, and after a space what in the table of the site decides, too, what machines of it have."""
-    told = [config.boot_script, config.setup, config.scratch]
-    return f"{image} {hashlib.sha256(json.dumps(told).encode()).hexdigest()[:8]}" if any(told) else image
+    reported = [config.boot_script, config.setup, config.scratch]
+    return f"{image} {hashlib.sha256(json.dumps(reported).encode()).hexdigest()[:8]}" if any(reported) else image
 
 
 def named(tags: Mapping[str, str], index: int) -> str | None:
@@ -215,14 +216,14 @@ done
 "$folder/bin/pip" install --no-input {requirements}
 touch "$folder/{ready}"
 """
-# What whoever starts a machine with it reads, before the text that is for cloud-init.
+# For people who start a machine with it by hand; the text for cloud-init follows.
 HEAD = """#cloud-config
 # Start a machine of a stock image with this as its user data. When it has ended, after some minutes, there is the file
 # {ready} in {folder}: make an image of the machine then. Where it has failed there is {failed} instead, with all
 # that was said. The machine's console ends with the same, so that no login is needed:
 #   aws ec2 get-console-output --latest --output text --instance-id ID
 """
-# Runs ``boot_script`` of the table, and leaves a file where it has failed, which whoever logs in can read.
+# Runs ``boot_script`` of the table, and leaves a file where it has failed, which can be read after a login.
 BOOT = """sh -c "$1" >"$2.log" 2>&1
 status=$?
 cat "$2.log"

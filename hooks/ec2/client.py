@@ -19,7 +19,7 @@ from lading.hooks.polling.outside_clock import seconds_ahead
 from lading.scheduling.catalogue import LEAST_USD, MOST_USD
 
 # Seconds. An answer to RunInstances may take long, and the Price List has much to say; the rest is asked for again, by
-# whoever looks what there is in his next round. A tick waits for none of them.
+# the next round of the thread that describes instances. A tick waits for none of them.
 CONNECT_TIMEOUT = 5
 LAUNCH_TIMEOUT, PRICES_TIMEOUT, READ_TIMEOUT = 60, 20, 6
 # Where the Price List answers: https://docs.aws.amazon.com/general/latest/gr/billing.html
@@ -44,7 +44,7 @@ class AWSTrouble(str, Enum):
     SILENCE = "silence"
     """There is no answer: it may have been done."""
     PERMANENT = "permanent"
-    """It is refused as long as nobody changes something."""
+    """It is refused until something is changed."""
 
 
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
@@ -83,7 +83,7 @@ STATE_CODE = re.compile(r"(?:Server|Client)\.\w+(?:\.\w+)*")
 # What raises at an answer that makes no sense.
 NONSENSE = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 T = TypeVar("T")
-# Only words say when an instance was ended, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
+# Only a text says when an instance was ended, "User initiated (2026-11-23 12:00:00 GMT)": StateTransitionReason in
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html
 TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
@@ -91,7 +91,7 @@ TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 class EC2Error(OSError):
     """EC2 has refused something, or has not answered.
 
-    :ivar words: AWS's own
+    :ivar words: AWS's message
     """
 
     def __init__(self, trouble: AWSTrouble, code: str, words: str) -> None:
@@ -136,7 +136,7 @@ def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
                 self.read_again()
             raise
         except NONSENSE as error:
-            words = f"what AWS answers makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
+            words = f"the answer of AWS makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
             raise EC2Error(AWSTrouble.SILENCE, "", words) from error
 
     return asked
@@ -259,7 +259,7 @@ class EC2:
     def run(self, parameters: Mapping[str, Any]) -> list[EC2Instance]:
         """Launch instances.
 
-        :raises EC2Error: they were not launched, or nobody knows
+        :raises EC2Error: they were not launched, or that is not known
         """
         return list(read([self.launcher.run_instances(**parameters)]))
 
@@ -334,7 +334,7 @@ class EC2:
                     found.setdefault(zone, []).append(subnet)
             if not found:
                 words = f"there is no subnet {' or '.join(self.config.subnets)} in {self.region}"
-                raise EC2Error(AWSTrouble.PERMANENT, "", f"{words}: mend `subnets` or `region` of the table")
+                raise EC2Error(AWSTrouble.PERMANENT, "", f"{words}: correct `subnets` or `region` of the table")
             self._zones = zones = {zone: tuple(subnets) for zone, subnets in found.items()}
         return zones
 
@@ -556,7 +556,7 @@ def _reason(found: Mapping[str, Any]) -> str:
 
 
 def _time(transition: str) -> float | None:
-    """When a state was come to, seconds since the epoch; None: the words do not say it."""
+    """When a state was come to, seconds since the epoch; None: the text does not say it."""
     found = TRANSITION.search(transition)
     with suppress(ValueError):
         return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found is not None else None

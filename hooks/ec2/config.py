@@ -69,7 +69,7 @@ class EC2Config(MachinesConfig):
     exclude_types: Texts = Field((), description="Patterns of types that are not.")
     capacity_type: Literal["on-demand", "spot", "spot-with-fallback"] = Field(
         "on-demand",
-        description="`on-demand`; `spot`, cheaper and taken away at any time; `spot-with-fallback`: on demand where "
+        description="`on-demand`; `spot`, cheaper and reclaimed at any time; `spot-with-fallback`: on demand where "
         "there is no spot capacity.",
     )
     on_demand_after: int = Field(

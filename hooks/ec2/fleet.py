@@ -16,7 +16,7 @@ from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.fleet_state import FleetState
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
-from lading.hooks.ec2.life import End, LifePhase
+from lading.hooks.ec2.life import End, LifePhase, with_obstacle
 from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.market import EC2Offers
 from lading.hooks.ec2.reach import Connector, Readiness
@@ -138,13 +138,13 @@ class EC2Fleet:
                     self._check_liveness(machine)
 
     def _drain(self, machine: EC2Machine) -> None:
-        """Let a machine take no more jobs that is to be released, or goes by itself."""
+        """Give no more jobs to a machine that is to be released, or ends by itself."""
         connection = machine.connection
         if machine.phase is not LifePhase.UP or connection is None:
             return
         if connection.leaving is not None and machine.release is None:
             machine.release = connection.leaving
-            self.state.shortages.reclaimed(machine.offering, str(connection.leaving))
+            self.state.shortages.reclaimed(machine.offering, connection.leaving)
         if connection.machine.is_closing and machine.release is None:
             machine.release = because("machine_closing")
         if machine.release is not None:
@@ -171,8 +171,8 @@ class EC2Fleet:
             return End(None, reason)
         deadline = self.config.lost_after
         if phase in AT_WORK and machine.silence() > deadline:
-            return End("node_failure", because("machine_unreached", seconds=deadline, text=machine.trouble))
+            return End("node_failure", with_obstacle(because("machine_unreached", seconds=deadline), machine.waits))
         if phase is LifePhase.UP and connection is not None and machine.seconds_of_no_use() > deadline:
             return End("node_failure", because("machine_useless", seconds=deadline, text=connection.machine.note))
-        late = life.overdue(phase, machine.seconds, self.config.expected_boot_time, machine.trouble)
+        late = life.overdue(phase, machine.seconds, self.config.expected_boot_time, machine.waits)
         return End("node_failure", late) if late is not None else None

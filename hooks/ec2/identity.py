@@ -33,7 +33,7 @@ class KeyPair:
 class Identity:
     """An Airflow deployment, as its machines are tagged with it.
 
-    :param deployment: tells its machines from those of others
+    :param deployment: distinguishes its machines from those of others
     """
 
     deployment: str
@@ -105,5 +105,5 @@ def _derived(secret: bytes, what: str) -> bytes:
 
 
 def matching(identities: Sequence[Identity], deployment: str) -> Identity | None:
-    """The one whose machines are tagged so; None: they are somebody else's."""
+    """The one whose machines are tagged so; None: they belong to another deployment."""
     return next((each for each in identities if each.deployment == deployment), None)

@@ -19,7 +19,7 @@ from lading.hooks.ec2.client import CREDENTIALS, EC2, AWSTrouble, EC2Error, EC2I
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Bucket, Shortages
+from lading.hooks.ec2.pace import INSTANCES, REQUESTS, TRANSIENT, Bucket, Shortages, said_by
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.reasons import Reason, because
 
@@ -43,6 +43,17 @@ class Unanswered:
     batch: LaunchBatch
     parameters: Mapping[str, Any]
     due: float
+
+
+class NoSubnetOpen(Exception):
+    """In no subnet of a zone anything is launched for now.
+
+    :ivar reason: why
+    """
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.sentence)
+        self.reason = reason
 
 
 @dataclass(eq=False)
@@ -107,9 +118,8 @@ class Launcher:
             batch = self.batches.popleft()
             if not (waiting := self._waiting(batch)):
                 continue
-            why = self.shortages.held or self.shortages.missing(batch.offering)
-            if why is not None:
-                self._end(waiting, because("launch_refused", text=why))
+            if (why := self._withheld(batch)) is not None:
+                self._end(waiting, why)
             elif self._may_ask(batch):
                 self._ask(batch)
             else:
@@ -121,6 +131,11 @@ class Launcher:
         found = [self.machines.get(each.name) for each in batch.orders]
         return [each for each in found if each is not None and each.phase in NOT_THERE]
 
+    def _withheld(self, batch: LaunchBatch) -> Reason | None:
+        """Why EC2 need not be asked for a batch; None: it is to be asked."""
+        shortage = self.shortages.shortage_of(batch.offering)
+        return self.shortages.held or (shortage.why if shortage is not None else None)
+
     def _may_ask(self, batch: LaunchBatch) -> bool:
         if self.shortages.paused is not None:
             return False
@@ -128,10 +143,10 @@ class Launcher:
         return self._instances.take(len(batch.orders), now) and self._requests.take(1, now)
 
     def _repeat(self, looked_at: float) -> None:
-        """Find out what became of requests that were not answered: a time-out is no answer.
+        """Find out the outcome of requests that were not answered: a time-out is no answer.
 
-        What the fleet has found by its tags since then waits no more. The rest is asked for by the same bytes with the
-        same token, to which EC2 answers with what it has launched for it, and launches nothing twice:
+        What the fleet has found by its tags since then no longer waits. The rest is asked for by the same bytes with
+        the same token, to which EC2 answers with what it has launched for it, and launches nothing twice:
         https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
         """
         for token, request in list(self.unanswered.items()):
@@ -151,6 +166,9 @@ class Launcher:
         try:
             parameters = before.parameters if before is not None else self._parameters(batch)
             self._answered(batch, self.ec2.run(parameters))
+        except NoSubnetOpen as error:
+            self.unanswered.pop(batch.token, None)
+            self._end(self._waiting(batch), error.reason)
         except EC2Error as error:
             self._refused(batch, parameters, error)
         finally:
@@ -176,10 +194,12 @@ class Launcher:
         if zone is not None and zone not in zones:
             words = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(zones))}"
             raise EC2Error(AWSTrouble.PERMANENT, "InvalidSubnetID.NotFound", words)
-        if not (there := self.shortages.open_subnets(zone)):
-            raise EC2Error(AWSTrouble.CAPACITY, "", str(self.shortages.missing(batch.offering)))
+        there = self.shortages.open_subnets(zone)
+        if not there and (why := self._withheld(batch)) is not None:
+            raise NoSubnetOpen(why)
+        subnet = (there or self.shortages.subnets_of(zone))[0]
         root = self.ec2.picture(image).root if self.ec2.config.disk else ""
-        return boot.request(self.ec2.config, self.identity, self.scope, batch, image, there[0], root)
+        return boot.request(self.ec2.config, self.identity, self.scope, batch, image, subnet, root)
 
     def arch(self, kind: str) -> str:
         """The architecture of a type.
@@ -201,15 +221,14 @@ class Launcher:
                 machine.enter(LifePhase.PENDING)
             else:
                 reason = because("machine_short", launched=len(found), asked=len(batch.orders))
-                error = EC2Error(AWSTrouble.CAPACITY, "", str(reason))
-                self.shortages.refused(batch.offering, error)
+                self.shortages.reclaimed(batch.offering, reason)
                 self.leave(machine, End("no_capacity", reason))
 
     def _refused(self, batch: LaunchBatch, parameters: Mapping[str, Any] | None, error: EC2Error) -> None:
         """:param parameters: None: EC2 was not asked yet, for what they are made of could not be"""
         if error.trouble is AWSTrouble.SILENCE:
             for each in self._waiting(batch):
-                each.note = str(error)
+                each.obstacle = because(TRANSIENT[error.trouble], **said_by(error))
             if parameters is None:
                 self.batches.append(batch)  # behind those of other images
             else:
@@ -217,7 +236,9 @@ class Launcher:
                 for each in self._waiting(batch):
                     each.enter(LifePhase.UNKNOWN)
             raise error
-        self.shortages.refused(batch.offering, error, boot.subnet_of(parameters) if parameters is not None else None)
+        why = self.shortages.refused(
+            batch.offering, error, boot.subnet_of(parameters) if parameters is not None else None
+        )
         if batch.token in self.unanswered and parameters is not None and CREDENTIALS.fullmatch(error.code):
             # What the credentials refuse now says nothing of the request before, which may have launched machines.
             self._expect(batch, parameters)
@@ -226,17 +247,18 @@ class Launcher:
             if batch.token not in self.unanswered:
                 self.batches.appendleft(batch)
             for each in self._waiting(batch):
-                each.note = str(error)
+                each.obstacle = why
             return
         self.unanswered.pop(batch.token, None)
         log.warning("EC2 does not launch %s in %s (%s): %s", *batch.offering, error)
-        self._end(self._waiting(batch), because("launch_refused", text=str(error)))
+        self._end(self._waiting(batch), why)
 
     def _expect(self, batch: LaunchBatch, parameters: Mapping[str, Any]) -> None:
         """Repeat a request later."""
         self.unanswered[batch.token] = Unanswered(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
-    def _end(self, machines: Sequence[EC2Machine], reason: Reason) -> None:
+    def _end(self, machines: Sequence[EC2Machine], why: Reason) -> None:
+        reason = because("launch_refused").with_also(why)
         for machine in machines:
             with self._lock:
                 if machine.phase not in NOT_THERE:

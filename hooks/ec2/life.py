@@ -45,7 +45,7 @@ LONGEST_UNTIL_REPEATED = 900.0
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why a machine is no more.
+    """Why a machine has ended.
 
     :param cause: of the ends of its jobs that had begun; None: it had none
     """
@@ -54,19 +54,24 @@ class End:
     reason: Reason
 
 
-def overdue(phase: LifePhase, seconds: float, boot_seconds: float, trouble: str | None) -> Reason | None:
-    """Why a machine that has been in a phase for so long is given up; None: it is not.
+def overdue(phase: LifePhase, seconds: float, boot_seconds: float, obstacle: Reason | None) -> Reason | None:
+    """Why a machine that has been in a phase for so long is to be ended; None: it is not.
 
-    :param trouble: what keeps it from answering, in words
+    :param obstacle: what keeps it from answering; None: nothing that is known
     """
     longest = max(LEAST_BOOT, BOOTS * boot_seconds) if phase is LifePhase.BOOTING else LONGEST.get(phase)
     if longest is None or seconds <= longest:
         return None
-    return because("machine_late", phase=phase.value, seconds=longest, text=trouble)
+    return with_obstacle(because("machine_late", phase=phase.value, seconds=longest), obstacle)
+
+
+def with_obstacle(reason: Reason, obstacle: Reason | None) -> Reason:
+    """Why a machine is to be ended, with what kept it from answering, if that is known."""
+    return reason if obstacle is None else reason.with_also(obstacle)
 
 
 def ended(instance: EC2Instance) -> End | None:
-    """The end of a machine that nobody here has ended, as EC2 describes it; None: it lives."""
+    """The end of a machine that was not ended by Lading, as EC2 describes it; None: it lives."""
     if instance.lives:
         return None
     if instance.capacity_type == SPOT and "spot" in instance.reason.lower():
@@ -75,7 +80,7 @@ def ended(instance: EC2Instance) -> End | None:
 
 
 def unattended(instance: EC2Instance) -> End:
-    """The end of a machine that no controller saw coming: what is stored of it says no more than that it was there."""
+    """The end of a machine while no controller ran: all that is stored is that it was there."""
     end = ended(instance)
     why = end.reason if end is not None else because("machine_down", state=instance.state, text=None)
     is_preempted = end is not None and end.cause == "preempted"
@@ -83,7 +88,7 @@ def unattended(instance: EC2Instance) -> End:
 
 
 def remedied(error: EC2Error) -> str:
-    """Why AWS does not end a machine, in its words, and what to do."""
+    """Why AWS does not end a machine, with its message, and what to do."""
     if error.code == "OperationNotPermitted":
         return f"{error}; switch off its termination protection (disableApiTermination) in EC2"
     return f"{error}; end it in EC2, or allow the site's credentials to"

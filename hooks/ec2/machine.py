@@ -15,13 +15,13 @@ from lading.hooks.site import LocationState, Order, Seen
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.catalogue import InstanceType
 from lading.scheduling.location import Location
-from lading.scheduling.reasons import Reason
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import NOT_KNOWN, Resources
 
 PENDING = "pending"
 # What ends when it was pending so lately has never run, seconds.
 SECONDS_UNSEEN = 10.0
-# What a machine cannot say of itself.
+# What a machine cannot report about itself.
 ITS = "launched_at", "usd_per_hour", "priced_at", "surcharges", "features"
 STATES = {
     LifePhase.UP: LocationState.UP,
@@ -35,7 +35,7 @@ class EC2Machine:
     """A machine, or what is to become one.
 
     :param token: the ClientToken of its launch, from which its host key is derived
-    :param capacity: what jobs can use of it, as far as its type says so
+    :param capacity: what jobs can use of it, as far as it is known of its type
     :param usd_per_hour: all that it costs; ``surcharges``: what of that is not the machine itself, by name
     :param priced_at: epoch seconds, by AWS's clock, since when it costs that; None: since its launch, or not known
     :param since: of its phase, on the monotonic clock
@@ -49,6 +49,7 @@ class EC2Machine:
     :param asked_at: when EC2 was asked to end it, on the monotonic clock; None: it was not
     :param refusal: of the requests to end it
     :param termination_reason: why EC2 is asked to end it; None: it is not
+    :param obstacle: what kept it, when that was last tried, from being launched or reached; None: nothing did
     :param boot_seconds: from its launch until it takes jobs, as far as it is known
     :param has_answered: whether it was ever ready
     :param of_no_use_at: since when it takes no jobs and has none, on the monotonic clock; None: it takes them
@@ -85,7 +86,7 @@ class EC2Machine:
     pending_since: float | None = None
     pending_until: float = 0.0
     never_ran: bool = False
-    note: str | None = None
+    obstacle: Reason | None = None
     boot_seconds: float = 0.0
     features: frozenset[str] = frozenset()
 
@@ -173,11 +174,13 @@ class EC2Machine:
         return time.monotonic() - self.since
 
     @property
-    def trouble(self) -> str | None:
-        """Why it does not answer, or is not ready for its first job, in words; None: it is, or was not asked yet."""
+    def waits(self) -> Reason | None:
+        """Why it does not answer, or is not ready for its first job; None: it is, or was not asked yet."""
         if self.connection is None:
-            return self.note
-        return self.connection.trouble or (self.connection.machine.note if self.phase is LifePhase.BOOTING else None)
+            return self.obstacle
+        note = self.connection.machine.note if self.phase is LifePhase.BOOTING else None
+        text = self.connection.trouble or note
+        return None if text is None else because("booting", text=text)
 
     def silence(self) -> float:
         """For how many seconds it has not answered; 0: it answers."""
@@ -215,7 +218,9 @@ class EC2Machine:
         billed = None if (since := self.billed_from) is None else since - self.clock_ahead
         state = STATES.get(self.phase, LocationState.BOOTING)
         if self.connection is None or self.phase is LifePhase.BOOTING:
-            return Seen(self._location(site), state, frozenset(), self.trouble, native_id=id, billed_since=billed)
+            waits = self.waits
+            note = None if waits is None else waits.sentence
+            return Seen(self._location(site), state, frozenset(), note, id, billed_since=billed, waits=waits)
         there = self.connection.seen(site)
         if state is LocationState.UP:
             state = there.state

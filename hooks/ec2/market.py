@@ -58,9 +58,9 @@ class EC2Offers:
         self.config, self.ec2, self.folder = config, ec2, folder
         self.bills = Bills(ec2, tell)
         self.note: str | None = None
-        """What is wrong with prices, in words; None: nothing."""
+        """What is wrong with prices, as text; None: nothing."""
         self._volumes: str | None = None
-        """Why it is not known what volumes cost, in words; None: it is."""
+        """Why it is not known what volumes cost, as text; None: it is."""
         self._volumes_of: dict[str, tuple[float, float]] = {}
         """By architecture: the size of the root volume, and of all, GiB."""
         self._ids: dict[str, str] = {}
@@ -206,10 +206,10 @@ class EC2Offers:
             keep_roots(self.folder, self.config, self.roots)
 
     def _unknown(self) -> str | None:
-        """Which subnets of the table there are not, in words; None: they are all there."""
+        """Which subnets of the table there are not, as text; None: they are all there."""
         unknown = self.ec2.unknown_subnets()
         words = f"there is no {' or '.join(unknown)} in {self.ec2.region}, so nothing is launched there"
-        return f"{words}: mend `subnets` of the table" if unknown else None
+        return f"{words}: correct `subnets` of the table" if unknown else None
 
 
 def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> None:
@@ -268,11 +268,15 @@ def launchable(config: EC2Config, roots: Mapping[str, int]) -> list[Location]:
 
 
 def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
-    """A type, with until when EC2 has none of it."""
-    found = [(each, shortages.until((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
-    if all(end is None for _, end in found):
+    """A type, with until when EC2 has none of it, and why."""
+    found = [(each, shortages.shortage_of((kind.name, each.zone, each.capacity_type))) for each in kind.offerings]
+    if all(shortage is None for _, shortage in found):
         return kind
-    return replace(kind, offerings=tuple(replace(each, unavailable_until=end) for each, end in found))
+    offerings = tuple(
+        each if shortage is None else replace(each, unavailable_until=shortage.until, unavailable_because=shortage.why)
+        for each, shortage in found
+    )
+    return replace(kind, offerings=offerings)
 
 
 # What spot machines have cost from their launch to their end, however often their price has changed meanwhile. Prices
@@ -308,7 +312,7 @@ class Bills:
         """Whether something is due for which AWS was not asked yet."""
 
     def add(self, life: Life) -> None:
-        """Make out a bill in the next round, when the end was told."""
+        """Make out a bill in the next round, when the end was reported."""
         self.due.append(life)
         self.is_new = True
 

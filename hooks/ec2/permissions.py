@@ -201,7 +201,7 @@ def checks(
             image = ec2.image(arch)
             yield _image(reader, arch, image, ec2.region)
         except EC2Error as error:
-            yield Check(f"image for {arch}", False, f"{error}; mend `ami` in the table of the site")
+            yield Check(f"image for {arch}", False, f"{error}; correct `ami` in the table of the site")
         root = ""
         if image is not None and config.disk:
             try:
@@ -222,7 +222,7 @@ def subnet_check(ec2: EC2) -> Check:
     """
     there = [f"{subnet} in {zone}" for zone, subnets in sorted(ec2.zones().items()) for subnet in subnets]
     if unknown := ec2.unknown_subnets():
-        words = f"there is no {' or '.join(unknown)} in {ec2.region}: mend `subnets` of the table; machines are "
+        words = f"there is no {' or '.join(unknown)} in {ec2.region}: correct `subnets` of the table; machines are "
         return Check("subnets", False, f"{words}launched in the others: {', '.join(there)}")
     return Check("subnets", True, ", ".join(there))
 
@@ -274,9 +274,9 @@ def _image(reader: Any, arch: str, image: str, region: str) -> Check:
         with translated():
             found = reader.describe_images(ImageIds=[image])["Images"]
     except EC2Error as error:
-        return Check(what, False, f"{error}; it is looked for in {region}: mend `ami` or `region`")
+        return Check(what, False, f"{error}; it is looked for in {region}: correct `ami` or `region`")
     if not found:
-        return Check(what, False, f"{image} is not in {region}; mend `ami` or `region` in the table of the site")
+        return Check(what, False, f"{image} is not in {region}; correct `ami` or `region` in the table of the site")
     its = {"arm64": "aarch64"}.get(str(found[0].get("Architecture")), str(found[0].get("Architecture")))
     if its != arch:
         return Check(what, False, f"{image} is for {its}; give one for {arch} in `ami` of the site's table")
@@ -297,6 +297,6 @@ def _asked(action: str, ask: Callable[[], Any]) -> Check:
         if error.trouble is AWSTrouble.SILENCE:
             return Check(action, False, error.words)
         if not error.code:
-            words = f"{USELESS}: {error}; mend the connection that `aws_conn_id` names, or `region`"
+            words = f"{USELESS}: {error}; correct the connection that `aws_conn_id` names, or `region`"
             return Check(action, False, words)
     return Check(action, True, "is allowed")

@@ -1,7 +1,7 @@
 """What machines of EC2 cost: the user's own file, else AWS's Price List, else the snapshot that comes with Lading.
 
 The Price List and the zones of the types are asked once a day and kept on disk; where AWS does not answer, what is
-there goes on being used, with its date. A type without a price is left out, never taken for free. Spot prices are those
+there stays in use, with its date. A type without a price is left out, never taken for free. Spot prices are those
 of the price history.
 
 Price List: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html
@@ -89,7 +89,7 @@ class Prices:
         """By type and zone: USD per hour, and since when."""
         self._spot_at: float | None = None
         self.trouble: str | None = None
-        """Why AWS did not say what it costs, in words; None: it did."""
+        """Why AWS did not say what it costs, as text; None: it did."""
 
     def catalogue(self, now: float) -> Catalogue:
         """The types that can be bought now.

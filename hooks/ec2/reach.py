@@ -25,6 +25,7 @@ from lading.hooks.polling.rounds import Rounds
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.transport import Server
 from lading.scheduling.quotas import is_burstable
+from lading.scheduling.reasons import because
 
 # A machine that does not answer within this is asked again in the next round, seconds.
 PATIENCE = 0.5
@@ -55,12 +56,12 @@ class Readiness(FleetPart):
         for name, host in waiting.items():
             machine = self.machines[name]
             if name not in up:
-                machine.note = f"nothing answers at {host}:{port}"
+                machine.obstacle = because("no_ssh_yet", host=host, port=port)
                 continue
             try:
                 machine.connection = self.connector.connect(machine, host)
             except (ValueError, OSError) as error:
-                machine.note = str(error)
+                machine.obstacle = because("booting", text=str(error))
                 self.state.complaints.begin(f"{machine.name} cannot be connected to", error)
                 continue
             machine.connection.rounds.start()
@@ -135,7 +136,7 @@ class Connector:
 
         :raises ValueError: what leads there is not valid
         """
-        from lading.hooks.ssh.paramiko_transport import SSHTransport  # as whoever only reads the sites file needs none
+        from lading.hooks.ssh.paramiko_transport import SSHTransport  # not needed to read the sites file
 
         config, identity = self.config, matching(self.identities, ec2_machine.deployment)
         assert identity is not None, "EC2 was asked for our deployments alone"

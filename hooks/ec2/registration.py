@@ -38,13 +38,13 @@ class Registration(FleetPart):
         """When EC2 has described it last, on the monotonic clock; ``asked_at``: when it was asked for that."""
         self.asked_at: float | None = None
         self.strangers: str | None = None
-        """Which instances have our tags and were not launched by us, in words; None: none."""
+        """Which instances have our tags and were not launched by us, as text; None: none."""
 
     def is_due(self) -> bool:
         """Whether EC2 is to be asked now."""
         machines = list(self.machines.values())
         is_odd = any(
-            machine.phase is LifePhase.BOOTING or (machine.trouble or machine.missed_at) is not None
+            machine.phase is LifePhase.BOOTING or machine.waits is not None or machine.missed_at is not None
             for machine in machines
         )
         is_changing = any(machine.phase in CHANGING for machine in machines)
@@ -74,7 +74,7 @@ class Registration(FleetPart):
             if (end := life.ended(instance)) is not None:
                 if instance.state in boot.ENDED:
                     self.termination.end(machine, end)
-                else:  # one that is stopped goes on costing its volumes
+                else:  # the volumes of one that is stopped still cost money
                     self.termination.give_up(machine, end)
             elif machine.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
                 machine.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)

@@ -34,7 +34,7 @@ from lading.scheduling.reasons import Reason, because
 # How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
-# Connections are let go of by so many at a time.
+# So many connections are closed at a time.
 MOST_AT_ONCE = 32
 STOPPED = because("airflow_stopped")
 
@@ -127,7 +127,8 @@ class EC2Site(ElasticSite[EC2Config], Holding):
             self.price_rounds.wake()
         shortages = fleet.launcher.shortages
         troubles = dict.fromkeys([self.rounds.trouble, self.launch_rounds.trouble, self.price_rounds.trouble])
-        note = join(*troubles, shortages.held, shortages.paused, shortages.closed)
+        reasons = [each.sentence for each in (shortages.held, shortages.paused) if each is not None]
+        note = join(*troubles, *reasons, shortages.closed)
         note = join(note, fleet.registration.strangers, fleet.termination.refused, fleet.offers.note)
         events = [event for _, events in unread for event in events]
         market = fleet.offers.market(shortages, sum(each.has_answered for each in list(fleet.machines.values())))

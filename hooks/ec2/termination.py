@@ -33,7 +33,7 @@ class Termination(FleetPart):
             is_silent = instance is not None and not (machine.has_answered or machine.is_adopted)
             is_named = instance is not None and is_silent and shortages.failed(machine.offering, instance.reason)
             if end.cause == "node_failure" and is_silent and not is_named:
-                shortages.never_answered(machine.offering, str(end.reason))
+                shortages.never_answered(machine.offering, end.reason)
             machine.termination_reason = end
         return machine.termination_reason
 
@@ -78,15 +78,15 @@ class Termination(FleetPart):
 
     @property
     def refused(self) -> str | None:
-        """Which machines AWS refuses to end, with what to do, in words; None: none."""
+        """Which machines AWS refuses to end, with what to do, as text; None: none."""
         machines = list(self.machines.values())
         condemned = (machine for machine in machines if machine.termination_reason is not None)
         return join(*(machine.refusal.words for machine in condemned if machine.refusal.failures))
 
     def end(self, machine: EC2Machine, end: End) -> None:
-        """Take in that a machine is no more."""
+        """Take in that a machine has ended."""
         if end.cause == "preempted" and machine.asked_at is None:
-            self.state.shortages.reclaimed(machine.offering, str(end.reason))
+            self.state.shortages.reclaimed(machine.offering, end.reason)
         self.state.shortages.freed()
         end = self.give_up(machine, end)  # which it has already if it was we who have ended it
         self.leave(machine, end)

@@ -13,7 +13,7 @@ from types import TracebackType
 
 
 class Bell:
-    """Rung by anybody; whoever answers it enters it and waits.
+    """A bell that any process may ring; the one that answers it waits at it.
 
     :param path: the FIFO
     """
@@ -41,12 +41,13 @@ class Bell:
     def open(self) -> int:
         """A descriptor that is readable when it is rung.
 
-        It is opened for writing as well, so that the last writer's close is no end of file that would wake for ever.
+        It is opened for writing as well, so that the last writer's close is no end of file that would wake forever.
         """
         return os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def ring(self) -> None:
-        """Wake whoever waits; where nobody does, or something else lies there, nothing happens: it looks when it comes.
+        """Wake the process that waits; where none does, or something else lies there, nothing happens: it looks when it
+        comes.
 
         :raises OSError: the FIFO is there but may not be used
         """

@@ -79,7 +79,7 @@ _OF_SERVERS = re.compile(
     r"(?:_CMD|_SECRET)?"
 )
 
-# By this Airflow tells its servers, which may open the database, from other processes.
+# By this Airflow distinguishes its servers, which may open the database, from other processes.
 _IS_SERVER = "_AIRFLOW_PROCESS_CONTEXT"
 
 

@@ -1,4 +1,4 @@
-"""This machine: what a process may really use of it, and how its processes are told apart.
+"""This machine: what a process may really use of it, and how its processes are distinguished.
 
 A container or a batch job sees the host's cores and memory but may use less: CPU affinity and the cgroup limits count,
 of version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/) and version 2
@@ -86,7 +86,7 @@ def started(pid: int) -> int:
 
 
 def since_boot() -> float:
-    """Seconds since the machine was started; whoever sets its clock does not change it."""
+    """Seconds since the machine was started; setting its clock does not change it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -98,7 +98,7 @@ def existing(folder: Path) -> Path:
 def file_time(folder: Path) -> float:
     """What time it is by the clock that dates the files of a folder, which may be a file server's: epoch seconds.
 
-    The folder is dated anew by that.
+    The folder is dated again by that.
 
     :raises OSError: it is not there, or not ours
     """
@@ -122,7 +122,7 @@ def scratch(configured: str) -> Path:
 def _lasting(folder: Path) -> Path:
     """The folder for temporary files, or the one in which it lies where it is a batch job's own, which goes with that.
 
-    Grid Engine and PBS make one for each job and name it by the job's id; what has failed could not be looked at there.
+    Grid Engine and PBS make one for each job and name it by the job's id; what has failed could not be examined there.
     """
     ids = [re.match(r"\d+", os.environ.get(name, "")) for name in BATCH_JOB_IDS]
     is_of_job = any(id is not None and re.search(rf"(?<![A-Za-z0-9]){id[0]}(?![A-Za-z0-9])", folder.name) for id in ids)

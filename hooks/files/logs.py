@@ -45,7 +45,7 @@ class Trouble:
     def begin(self, what: str, error: BaseException, traceback: bool = False, level: int = logging.WARNING) -> None:
         """Something has failed; it is said unless it has failed so before.
 
-        :param what: what has failed, in words
+        :param what: what has failed, as text
         :param traceback: whether it may be a fault of ours
         :param level: of the log where it is not
         """

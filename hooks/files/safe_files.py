@@ -1,4 +1,4 @@
-"""Files of this machine: written whole, closed to other users, and read with care, whoever left or wrote them."""
+"""Files of this machine: written whole, closed to other users, and read with care, whatever has written them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_private(folder: Path) -> None:
     if found.st_uid != os.geteuid():
         raise PermissionError(
             f"folder {folder} belongs to user {user_name(found.st_uid)}, and what lies in it is trusted: as user "
-            f"{user_name(os.geteuid())} take a folder of your own, or let chown give you this one"
+            f"{user_name(os.geteuid())} use a folder of your own, or change its owner by chown"
         )
     if stat.S_IMODE(found.st_mode) != PRIVATE_FOLDER:
         folder.chmod(PRIVATE_FOLDER)
@@ -57,7 +57,7 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         with contextlib.suppress(OSError):  # on a full disk nothing is left that takes room
             os.unlink(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)  # else a folder of that name would be in the way for ever
+        shutil.rmtree(hidden, ignore_errors=True)  # else a folder of that name would be in the way forever
         raise
 
 

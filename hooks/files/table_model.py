@@ -24,7 +24,7 @@ from lading.scheduling.text.units import parse_count, parse_memory, parse_time
 
 # Every database keeps it in its plain integer.
 LARGEST = 2**31 - 1
-# What keys are called now that had other names before the first release; None: they are no keys any more, since nobody
+# What keys are called now that had other names before the first release; None: they are no keys any more, since no one
 # needed to set them, and what was their default holds.
 FORMER_KEYS: Mapping[str, str | None] = {
     "absence_deadline": "lost_after",
@@ -110,7 +110,7 @@ def each_of(name: str, tables: object, model: type[Model], make: Callable[[Model
     """What a list of tables says, ``[[name]]`` in the file, in its order.
 
     :param model: of one of them
-    :param make: what becomes of it; raises ValueError where it is not valid
+    :param make: converts it; raises ValueError where it is not valid
     :raises ValueError: a value is not valid; the message names it and the number of the table
     """
     if not isinstance(tables, list):
@@ -155,7 +155,7 @@ Price = Annotated[float, Field(gt=0)]
 Hurry = Annotated[float, BeforeValidator(parse_hurry)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
-# What tells machines apart.
+# What distinguishes machines.
 Arch = Annotated[str, BeforeValidator(parse_arch)]
 WantedArch = Annotated[str, BeforeValidator(parse_wanted_arch)]
 Os = Annotated[str, BeforeValidator(parse_os)]

@@ -2,12 +2,12 @@
 
 An array has a folder of its own, and is an attempt of each of its runs: ``attempt.N`` in the folder of a run is a link
 to it (see :mod:`lading.hooks.job_scripts.layout`). A link is made by one of many, so a run is in one array at a time,
-or was submitted by itself. Whoever knows the token of a run finds there what has come of its submission, as if it had
+or was submitted by itself. A process with the token of a run finds there the outcome of its submission, as if it had
 been submitted alone. In the folder are:
 
 * ``members``: line i is the path of the attempt that element i stands for.
 * ``name``: the name of the batch job if that is no other's, else ``-``.
-* ``begun``: a folder; whoever makes it submits.
+* ``begun``: a folder; the process that makes it submits.
 * ``out``, ``err``, ``status``: what the batch system has answered, as in any attempt.
 * ``lading.sh``: what is submitted. Element i runs the ``lading.sh`` of its run.
 """
@@ -34,7 +34,7 @@ MEMBERS, NAME = "members", "name"
 # Native directives that no array can have. PBS Pro: "cannot submit non-rerunable Array Job".
 WITHOUT_ARRAYS = {"pbspro": {"r": "n"}}
 
-# The words "$@" submit. The first line of what is said tells how things are, the second has the numbers of the elements
+# The arguments "$@" submit. The first line of the output is the state, the second has the numbers of the elements
 # whose run is in this array, the rest is the batch system's answer.
 _SUBMIT = """\
 array=$1; shift
@@ -63,7 +63,7 @@ lading_elements; echo
 cat out; cat err >&2
 exit "$(cat status)"
 """
-# A run is told by its folder; one whose attempt is taken already is not submitted in an array.
+# A run is identified by its folder; one whose attempt is taken already is not submitted in an array.
 _TAKEN = 'while IFS= read -r each; do if [ -e "$each" ] || [ -L "$each" ]; then echo taken; else echo free; fi; done'
 
 _SCRIPT = """\
@@ -134,12 +134,16 @@ class RunArray:
 
         :param answer: to :meth:`submit`
         """
-        told, _, rest = answer.stdout.partition("\n")
+        reported, _, rest = answer.stdout.partition("\n")
         elements, _, rest = rest.partition("\n")
-        if told == "answered" and str(record.index) not in elements.split():
+        if reported == "answered" and str(record.index) not in elements.split():
             # Somebody else has submitted or cancelled it; what has come of that lies in its folder.
             return record.by_itself()
-        said = f"{told} {record.index} {self.name or '-'}\n{rest}" if told in ("answered", "pending") else answer.stdout
+        said = (
+            f"{reported} {record.index} {self.name or '-'}\n{rest}"
+            if reported in ("answered", "pending")
+            else answer.stdout
+        )
         return after_submission(record, replace(answer, stdout=said), system, now)
 
 
@@ -181,7 +185,7 @@ def form(
 
     :param folder: of the array, absolute
     :param jobname: what its batch job is called where the scripts do not say
-    :raises ValueError: the batch system has no word for such an array
+    :raises ValueError: the batch system has no option for such an array
     """
     common = Shared.from_json(records[0].shared or {})
     name = None if common.request.jobname else jobname

@@ -3,7 +3,7 @@
 Sites limit submissions, and a scattered task is hundreds of runs. Whoever follows many runs of a site (the trigger of
 JobScriptOperator) lets this gather those that are to share an array: each has its files at the site already, and none
 was submitted. What is kept here is no more than what makes it efficient: the state of each run is known to the
-site, so whoever comes after a crash goes on with the runs alone (see :mod:`lading.hooks.job_scripts.array`).
+site, so after a crash the runs alone are continued (see :mod:`lading.hooks.job_scripts.array`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Batcher:
     def _gathered(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         """The runs, those whose window is over as elements of arrays or as to be submitted by themselves."""
         now = time.monotonic()
-        # An array that is not known here is that of another one, who has come to nothing.
+        # An array that is not known here is that of another process, which has ended before it was done.
         known = {None, *self._arrays}
         records = [each if each.array in known or not each.waiting else replace(each, array=None) for each in records]
         waiting = [record for record in records if record.gathering and not record.look_up]
@@ -102,7 +102,7 @@ class Batcher:
     def _within_limits(
         self, ready: Sequence[RunRecord], records: Sequence[RunRecord], new: dict[str, RunRecord]
     ) -> frozenset[str]:
-        """The tokens of those that may be submitted now; the others are told why not."""
+        """The tokens of those that may be submitted now; the others get the reason why not."""
         profile, another = self.site.profile.profile, "it waits to be submitted: another is submitted before"
         submitted = sum(not record.ended and not record.gathering for record in records)
         most, words = min(len(ready), profile.room(submitted)), held(profile)
@@ -127,7 +127,7 @@ class Batcher:
                 new |= {record.token: record.by_itself() for record in members}
 
     def _array(self, members: Sequence[RunRecord]) -> list[RunRecord]:
-        """The runs as elements of an array; none: the batch system has no word for it."""
+        """The runs as elements of an array; none: the batch system has no option for it."""
         token = str(uuid.uuid4())
         site, folder = self.site, self.site.folder(token)
         try:

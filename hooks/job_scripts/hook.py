@@ -117,15 +117,15 @@ class BatchHook:
         Limits and what passes are waited for: the run is ``queued`` until the batch system takes it, and is tried again
         whenever it is looked at.
 
-        :param key: what tells runs apart; without it the site and all that the script consists of
-        :param force: forget the run of then, which is not cancelled, and submit anew
+        :param key: what distinguishes runs; without it the site and all that the script consists of
+        :param force: forget the run of then, which is not cancelled, and submit again
         :raises SubmitRejected: the batch system does not take it, and never will
         :raises NearScriptError: the prologue has failed; the next call runs it again
-        :raises Unusable: the connection is not set up, which time does not mend
-        :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call goes on
-        :raises ValueError: the script cannot be rendered, or the batch system has no word for something
+        :raises Unusable: the connection is not set up, which time does not fix
+        :raises TransportError: the site could not be reached for :data:`REACH_TIMEOUT`; the next call continues
+        :raises ValueError: the script cannot be rendered, or the batch system has no option for something
         """
-        # Airflow tells a task's process whose it is.
+        # Airflow passes a task's process its task instance.
         full = self.site.admitted(script, os.environ.get("AIRFLOW_CTX_DAG_ID"))
         with self.lock:
             name = _file_name(key) if key is not None else self._key(full)
@@ -141,7 +141,7 @@ class BatchHook:
             if run.record.job_id is None:
                 self.refresh(at_once=True)
         if run.record.cause == "submit_rejected":
-            # Nothing was submitted, so nothing is to be found again: a mended site takes it the next time.
+            # Nothing was submitted, so nothing is to be found again: a fixed site takes it the next time.
             self._forget(name)
             raise SubmitRejected(run.record)
         return run
@@ -183,7 +183,7 @@ class BatchHook:
     def clean(self, older_than: str | float = "30d", *, dry_run: bool = False) -> list[Cleaned]:
         """Remove what is left of runs that have ended: their folders at the site, and what is saved of them here.
 
-        A script whose run is not saved any more is submitted anew.
+        A script whose run is not saved any more is submitted again.
 
         :param older_than: for how long nothing has changed in them: seconds, or such as ``"30d"``; an hour at least
         :param dry_run: only tell what would be removed
@@ -211,7 +211,7 @@ class BatchHook:
             self._store.save(key, asdict(saved))
 
     def close(self) -> None:
-        """Let go of the connection; runs go on, and the next question opens it again."""
+        """Close the connection; runs continue, and the next question opens it again."""
         self.site.close()
 
     def _key(self, script: JobScript) -> str:
@@ -324,8 +324,8 @@ class Watcher:
             try:
                 over = [run for run in runs if run.done()]
                 pause = min((self._watched[run](run.record) for run in runs if run not in over), default=0.0)
-            except Exception:  # whatever it is, those who wait are not to wait for ever for want of a thread
-                log.exception("The runs of site %s could not be looked at; they are looked at again", self.name)
+            except Exception:  # whatever it is, those who wait are not to wait forever for want of a thread
+                log.exception("The runs of site %s could not be examined; they are looked at again", self.name)
             end = time.monotonic() + pause
             with self._changed:
                 for run in over:

@@ -3,13 +3,13 @@
 A run is one job script that is to be executed once. Its folder is named by its token, and everything that must not
 happen twice is decided in it, by renaming, linking or making a folder, which a file system does for one of many:
 
-* ``attempt.N``: a submission. Whoever makes the folder submits, anybody may read what the batch system answered. It is
-  a link where the run was submitted in a job array (see :mod:`lading.hooks.job_scripts.array`). Whoever made the next
-  one knew that nothing came of those before.
+* ``attempt.N``: a submission. The process that makes the folder submits, any process may read what the batch system
+  answered. It is a link where the run was submitted in a job array (see :mod:`lading.hooks.job_scripts.array`). Whoever
+  made the next one knew that those before have failed.
 * ``job``: the id of the batch job that executes the script, and its element in an array. Another one, which a
   submission whose answer never came has left behind, ends at once.
 * ``exit``: the sentinel: the exit status of the script, and the seconds since the epoch at which it began and ended;
-  and ``out_of_memory`` where it has got no more memory; written, then renamed.
+  and ``out_of_memory`` where it could get no more memory; written, then renamed.
 * ``cancelled``: nothing is to begin any more.
 * ``epilogue``: who runs the epilogue.
 * ``output``: what the script prints, unless the user has named a file; ``batch.log``: what the batch system adds.
@@ -59,7 +59,7 @@ _SECONDS = re.compile("[0-9]{9,11}")
 ELEMENT = "element"
 _POSIX = frozenset({"sh", "ash", "bash", "dash", "ksh", "ksh93", "mksh", "zsh"})
 
-# The words "$@" submit; the first line of what is said tells how things are, and the element and the name of the array
+# The arguments "$@" submit; the first line of the output is the state, and the element and the name of the array
 # if the attempt is one's; the rest is the batch system's answer.
 _SUBMIT = """\
 cd -- "$1" || exit
@@ -149,7 +149,7 @@ exit "$lading_status"
 """
 
 
-# What has asked for more memory than its limit says so in its last words, in those of its language.
+# What has asked for more memory than its limit ends with a message of its language.
 _REFUSED = """\
 if [ "$lading_status" -ne 0 ] && [ "$(ulimit -d) $(ulimit -v)" != "unlimited unlimited" ] &&
   tail -c 4000 -- "$lading_own/{output}" |
@@ -224,7 +224,7 @@ def cancel(folders: Sequence[str]) -> RunCommand:
 
 
 def claim(folder: str, what: str, who: str) -> RunCommand:
-    """Claim something that one may do only; whoever has it is said."""
+    """Claim something that only one process may do; returns which process has it."""
     return RunCommand(["/bin/sh", "-c", _CLAIM, "lading", folder, what, who])
 
 
@@ -291,18 +291,18 @@ def array_id(system: BatchSystem) -> str:
 
 
 def in_job(text: str) -> tuple[str, int | None]:
-    """The id and the element that the file ``job`` holds. In an array, PBS tells a job the id of its element."""
+    """The id and the element that the file ``job`` holds. In an array, PBS gives a job the id of its element."""
     id, _, index = text.strip().partition(" ")
     element = whole_number(index)
     return (id, None) if element is None else (re.sub(r"\[\d+\]", "[]", id), element)
 
 
-def same_job(told: str, job_id: str) -> bool:
+def same_job(reported: str, job_id: str) -> bool:
     """Whether the id that a job finds in its environment is the one that its submission was answered with.
 
     SLURM adds the name of a cluster after a semicolon, PBS the server's after a dot, in full or in short.
     """
-    return _short(told) == _short(job_id)
+    return _short(reported) == _short(job_id)
 
 
 def _short(job_id: str) -> str:

@@ -189,7 +189,7 @@ class RunLook:
             return {}
         self.site.trouble.end(what)
         options, system, site = self.site.options, self.site.system, f"site {self.site.name}"
-        told = accounts(system, answers.get(("accounting", "")), self.site.trouble, f"{site}: the accounting")
+        reported = accounts(system, answers.get(("accounting", "")), self.site.trouble, f"{site}: the accounting")
         has_accounting = type(system).accounting is not BatchSystem.accounting
         return {
             record.token: after_question(
@@ -197,7 +197,7 @@ class RunLook:
                 SiteReport(
                     asked=jobs is not None and not jobs.is_silent(record.submission),
                     native=None if jobs is None else jobs.get(record.submission, record.name),
-                    account=told.get(record.submission, record.name),
+                    account=reported.get(record.submission, record.name),
                     accounting=options.accounting != "off" and has_accounting,
                     sentinel=_text(contents[f"{record.token}/{layout.EXIT}"]),
                     job=_text(contents[f"{record.token}/{layout.JOB}"]),

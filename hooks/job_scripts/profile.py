@@ -3,7 +3,7 @@
 It is a TOML document of its own, or stands in the table of the site in the sites file::
 
     kind = "slurm"
-    queue = "batch"                         # a common resource that every job has unless it says something else
+    queue = "batch"                         # a common resource that every job has unless it sets another value
 
     [memory]                                # any field of lading.hooks.batch.system.Profile
     per = "cpu"
@@ -47,7 +47,7 @@ class SiteProfile:
 
     :param kind: the name of its batch system; None: the profile does not say
     :param profile: how it differs from others with that batch system
-    :param properties: what jobs have unless an INI file or the call says something else
+    :param properties: what jobs have unless an INI file or the call sets another value
     """
 
     kind: str | None = None
@@ -70,7 +70,7 @@ class SiteProfile:
             raise ProfileError(f"{where}: nodes = {table['nodes']!r} is not valid; a number or 'ignore' is")
         fields = {key: value for key, value in table.items() if key in Profile.model_fields}
         if fields.get("nodes", "ignore") != "ignore":
-            del fields["nodes"]  # it is what jobs have unless they say something else
+            del fields["nodes"]  # it is the default of jobs that set none
         common = {key: value for key, value in table.items() if key in COMMON_RESOURCES and key not in fields}
         unknown = sorted(table.keys() - {*fields, *common, *KEYS})
         if unknown and not others:

@@ -53,7 +53,7 @@ class RunTimeout(multiprocessing.TimeoutError, futures.TimeoutError):
 
 
 class SubmitRejected(JobFailed):
-    """The batch system does not take the job, and never will; the message has its words."""
+    """The batch system does not take the job, and never will; the message is its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class JobRun(futures.Future[int]):
     """A job script at a batch site: submitted once, whatever process asks.
 
     Methods that look at the site do so at most once in 2 s, or in ``max_poll_interval`` if that is less, for all runs
-    of the hook together. Callbacks, and whoever waits by ``concurrent.futures``, are served by the first thread that
-    sees the end: one that asks, or the one that the runs of a hook share.
+    of the hook together. Callbacks, and callers that wait by ``concurrent.futures``, are served by the first thread
+    that sees the end: one that asks, or the one that the runs of a hook share.
     """
 
     def __init__(self, hook: RunKeeper, key: str, saved: Saved) -> None:
@@ -150,7 +150,7 @@ class JobRun(futures.Future[int]):
 
     @property
     def status(self) -> RunState:
-        """``queued`` (the batch system has not taken it yet), ``submitted`` (it waits there), ``running``,
+        """``queued`` (the batch system has not accepted it yet), ``submitted`` (it waits there), ``running``,
         ``succeeded``, ``failed`` or ``cancelled``; what was known last if the site cannot be asked.
         """
         self._hook.refresh()
@@ -268,7 +268,7 @@ class JobRun(futures.Future[int]):
         return self.done() and self.record.state == "cancelled"
 
     def cancel(self) -> bool:
-        """Cancel it, waiting or running. It has ended when the batch system says so: see :meth:`wait`.
+        """Cancel it, waiting or running. It has ended when the batch system reports its end: see :meth:`wait`.
 
         :returns: whether it is being cancelled, or was; False: it has ended before
         :raises CancelError: it was not cancelled, or that is not known; it may be tried again
@@ -412,14 +412,14 @@ class JobRun(futures.Future[int]):
 
 def variables(record: RunRecord) -> dict[str, str]:
     """What a prologue or an epilogue finds in its environment."""
-    told = {
+    reported = {
         "LADING_FOLDER": record.folder,
         "LADING_JOB_ID": record.job_id,
         "LADING_STATE": record.state if record.ended else None,
         "LADING_CAUSE": record.cause,
         "LADING_EXIT_STATUS": record.exit_code,
     }
-    return {name: str(value) for name, value in told.items() if value is not None}
+    return {name: str(value) for name, value in reported.items() if value is not None}
 
 
 __all__ = [

@@ -34,7 +34,7 @@ WORDS = {
     "node_failure": "the node on which it ran has failed",
     "cancelled": "it was cancelled",
     "submit_rejected": "the batch system does not take it",
-    "lost": "the batch system does not know it any more, and it has left no exit status",
+    "lost": "the batch system no longer knows it, and it left no exit status",
 }
 
 
@@ -69,7 +69,7 @@ class RunRecord:
     :ivar never_since: since when it says that the job can never start, though an administrator may change that
     :ivar waited: whether it waited when the batch system was asked last
     :ivar cancelling: whether it is to be cancelled
-    :ivar reason: why it waits or has failed, in words
+    :ivar reason: why it waits or has failed, as text
     :ivar cause: why it has failed, or will never start: one of Lading's causes
     """
 
@@ -109,7 +109,7 @@ class RunRecord:
 
     @property
     def waiting(self) -> bool:
-        """Whether the batch system has not accepted it yet, or nobody knows."""
+        """Whether the batch system has not accepted it yet, or that is not known."""
         return self.job_id is None and not self.ended
 
     @property
@@ -195,9 +195,9 @@ class RunRecord:
     def failed(self, cause: str, reason: str | None, exit_code: int | None = None) -> RunRecord:
         """The run when it has failed."""
         words = WORDS.get(cause, f"it ended with exit status {exit_code}" if exit_code else "it failed")
-        told = f"{words} ({reason})" if reason else words
+        reported = f"{words} ({reason})" if reason else words
         state: RunState = "cancelled" if cause == "cancelled" else "failed"
-        return replace(self, state=state, cause=cause, reason=told, exit_code=exit_code)
+        return replace(self, state=state, cause=cause, reason=reported, exit_code=exit_code)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -245,21 +245,21 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     """
     record = replace(record, submitted_at=record.submitted_at or now)
     first, _, rest = answer.stdout.partition("\n")
-    told, *element = first.split() or [""]
-    if told == "newer" and answer.status == 0 and (attempt := whole_number("".join(element))) is not None:
+    reported, *element = first.split() or [""]
+    if reported == "newer" and answer.status == 0 and (attempt := whole_number("".join(element))) is not None:
         return replace(record, attempt=attempt, not_before=0.0, doubtful_since=None)
-    if told in ("answered", "pending"):
+    if reported in ("answered", "pending"):
         record = _as_element(record, element)
-    if answer.status is None or told not in ("answered", "claimed", "cancelled"):
+    if answer.status is None or reported not in ("answered", "claimed", "cancelled"):
         # Nobody knows; it may be under way. What is not under way after so long has died with its machine.
         since = record.doubtful_since or now
-        words = "its submission has not been answered yet" if told == "pending" else answer.words
+        words = "its submission has not been answered yet" if reported == "pending" else answer.words
         record = replace(record, doubtful_since=since, reason=words)
-        over = told == "pending" and now - since > UNDER_WAY
+        over = reported == "pending" and now - since > UNDER_WAY
         return replace(record, attempt=record.attempt + 1, look_up=True, array=None) if over else record
-    if told == "cancelled":
+    if reported == "cancelled":
         return record.failed("cancelled", "before it was submitted")
-    if told == "claimed":
+    if reported == "claimed":
         return record.accepted(*layout.in_job(rest), system)
     try:
         return record.accepted(system.submitted(replace(answer, stdout=rest)), record.index, system)
@@ -268,7 +268,7 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
 
 
 def looked_up(record: RunRecord, jobs: Sequence[NativeJob], system: BatchSystem) -> RunRecord:
-    """The run whose submission nobody has answered, if the batch system has its job."""
+    """The run whose submission has not been answered, if the batch system has its job."""
     sought = {(record.jobname, None), (record.array_name, record.index)}
     for job in jobs:
         name = plain_name(job)
@@ -291,7 +291,7 @@ def after_question(
 ) -> RunRecord:
     """The run after its site was asked how its job is; how it has ended :mod:`lading.hooks.batch.outcome` decides.
 
-    :param deadline: seconds after which a run that nobody knows is lost
+    :param deadline: seconds after which a run is lost that neither its folder nor the batch system knows
     :param patience: seconds for which accounting and sentinel are waited for, since they come late
     :param cancel_unrunnable_after: seconds after which a run has failed that can never start, though that may change
     """

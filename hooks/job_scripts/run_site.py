@@ -1,7 +1,7 @@
 """A batch site as runs of job scripts see it: everything is done for many runs at once, in one exchange each.
 
-The site holds the truth (see :mod:`lading.hooks.job_scripts.layout`), so whoever knows the token of a run may go on
-with it.
+The site holds the truth (see :mod:`lading.hooks.job_scripts.layout`), so a process that knows the token of a run may
+continue it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOOKING = "runs cannot be looked at"
 # So many submissions of a run may have been refused, one after the other, when it is cancelled.
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
-# and those of its end if there are more; and those that are its last words.
+# and those of its end if there are more; and those that hold the end of its output.
 MOST_REST, AT_ONCE, LAST, LAST_WORDS = 2**24, 2**22, 2**16, 2000
 
 
@@ -76,7 +76,7 @@ class RunSite:
     def login(self) -> tuple[str, str]:
         """The user's name at the site, and the folder of all runs there.
 
-        :raises Unusable: the way to the site is not set up, which time does not mend
+        :raises Unusable: the way to the site is not set up, which time does not fix
         :raises TransportError: the site could not be asked
         """
         with self._lock:
@@ -273,10 +273,10 @@ class RunSite:
         for _ in range(MOST_ATTEMPTS):
             unknown = [record for record in records if record.job_id is None and not record.ended]
             found = {each.record.token: each.record for each in self.advance(unknown)}
-            told = [found.get(record.token, record) for record in records]
-            if told == records:
+            reported = [found.get(record.token, record) for record in records]
+            if reported == records:
                 break
-            records = told
+            records = reported
         return records
 
     def claim(self, record: RunRecord, what: str, who: str) -> bool:
@@ -313,7 +313,7 @@ class RunSite:
         return found
 
     def _end(self, path: str, offset: int) -> bytes:
-        """The end of a file from an offset on, after a line that tells how much of it is left out."""
+        """The end of a file from an offset on, after a line that says how much of it is left out."""
         (answer,) = self.transport.run([f"wc -c <{shlex.quote(path)}"])
         if answer.status != 0 or (size := whole_number(answer.stdout.strip())) is None:
             raise TransportError(f"site {self.name}: {answer.words}")

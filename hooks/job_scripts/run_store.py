@@ -58,7 +58,7 @@ class RunStore:
         self._path(key).unlink(missing_ok=True)
 
     def clean(self, older_than: float, *, dry_run: bool) -> list[Cleaned]:
-        """Forget runs whose end was seen more than so many seconds ago: the same script is submitted anew then."""
+        """Forget runs whose end was seen more than so many seconds ago: the same script is submitted again then."""
         files = [path for path in self.folder.glob("*.json") if self._has_ended(path)] if self.folder.is_dir() else []
         torn = self.folder.glob(".*")  # what a process has left that was killed while it saved
         return clean_files("records of runs", [*files, *torn], older_than=older_than, dry_run=dry_run)

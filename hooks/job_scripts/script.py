@@ -1,4 +1,4 @@
-"""A job script: a body in the user's words and what it needs, which becomes a script for any batch system.
+"""A job script: a body by the user and what it needs, which becomes a script for any batch system.
 
 The model is that of clusterjob (https://clusterjob.readthedocs.io, "Model"). Everything here is text in, text out;
 ``write`` alone touches a disk.
@@ -53,7 +53,7 @@ class JobScript:
     :param resources: ``jobname``, ``queue``, ``time`` (seconds or text such as ``"2h"``), ``nodes``, ``ppn`` (processes
         per node), ``threads`` (per process), ``mem`` (per node; MiB or text such as ``"8 GiB"``), ``stdout``,
         ``stderr``, ``array`` (the elements of a job array, and how many run at once: ``"1-10%4"``); ``shell``,
-        ``prologue``, ``epilogue``, ``filename``; any other one is a directive in the scheduler's own words, True being
+        ``prologue``, ``epilogue``, ``filename``; any other one is a directive of the scheduler, True being
         a bare flag. None and an empty text take away what the site's profile has
     :raises PropertyError: a name is not valid
     """
@@ -94,7 +94,7 @@ class JobScript:
         a native directive's name is nearly that of a property.
 
         :raises JobScriptError: the body has directives, a value is not valid or cannot be put in where it is asked for
-        :raises ValueError: the batch system has no word for a resource
+        :raises ValueError: the batch system has no option for a resource
         """
         text = self._render(system, profile)
         try:

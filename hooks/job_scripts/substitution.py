@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 CORE_VARIABLES = ("ID", "WORKDIR", "SUBMIT_HOST", "NAME", "ARRAY_INDEX", "NODELIST")
 
-# What nobody writes who does not mean a property.
+# What is written only where a property is meant.
 _QUOTED = re.compile(r"(?<![{$])\{([A-Za-z_][\w.-]*)!q\}")
 # What no POSIX shell treats in a special way, wherever it stands outside of quotes; the same as shlex.quote knows, and
 # letters of all languages. A ~ at the beginning names the home folder and does no harm.

@@ -129,7 +129,7 @@ class AgentHost:
         return (self.agent is not None and self.agent.poll() is None) or _lives(self._identity())
 
     def _identity(self) -> dict[str, Any]:
-        """What the last agent has written of itself; nothing: none has, or it cannot be read."""
+        """What the last agent has written about itself; nothing: none has, or it cannot be read."""
         try:
             found = json.loads(self.spool.request(self.spool.identity))
         except (OSError, ValueError, RecursionError):
@@ -212,7 +212,7 @@ def introduce(spool: Spool, stamp: str = "") -> None:
 
 
 def _lives(identity: Mapping[str, Any]) -> bool:
-    """Whether the process lives that has written this of itself."""
+    """Whether the process lives that has written this about itself."""
     try:
         if identity["boot_id"] != host.boot_id():
             return False  # it is of another machine that shares the folder, or of a time before a reboot

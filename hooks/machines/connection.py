@@ -111,7 +111,7 @@ class Connection:
         try:
             self.rounds.stop(max(0.0, deadline - time.monotonic()))
             if self.rounds.is_alive:
-                raise OSError("it does not answer; its jobs go on")
+                raise OSError("it does not answer; its jobs keep running")
             if how != "hand_over":
                 try:
                     self._end_agent(how, deadline)
@@ -123,7 +123,7 @@ class Connection:
                 machine.transport.remove(parent, [name])
                 machine.transport.run([["rmdir", parent]])  # the last one of those that share it
         except OSError as error:
-            log.warning("Machine %s could not be let go of in order: %s", machine.place, error)
+            log.warning("Machine %s could not be disconnected in order: %s", machine.place, error)
         finally:
             if self.rounds.tunnel is not None:
                 self.rounds.tunnel.close()

@@ -45,7 +45,7 @@ class HostConfig(TableModel):
         (), description='What it has under which name, such as `{license = "matlab"}`, for the hint `properties`.'
     )
     capacity_type: CapacityType = Field(
-        ON_DEMAND, description="`spot` where it may be taken away at any time, `on-demand` where it is not."
+        ON_DEMAND, description="`spot` where it may be reclaimed at any time, `on-demand` where it is not."
     )
     usd_per_hour: float = Field(0.0, ge=0, description="What it costs, USD per hour.")
 
@@ -109,7 +109,7 @@ class MachinesConfig(PackedConfig, RemoteConfig):
     @property
     @abstractmethod
     def agent_idle_seconds(self) -> float:
-        """After which a node agent ends that has no job and of which nobody has asked anything."""
+        """After which a node agent ends that has no job and that has received no request."""
 
     @property
     def reads_notices(self) -> bool:
@@ -118,7 +118,7 @@ class MachinesConfig(PackedConfig, RemoteConfig):
 
     @property
     def switch_off(self) -> str:
-        """Shell text that an agent leaves its machine with when it ends so; empty: the machine goes on."""
+        """Shell text that an agent leaves its machine with when it ends so; empty: the machine stays up."""
         return ""
 
     def root(self, host: HostConfig) -> str:

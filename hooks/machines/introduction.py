@@ -1,4 +1,4 @@
-"""What a machine says of itself when it is asked for the first time, and how its node agent is started.
+"""What a machine reports about itself when it is asked for the first time, and how its node agent is started.
 
 The other side is ``python -m lading.executors.host``, which begins the conversation with the machine's spool.
 """
@@ -86,7 +86,8 @@ def introduce(
     *,
     look: bool = False,
 ) -> Introduction:
-    """Ask a machine what it has, have its node agent started, and go on talking to what serves its spool.
+    """Ask a machine what it has, have its node agent started, and keep the connection to the program that serves its
+    spool.
 
     :param api: URL of Airflow's execution API
     :param owner: the deployment to which Lading's folder there is to belong; None: it is not marked
@@ -137,7 +138,7 @@ def setup(config: MachinesConfig, host: HostConfig, api: str) -> str:
 
 
 def stamp(config: MachinesConfig, host: HostConfig, api: str) -> str:
-    """What tells an agent that is started with all this from one that was started with something else."""
+    """What distinguishes an agent that was started with all this from one that was started with something else."""
     parts = [version("airflow-lading"), config.python, *_environment(config, host, api)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

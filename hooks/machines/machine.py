@@ -41,7 +41,7 @@ PAUSE_AFTER_FAULT = 5.0
 # While there are more events than can be read at once, seconds.
 PAUSE_BEHIND = 0.2
 EVENTS = "spool/events/"
-# After these nothing is to be heard of a job.
+# After these a job has no further events.
 ENDS = "finished", "returned"
 # Python, Airflow and all that an agent imports take less on a slow machine, seconds.
 SECONDS_TO_START = 10.0
@@ -97,7 +97,7 @@ class Machine:
         self.is_closing = False
         """Whether nothing is to come in any more: the machine is to be released."""
         self.is_empty = False
-        """Whether its inbox is closed, nothing is there, and what it told is stored."""
+        """Whether its inbox is closed, nothing is there, and all its events are stored."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
         self._writing = Writing(self.root)
@@ -131,7 +131,7 @@ class Machine:
         self._shutdown = how
 
     def leave(self) -> None:
-        """Let go of it; its agent goes on."""
+        """Disconnect from it; its agent keeps running."""
         self.spool.close()
         introduction.RESIDENTS.leave(self.place)
 
@@ -316,7 +316,7 @@ class Machine:
         self.tracker.arrived([] if reply.fault is not None else parcels, reply.known, reply.waiting)
 
     def _note_vanished(self, reply: Reply) -> None:
-        """Tell what will not begin there, and what a machine that was started anew has lost with its folder."""
+        """Tell what will not begin there, and what a machine that was restarted has lost with its folder."""
         for token in reply.returned:
             if self.event_buffer.is_new(file := f"spool/returned/{token}.json"):
                 self.endings.give_back(token, because("agent_leaves"), file)
@@ -365,7 +365,7 @@ class Endings:
     def give_back(self, token: str, reason: Reason, file: str | None = None) -> None:
         """Report that a job has not begun there, and will not.
 
-        :param file: in which the machine says so; None: it does not
+        :param file: in which the machine reports that; None: there is none
         """
         self.tracker.give_back(token)
         event = {"event": "returned", "token": token, "location": self.location, "reason": reason}
@@ -396,7 +396,7 @@ class HoldsToSend:
         self._lock = threading.Lock()
 
     def ask(self, holds: Iterable[Hold]) -> None:
-        """Hold room, or go on holding it."""
+        """Hold room, or extend a hold."""
         with self._lock:
             self._asked |= {each.token: each.to_json() for each in holds}
 
@@ -426,7 +426,7 @@ class Writing:
     def __init__(self, root: str) -> None:
         self.root = root
         self.fault: str | None = None
-        """Why nothing can be written, in words; None: it can."""
+        """Why nothing can be written, as text; None: it can."""
         self.is_in_doubt = False
         """Whether it is to be tried: it has failed, or jobs wait there of which none has begun since the last look."""
         self._waiting: frozenset[str] = frozenset()

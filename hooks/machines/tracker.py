@@ -66,7 +66,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
         self._there: frozenset[str] = frozenset()
         self._waiting: frozenset[str] = frozenset()
         self._looked_at = time.monotonic()
-        self._ends = 0  # how many were told since then
+        self._ends = 0  # how many were reported since then
         self._pace = 0.0  # how many jobs ended a second before that
         self._cancels: dict[str, Reason] = {}
         self._asked: dict[str, float] = {}
@@ -142,7 +142,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
     def leisure(self) -> float:
         """For how many seconds nothing need be asked of the machine, or brought there.
 
-        That is half of the time for which its store lasts if jobs go on to end as fast as between the last two looks.
+        That is half of the time for which its store lasts if jobs keep ending as fast as between the last two looks.
         """
         return min(len(self._waiting) / self._pace / 2, MAX_COALESCE_SECONDS) if self._pace else 0.0
 
@@ -198,7 +198,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
         return sorted(back | self._stuck if time.monotonic() - self._stuck_since > SECONDS_UNTIL_RETURNED else back)
 
     def vanished(self, there: Collection[str]) -> list[TrackedJob]:
-        """The jobs that were there and are not, of a machine that was started anew."""
+        """The jobs that were there and are not, of a machine that was restarted."""
         with self.lock:
             jobs = self.jobs.values()
             return [job for job in jobs if not job.ended and job.envelope is None and job.token not in there]
@@ -219,7 +219,7 @@ class MachineJobTracker(JobTracker[TrackedJob]):
                     job.ended = job.acknowledged = True
 
     def forget(self, jobs: Iterable[TrackedJob]) -> None:
-        """Forget jobs that are over; one that was given anew meanwhile is another."""
+        """Forget jobs that are over; one that was given again meanwhile is another."""
         with self.lock:
             for job in jobs:
                 if self.jobs.get(job.token) is job:

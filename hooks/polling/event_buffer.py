@@ -22,7 +22,7 @@ def _kept(reason: Reason) -> tuple[object, ...]:
 
 
 class EventBuffer:
-    """The events that were read and not acknowledged. One thread tells, another reads and acknowledges.
+    """The events that were read and not acknowledged. One thread adds them, another reads and acknowledges.
 
     A file of events is removed when the last event in it, and all events before it, were acknowledged: what a
     controller has not stored is there for the next one.
@@ -45,13 +45,13 @@ class EventBuffer:
     def tell_reason(self, job: JobAtSite, reason: Reason, **more: str) -> None:
         """Say why a job waits, unless that was the last that was said of it.
 
-        One of the same codes, sites and limits is the same, but for a batch system's own words: each report is a row
-        of Airflow's event log. Of those only the numbers do not count: PBS counts what is free anew in every cycle.
+        One of the same codes, sites and limits is the same, but for a batch system's own text: each report is a row
+        of Airflow's event log. Of those only the numbers do not count: PBS counts what is free again in every cycle.
 
         :param more: what else the event says
         """
-        if job.told is None or _kept(job.told) != _kept(reason):
-            job.told = reason
+        if job.reported is None or _kept(job.reported) != _kept(reason):
+            job.reported = reason
             self.tell({"event": "waiting", "token": job.token, "reason": reason, **more})
 
     def unread(self) -> list[dict[str, Any]]:

@@ -14,14 +14,14 @@ from lading.scheduling.reasons import Reason
 class JobProgress:
     """How far a job at a site has come, and what of that was reported and stored.
 
-    :param told: the reason for its waiting that was reported last
+    :param reported: the reason for its waiting that was reported last
     :param started: whether it is known to have begun
     :param ended: whether its end was reported
     :param acknowledged: whether that was stored
     :param log_done: whether its log has been copied to the end
     """
 
-    told: Reason | None = None
+    reported: Reason | None = None
     started: bool = False
     ended: bool = False
     acknowledged: bool = False
@@ -34,7 +34,7 @@ class JobAtSite(Protocol):
     :param log_path: of its log, relative to Airflow's folder of logs; empty: it has none, or it is not known yet
     """
 
-    told: Reason | None
+    reported: Reason | None
     started: bool
     ended: bool
     acknowledged: bool
@@ -53,7 +53,7 @@ Job = TypeVar("Job", bound=JobAtSite)
 class JobTracker(Generic[Job]):
     """The jobs of a site, by token. The thread of the site changes them; other threads hold ``lock`` to read or change.
 
-    :param new: makes a job of which no more than its token is known
+    :param new: makes a job of which only its token is known
     """
 
     def __init__(self, new: Callable[[str], Job]) -> None:

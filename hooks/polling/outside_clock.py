@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-# Clocks that differ by less are taken to agree: so much may be the way of the answer, seconds.
+# Clocks that differ by less are taken to agree: so long may an answer be under way, seconds.
 SAME_TIME = 2.0
 # So late may a file be seen after it was written, by another host's cache of the folder, seconds.
 SECONDS_UNTIL_SEEN = 60.0

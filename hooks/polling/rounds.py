@@ -41,7 +41,7 @@ class Poller(Protocol):
 
 
 class News(Protocol):
-    """What can say by itself that there is something to look at."""
+    """A source of the news that there is something to look at."""
 
     def fileno(self) -> int | None:
         """What select(2) takes, readable when it has something to say; None: it says nothing now."""
@@ -76,7 +76,7 @@ class Rounds:
         self.trouble: str | None = None
         """Why the site could not be asked in the last round; None: it could."""
         self.under_way_since: float | None = None
-        """When the round began that goes on, on the monotonic clock."""
+        """When the round began that is under way, on the monotonic clock."""
         self.stopping = False
         self._troubles = Trouble(log)
         self._woken, self._waker = socket.socketpair()

@@ -104,7 +104,7 @@ SAVE_INTERVAL = 5.0
 class _Copied:
     """How far a log has been copied.
 
-    :param base: where the copy begins in our file: a task that was deferred goes on in the log that it began
+    :param base: where the copy begins in our file: a task that was deferred continues the log that it began
     :param path: of our file; None: it was not looked at since the start of this process
     """
 
@@ -174,7 +174,7 @@ class LogCopies:
 
     def _note(self, new: Mapping[str, _Copied]) -> None:
         self.memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # At the end of the file: to write all of it anew would keep the disk busy where jobs are short.
+        # At the end of the file: to write all of it again would keep the disk busy where jobs are short.
         with os.fdopen(open_regular(self.memory, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "w") as stream:
             stream.write(f"\n{_noted(new)}")
         self._copied |= new

@@ -92,7 +92,7 @@ class SiteConfig(TableModel):
 
     @property
     def limits(self) -> dict[str, str]:
-        """What the table limits that may make jobs wait, by option, in words."""
+        """What the table limits that may make jobs wait, by option, as text."""
         return {}
 
     @property
@@ -203,9 +203,10 @@ class RemoteConfig(EnforcingConfig):
 
 
 def sites_accepting_untargeted(configs: Mapping[str, SiteConfig], is_implicit: bool = False) -> frozenset[str]:
-    """The sites that take tasks which name none: those that say so, and the first one unless it says no.
+    """The sites that take tasks which name none: those with ``accept_untargeted``, and the first one unless it has
+    ``accept_untargeted = false``.
 
-    :param is_implicit: whether the first is this machine without a table; it gives way to a site that says so
+    :param is_implicit: whether the first is this machine without a table; it yields to a site that is declared so
     """
     said = {name: config.accept_untargeted for name, config in configs.items()}
     if not (is_implicit and True in said.values()):

@@ -51,13 +51,13 @@ class Seen:
     :param location: what it is; what is on it is Lading's own to know
     :param known: the tokens of all jobs that it has, waiting or running; None: it could not be asked, which changes
         nothing for them. Another location is not what it is for that
-    :param note: what is wrong with it, or worth knowing, in words; None: nothing
+    :param note: what is wrong with it, or worth knowing, as text; None: nothing
     :param native_id: of an allocation: that of its batch job; None: there is none, or it is not known yet
     :param node: of an allocation: where it runs, as the batch system calls it
-    :param billed_since: epoch seconds since when it is paid for, as whoever bills it says, by our own clock; None: that
+    :param billed_since: epoch seconds since when it is paid for, as its seller states, by our own clock; None: that
         is not known
     :param image: what it has booted from, as the images of a market are called; None: that of its architecture there
-    :param waits: why it is not up yet, for the jobs that wait for it; None: its note says so, or nothing is known
+    :param waits: why it is not up yet, for the jobs that wait for it; None: its note says why, or nothing is known
     """
 
     location: Location
@@ -120,7 +120,7 @@ def check_stacks(locations: Sequence[Location]) -> None:
             above.add(beneath)
             beneath = wraps.get(beneath)
         if beneath is not None:
-            raise TypeError(f"location {shortened(name)} wraps {shortened(beneath)}, which lies in it again")
+            raise TypeError(f"location {shortened(name)} wraps {shortened(beneath)}, which wraps it in turn")
 
 
 def check_market(market: Market | MachineMarket) -> None:
@@ -161,39 +161,43 @@ class Observation:
 
     :param locations: all that it has
     :param events: what happened to jobs, in order (see the spool's journal)
-    :param acknowledge: to be called when the events have been stored: they need not be told again
+    :param acknowledge: to be called when the events have been stored: they need not be reported again
     :param market: what can be launched; None: nothing is
-    :param trouble: why the whole site takes no jobs now, in words; None: its locations say so themselves
-    :param note: what is worth knowing of a site that launches its locations, in words; None: nothing
-    :param barred: why it takes no jobs of a queue for now, in words, by the queue's name, which is empty for jobs that
-        name none; none waits for it
+    :param trouble: why the whole site takes no jobs now; None: it does, or its locations have notes that say why not
+    :param note: what is worth knowing of a site that launches its locations, as text; None: nothing
+    :param barred: why it takes no jobs of a queue for now, by the queue's name, which is empty for jobs that name none;
+        no job waits for it
     """
 
     locations: Sequence[Seen]
     events: Sequence[dict[str, Any]] = ()
     acknowledge: Callable[[], None] = field(default=lambda: None)
     market: Market | MachineMarket | None = None
-    trouble: str | None = None
+    trouble: Reason | None = None
     note: str | None = None
-    barred: Mapping[str, str] = field(default_factory=dict)
+    barred: Mapping[str, Reason] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """:raises TypeError: a field is of another type"""
         if not _are(Seen, self.locations, (list, tuple)):
             raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
-        object.__setattr__(self, "locations", tuple(self.locations))  # a site may go on changing its own list
+        object.__setattr__(self, "locations", tuple(self.locations))  # a site may change its own list later
         names = Counter(each.name for each in self.locations)
         if twice := [name for name, times in names.items() if times > 1]:
             raise TypeError(f"locations has {', '.join(map(shortened, sorted(twice)))} twice; valid: unique names")
         check_stacks([each.location for each in self.locations])
         if not isinstance(self.events, (list, tuple)):
             raise TypeError(f"events is {shortened(self.events)}; valid: a list or a tuple of dicts")
-        valid: dict[str, tuple[type, ...]] = {"market": (Market, MachineMarket), "trouble": (str,), "note": (str,)}
+        valid: dict[str, tuple[type, ...]] = {"market": (Market, MachineMarket), "trouble": (Reason,), "note": (str,)}
         for name, kinds in valid.items():
             if not isinstance(value := getattr(self, name), (*kinds, type(None))):
                 raise TypeError(f"{name} is {shortened(value)}; valid: a {kinds[0].__name__}, or None")
-        if not (isinstance(self.barred, dict) and _are(str, [*self.barred, *self.barred.values()], list)):
-            raise TypeError(f"barred is {shortened(self.barred)}; valid: a dict of words by the names of queues")
+        if not (
+            isinstance(self.barred, dict)
+            and _are(str, [*self.barred], list)
+            and _are(Reason, [*self.barred.values()], list)
+        ):
+            raise TypeError(f"barred is {shortened(self.barred)}; valid: a dict of Reasons by the names of queues")
         if self.market is not None:
             check_market(self.market)
 

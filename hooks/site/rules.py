@@ -99,7 +99,7 @@ class RuleTable(TableModel):
         if self.plugin is None and not own:
             raise ValueError("it relaxes nothing; valid: amounts, features, on_demand, queues, or plugin")
         if self.plugin is not None and own:
-            raise ValueError(f"plugin does not go with {' and '.join(own)}; write a rule for each")
+            raise ValueError(f"plugin cannot be combined with {' and '.join(own)}; write a rule for each")
         return self
 
 

@@ -87,7 +87,7 @@ class Site(ABC, Generic[Config]):
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
         """Why a trial job has failed or has not ended, and what to change.
 
-        :param event: that tells its end; None: the time is over
+        :param event: that reports its end; None: the time is over
         :param timeout: seconds that it had
         """
         if event is not None:
@@ -97,7 +97,7 @@ class Site(ABC, Generic[Config]):
     def misunderstanding(self, event: Mapping[str, Any], envelope: Envelope) -> str | None:
         """What of a trial job that has ended well the site has taken for something else than was meant; None: nothing.
 
-        :param event: that tells its end
+        :param event: that reports its end
         """
         return None
 
@@ -114,11 +114,11 @@ class Site(ABC, Generic[Config]):
         return None
 
     def bill(self) -> str | None:
-        """What a trial has cost, in words; None: nothing that is billed by the hour."""
+        """What a trial has cost, as text; None: nothing that is billed by the hour."""
         return None
 
     def policy(self) -> str | None:
-        """The least that this site's account must be allowed, in its provider's own words; None: it has no account."""
+        """The least that this site's account must be allowed, in the form of its provider; None: it has no account."""
         return None
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
@@ -144,12 +144,12 @@ class Site(ABC, Generic[Config]):
     def exclusive(cls, config: Config) -> Mapping[str, str]:
         """What no other site of the file may use, such as machines that this one fills.
 
-        :returns: what each is called in a message, by what tells it from others of its kind
+        :returns: what each is called in a message, by what distinguishes it from others of its kind
         """
         return {}
 
     def dialect(self) -> dict[str, Any] | None:
-        """By what hints in the words of a batch system are checked; None: this is no batch site, and takes none.
+        """By what native hints for a batch system are checked; None: this is no batch site, and takes none.
 
         :returns: ``system``, the name of the batch system, ``profile``, that of the site, and ``takes_layouts``:
             whether each job is a batch job of its own, which may have nodes, ppn and threads; all of it JSON
@@ -226,13 +226,13 @@ class Order:
 class Holding(ABC):
     """A site whose locations can hold room for jobs that are to come, which so begin together with others.
 
-    What becomes of a hold are events: ``held``, ``refused`` where there is no room, ``hold_lost`` where there is none
+    The outcome of a hold is an event: ``held``, ``refused`` where there is no room, ``hold_lost`` where there is none
     any more; their token is that of the hold. The job for which room is held starts in it when it is given there.
     """
 
     @abstractmethod
     def hold(self, holds: Mapping[str, Sequence[Hold]]) -> None:
-        """Hold room, or go on holding it: each hold runs out by itself, and so does one that is not known any more.
+        """Hold room, or extend a hold: each hold runs out by itself, and so does one that is not known any more.
 
         :param holds: by the name of the location
         :raises OSError: it could not be done; it is asked again
@@ -249,7 +249,7 @@ class Holding(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ListedInstance:
-    """Something that was launched, as whoever sells it lists it, whether or not a controller knows of it.
+    """Something that was launched, as its seller lists it, whether or not a controller knows it.
 
     :param site: by which it was launched; it may not be in the sites file any more
     :param name: of the location that it was to become
@@ -272,7 +272,7 @@ class ListedInstance:
 class ElasticSite(Site[Config]):
     """A site whose locations are launched, and released when they are not needed any more.
 
-    What can be launched is the market of an observation. An order is stored before the site hears of it; one that is
+    What can be launched is the market of an observation. An order is stored before the site gets it; one that is
     given again is not launched twice. What was launched is named by :meth:`observe` until it has ended, and its end is
     an event ``released``. A job that is given to a location that is not there (any more) comes back by an event
     ``returned``.
@@ -297,7 +297,7 @@ class ElasticSite(Site[Config]):
 
     @abstractmethod
     def recall(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        """Take back jobs that have not begun; for each that has not, an event ``returned`` says so.
+        """Take back jobs that have not begun; for each that has not, there is an event ``returned``.
 
         :param tokens: by the name of the location
         :raises OSError: it could not be done; it is asked again
@@ -324,7 +324,7 @@ class ElasticSite(Site[Config]):
     def end(self, ids: Sequence[str]) -> Mapping[str, float]:
         """End at once what :meth:`found` has named, and all that runs there: for when no controller does it.
 
-        :returns: by id, up to when it is billed, epoch seconds, as far as its seller says so
+        :returns: by id, up to when it is billed, epoch seconds, as far as its seller states it
         :raises OSError: it could not be done
         """
         raise OSError(f"site {self.name}: only a controller ends what was launched there; start one")
@@ -340,7 +340,7 @@ class Check:
     :param what: what was checked
     :param good: whether all is well
     :param words: the details, or what is wrong and what to do
-    :param warns: whether all is well but could be better, or could not be looked at
+    :param warns: whether all is well but could be better, or could not be examined
     """
 
     what: str
@@ -353,10 +353,10 @@ class Check:
 class Cleaned:
     """What was removed at a site of one sort of things that were left behind.
 
-    :param kind: the sort, in words: ``runs``, ``logs``
+    :param kind: the sort, as text: ``runs``, ``logs``
     :param number: how many were removed, or would be
     :param mib: MiB that they took
-    :param trouble: what could not be removed, and why, in words; None: nothing
+    :param trouble: what could not be removed, and why, as text; None: nothing
     """
 
     kind: str

@@ -47,7 +47,7 @@ Content = Annotated[bytes, BeforeValidator(_unpacked)]
 class Reply(Written):
     """What a machine answers, see :mod:`lading.hooks.spool.server`.
 
-    :param boot_id: of the machine now; another one than before: it was started anew, and nothing from before runs
+    :param boot_id: of the machine now; another one than before: it was restarted, and nothing from before runs
     :param now: what its clock says, seconds since the epoch
     :param lives: whether an agent lives there
     :param known: the tokens of all jobs there

@@ -38,18 +38,18 @@ def _kind(text: str) -> str:
     return text
 
 
-def reason_of(told: object) -> Reason | None:
+def reason_of(reported: object) -> Reason | None:
     """A reason as a file or a site has it: as plain data, or the text of a third party; None: nothing is said.
 
     It may lack parameters, which another version has left out: an end counts for all that.
 
     :raises ValueError: it is none of these
     """
-    if isinstance(told, str):
-        return free_text(told) if told.strip() else None
-    if told is None or isinstance(told, Reason):
-        return told
-    return Reason.of_data(cast("dict[str, Any]", told), is_whole=False)
+    if isinstance(reported, str):
+        return free_text(reported) if reported.strip() else None
+    if reported is None or isinstance(reported, Reason):
+        return reported
+    return Reason.of_data(cast("dict[str, Any]", reported), is_whole=False)
 
 
 def asked_reason(text: str) -> Reason:
@@ -65,10 +65,10 @@ def to_json(event: Mapping[str, Any]) -> str:
     return json.dumps(event, default=Reason.to_data)
 
 
-def _reason(told: object) -> Reason:
-    if isinstance(told, Mapping):
-        return Reason.of_data(told)
-    if (reason := reason_of(told)) is None:
+def _reason(reported: object) -> Reason:
+    if isinstance(reported, Mapping):
+        return Reason.of_data(reported)
+    if (reason := reason_of(reported)) is None:
         raise ValueError("a reason is expected")
     return reason
 
@@ -129,7 +129,7 @@ class Located(Written):
 class Finished(Written):
     """A job has ended; no cause means success. Memory is MiB.
 
-    ``failed`` says that a cancellation was nobody's wish in Airflow.
+    ``failed`` says that a cancellation was not requested by Airflow.
     """
 
     event: Literal["finished"]
@@ -221,7 +221,7 @@ class Amounts(Written):
 
 
 class InsideFile(Written):
-    """What came of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
+    """The outcome of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
 
     exit_code: ExitCode
     reason: Why
@@ -267,7 +267,7 @@ class CauseFile(Written):
 
 class UpFile(Written):
     """Where an allocation's agent is, what its clock says, and for how long it takes jobs from now on, as it writes now
-    and then into ``up.json``: whoever reads that has another clock."""
+    and then into ``up.json``: its readers have another clock."""
 
     host: Annotated[str, Field(max_length=255)]
     now: Date
@@ -289,7 +289,8 @@ class TermsFile(Written):
 
 KINDS: dict[str, type[Written]] = {"started": Started, "waiting": JobWaiting, "located": Located, "finished": Finished}
 KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}
-# What comes from a site itself, and from no file: a job that runs must not be given back by anybody who can write one.
+# What comes from a site itself, and from no file: a job that runs must not be given back by every process that can
+# write one.
 OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released, "billed": Billed}
 
 
@@ -321,17 +322,17 @@ def of_sentinel(left: Mapping[str, Any], cause: Mapping[str, Any] | None) -> dic
         ended itself while it ran is cancelled with exit code 0
     """
     reason = left["reason"]
-    told = {"cause": left.get("cause", "error") if reason is not None else None, "reason": reason}
+    reported = {"cause": left.get("cause", "error") if reason is not None else None, "reason": reason}
     if cause is not None:
-        told = {"cause": cause["cause"], "reason": cause["reason"]}
+        reported = {"cause": cause["cause"], "reason": cause["reason"]}
     return {
-        **told,
+        **reported,
         "at": left["ended_at"],
         "exit_code": left["exit_code"],
         "peak_memory": left["peak_memory"],
         "cpu_seconds": left["cpu_seconds"],
         **({"started_at": None} if left.get("cause") == "cancelled" and left["exit_code"] != 0 else {}),
-        **({"outputs": outputs} if told["cause"] is None and (outputs := left.get("outputs")) else {}),
+        **({"outputs": outputs} if reported["cause"] is None and (outputs := left.get("outputs")) else {}),
     }
 
 

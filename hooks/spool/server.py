@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     Message = dict[str, Any]
 
-# What each line that a controller shall read begins with.
+# What each line that a controller should read begins with.
 ANSWER = "lading-answer "
 NEWS = "lading-news"
 # How often the folder of events is looked at while there are jobs, until there is news, seconds.
 INTERVAL = 0.05
-# A folder's modification time is as coarse as the clock of whoever dates it: what follows a change at once may not
+# A folder's modification time is as coarse as the clock that dates it: what follows a change at once may not
 # change it, seconds. How long it has been the same is measured here: a file server has another clock.
 CLOCK_TICK = 0.1
 # A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
@@ -78,8 +78,8 @@ def own(root: str, request: Message, _: Message) -> None:
 def claim(root: str, ids: Sequence[str], name: str, key: str = "a work_dir", *, look: bool = False) -> None:
     """Mark a folder as a deployment's own, where it has no mark.
 
-    The mark is made whole or not at all, whoever comes at the same time. Later controllers of the deployment, and those
-    that run beside this one, find it as theirs.
+    The mark is made whole or not at all, also when several controllers make it at once. Later controllers of the
+    deployment, and those that run beside this one, find it as theirs.
 
     :param ids: of the deployment, that which is written first, then those that it had before
     :param name: by which people know it
@@ -167,7 +167,7 @@ def recall(root: str, request: Message, answer: Message) -> None:
 def close_inbox(root: str, request: Message, answer: Message) -> None:
     """Let nothing in any more, where that is asked, and take back what has not begun.
 
-    The inbox goes by a rename: what somebody else leaves there at this moment is taken back, or cannot be written.
+    The inbox goes by a rename: what another process leaves there at this moment is taken back, or cannot be written.
     """
     if not request.get("close"):
         return
@@ -180,18 +180,18 @@ def close_inbox(root: str, request: Message, answer: Message) -> None:
             with contextlib.suppress(FileNotFoundError):  # the agent was faster
                 os.rename(f"{folder}/{token}.json", f"{returned}/{token}.json")
     with contextlib.suppress(OSError):
-        os.rmdir(inbox)  # which an agent that was started since has made anew
+        os.rmdir(inbox)  # which an agent that was started since has made again
     answer["returned"] = _tokens(returned)
 
 
 def ring(root: str, request: Message, answer: Message) -> None:
-    """Wake the agent, where there is one that has something to do, or is to know that somebody asks for it."""
+    """Wake the agent, where there is one that has something to do, or is to know that a controller uses it."""
     if answer["known"] and not any(map(request.get, FOR_AGENT)):
         return
     try:
         bell = os.open(f"{root}/spool/bell", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
-        return  # nobody listens
+        return  # no agent listens
     try:
         with contextlib.suppress(BlockingIOError):  # it has been rung often enough
             if stat.S_ISFIFO(os.fstat(bell).st_mode):
@@ -212,7 +212,7 @@ def pulse(root: str, _: Message, answer: Message) -> None:
         is_same = identity["boot_id"] == answer["boot_id"] and identity["started"] == int(fields[18])
         answer["lives"] = is_same and state != "Z"
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        pass  # no agent has written it, or it is no more
+        pass  # no agent has written it, or it was removed
     with contextlib.suppress(OSError, ValueError):
         answer["ends_at"] = float(_read(f"{root}/spool/ends_at", 100))
 
@@ -364,7 +364,7 @@ def _remove_torn(root: str) -> None:
 
 
 class _Seen:
-    """When what a machine tells was modified last, and since when it is known here that it was not since then."""
+    """When a machine's events were modified last, and since when it is known here that it was not since then."""
 
     def __init__(self, root: str) -> None:
         self.paths = f"{root}/spool/events", f"{root}/spool/ends_at"
@@ -382,7 +382,7 @@ class _Seen:
 
 
 def _told(root: str) -> set[str]:
-    """What a machine tells: its files of events, and when it goes."""
+    """What a machine reports: its files of events, and when it ends."""
     return {*_visible(f"{root}/spool/events"), *(["ends_at"] if os.path.exists(f"{root}/spool/ends_at") else [])}
 
 

@@ -51,7 +51,7 @@ class Envelope:
     :param queued_at: seconds since the epoch, earlier first among equals
     :param expires_at: when the JWT runs out, seconds since the epoch
     :param queue: of a batch system, in place of that of the site; None: that of the site
-    :param native: directives in the words of a batch system's scheduler
+    :param native: directives of a batch system
     :param layout: how the processes of its batch job lie on nodes; None: it is one process of ``resources.cpus``
     :param dags: the folder from which the job reads its Dags; None: Airflow's configuration there says
     :param container: in which it runs (:mod:`lading.scheduling.hints.places`); None: in none
@@ -255,7 +255,7 @@ class Spool:
         self.ring()
 
     def request(self, path: Path) -> str:
-        """The words of a request to the agent: a cancellation, a shutdown.
+        """The text of a request to the agent: a cancellation, a shutdown.
 
         :raises OSError: there is none, or it cannot be read
         """
@@ -349,7 +349,7 @@ class JobFolder:
         return self.root / "output"
 
 
-# What a site tells the node agent of its location.
+# What a site sends to the node agent of its location.
 
 
 class SiteDefaults(Protocol):
@@ -373,7 +373,7 @@ class AgentConfig:
     :param patience: seconds for which a waiting job may be overtaken
     :param kill_grace: seconds between SIGTERM and SIGKILL
     :param idle_seconds: without jobs and requests after which the agent ends; None: never
-    :param switch_off: shell text that it leaves the machine with then; empty: the machine goes on
+    :param switch_off: shell text that it leaves the machine with then; empty: the machine stays up
     :param scratch: the folder in which each job has one of its own; empty: the machine's folder for temporary files
     :param keep_failed: seconds for which that of a failed job is kept
     :param is_spot: whether AWS may take the machine away, after a notice that the agent reads

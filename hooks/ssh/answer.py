@@ -32,7 +32,7 @@ class CommandResult:
             text = f"{text[:1000]} [...] {text[-1000:]}"
         if text:
             return text
-        return "no answer" if self.status is None else f"no words, but exit status {self.status}"
+        return "no answer" if self.status is None else f"no output, but exit status {self.status}"
 
 
 def whole_number(text: str) -> int | None:

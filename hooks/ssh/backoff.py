@@ -1,4 +1,4 @@
-"""When what has failed may be tried again. Nobody sleeps here: a controller that waits for one site would hold up the
+"""When what has failed may be tried again. Nothing here sleeps: a controller that waits for one site would hold up the
 others.
 """
 
@@ -9,6 +9,7 @@ import time
 
 from lading.hooks.files.logs import COUNTDOWN
 from lading.hooks.ssh.answer import TransportError
+from lading.scheduling.reasons import Reason
 
 
 def pause(failures: int, first: float, longest: float) -> float:
@@ -38,7 +39,7 @@ class Backoff:
 
     @property
     def held(self) -> str | None:
-        """What has failed, in words, where it is too early; None: it may be tried."""
+        """What has failed, as text, where it is too early; None: it may be tried."""
         return self.words if self.left > 0 else None
 
     def check(self) -> None:
@@ -52,7 +53,7 @@ class Backoff:
         :param at_least: seconds to wait, as for a refused login: many of them lock the account
         """
         self.failures += 1
-        # Without a time: the same trouble shall have the same words.
+        # Without a time: the same trouble should have the same text.
         self.words = words.partition(COUNTDOWN)[0]
         seconds = max(pause(self.failures, self.first, self.longest), at_least * random.uniform(0.5, 1.0))
         self.not_before = time.monotonic() + seconds
@@ -61,3 +62,19 @@ class Backoff:
     def succeeded(self) -> None:
         self.failures = 0
         self.not_before = 0.0
+
+
+class ReasonedBackoff(Backoff):
+    """The same, where why it may not be tried is shown to people as a reason."""
+
+    _why: Reason | None = None
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why it is too early; None: it may be tried."""
+        return self._why if self.left > 0 else None
+
+    def failed_for(self, reason: Reason) -> None:
+        """Note a failure."""
+        self._why = reason
+        self.failed(reason.sentence)

@@ -12,7 +12,7 @@ def connect(ssh_conn_id: str | None = None, control_master: str | None = None, s
     :param control_master: in place of it, what one types after ``ssh``: a shared connection of the OpenSSH client
     :param setup: shell lines before all commands
     """
-    # Not at the top: whoever only reads the sites file need not wait for paramiko.
+    # Not at the top: a process that only reads the sites file need not wait for paramiko.
     if control_master is not None:
         from lading.hooks.ssh.openssh_transport import ControlMasterTransport
 

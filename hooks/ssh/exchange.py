@@ -1,7 +1,7 @@
-"""One exchange with a site: several steps in one shell script, their answers told apart by a random marker.
+"""One exchange with a site: several steps in one shell script, their answers separated by a random marker.
 
 The script reaches ``/bin/sh`` on standard input, whatever the user's login shell is (:data:`COMMAND` means the same to
-all of them). So nothing that a step carries is ever on a command line, but for the words of a command to run. The
+all of them). So nothing that a step carries is ever on a command line, but for the arguments of a command to run. The
 script is one function that its last line calls: one that is cut short is a syntax error and does nothing at all.
 
 Each step's output stands between two marks, on standard output and on standard error, so banners, the noise of a
@@ -26,7 +26,7 @@ COMMAND = "exec /bin/sh -c 'eval \"$(cat)\"'"
 _STATUS = re.compile(rb"([0-9]{1,3})\r?\n")
 # What timeout(1) ends with when it had to end the command.
 TIMED_OUT = 124
-# More output than this is a command run wild: the exchange is given up.
+# More output than this is a runaway command: the exchange is aborted.
 MOST_BYTES = 64 * 1024 * 1024
 
 FUNCTIONS = """\
@@ -119,7 +119,7 @@ lading_pack() {
 class Exchange:
     """The script for some steps, and what has come back of it so far.
 
-    :param steps: done in this order, each whatever became of the one before it
+    :param steps: done in this order, each whatever the result of the one before
     :param setup: shell text that goes before them and may set variables, as a site's settings file does
     :param timeout: seconds that a command has which sets no limit itself
     :param most: bytes of output that are taken
@@ -164,15 +164,15 @@ class Exchange:
 
         The standard error of a step without an answer says why there is none.
 
-        :param trouble: what cut the exchange short, in words, if anything did
+        :param trouble: what cut the exchange short, as text, if anything did
         """
         return [self._answer(number, step, trouble) for number, step in enumerate(self.steps)]
 
     def silence(self) -> str:
-        """What may explain that the shell ended without all answers: its last words."""
+        """What may explain that the shell ended without all answers: the end of its output."""
         words = bytes(self.stderr[-2000:] or self.stdout[-2000:]).decode(errors="replace").splitlines()
         said = "\n".join(line for line in words if self.marker not in line).strip()
-        return f"{'cut off' if self.begun else 'no answer'}; the last words were: {said or 'none'}"
+        return f"{'cut off' if self.begun else 'no answer'}; its last output: {said or 'none'}"
 
     def _script(self, setup: str, timeout: int) -> str:
         lines = ["lading() {", "CDPATH=", FUNCTIONS]

@@ -113,7 +113,7 @@ def _talk(process: subprocess.Popen[bytes], exchange: Exchange, timeout: float) 
 
 
 def _written(stdin: int, script: memoryview) -> memoryview:
-    """What is left of the script; nothing when nobody reads it any more."""
+    """What is left of the script; nothing when its reader has gone."""
     try:
         return script[os.write(stdin, script[:READ]) :]
     except BrokenPipeError:

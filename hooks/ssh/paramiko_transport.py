@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 READ = 1 << 20
 # Seconds between signs of life on an idle connection.
 KEEPALIVE = 30
-# How often the thread of a connection looks whether a sign of life is due, and where it is not told, whether it is to
+# How often the thread of a connection looks whether a keepalive is due, and where no event says it, whether it is to
 # end, seconds. Paramiko's own 0.1 s is half of what idle connections cost.
 LOOK_INTERVAL, UNTOLD_LOOK_INTERVAL = 10.0, 0.5
 
@@ -62,8 +62,8 @@ class SSHTransport(Transport):
         self.connect_timeout = connect_timeout
         self.backoff = backoff or Backoff()
         self._client: paramiko.SSHClient | None = None
-        self._opening = threading.Lock()  # whoever comes while the connection opens waits for that same connection
-        self._closing = threading.Lock()  # never held for long: whoever closes it does not wait for a server that hangs
+        self._opening = threading.Lock()  # others that need the connection while it opens wait for that same one
+        self._closing = threading.Lock()  # never held for long: closing does not wait for a server that hangs
         self._closed = 0  # so often
         self._hook: SSHHook | None = None  # that connects now
         self._asking = threading.Lock()  # paramiko mixes up the refusals of two who ask at the same time
@@ -194,7 +194,7 @@ class SSHTransport(Transport):
                 )
             elif hook is not None and isinstance(error, paramiko.BadHostKeyException):
                 words += (
-                    "; the server has another key than the known one: it was installed anew, or is another machine."
+                    "; the server has another key than the known one: it was reinstalled, or is another machine."
                     f" Ask who runs it; if the new key is right, {_set_host_key(hook)}"
                 )
             elif hook is not None and "not found in known_hosts" in words:
@@ -267,7 +267,7 @@ def _hook(to: str | Server, timeout: int) -> SSHHook:
         def host_proxy(self) -> Any:
             made = super().host_proxy or connected(self.remote_host, self.port or SSH_PORT, timeout)
             vars(self)["made"] = made
-            if "is_abandoned" in vars(self):  # since this began; whoever did that may not have seen what was made
+            if "is_abandoned" in vars(self):  # since this began, perhaps before this was made
                 made.close()
                 raise OSError("it was closed while it was opened")
             return made
@@ -327,7 +327,7 @@ def _is_wrong(error: BaseException) -> bool:
 
 
 def _is_lasting(error: BaseException) -> bool:
-    """Whether time does not mend what a connection has failed for."""
+    """Whether time does not fix what a connection has failed for."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_NONAME
     lasting = (paramiko.AuthenticationException, paramiko.BadHostKeyException, FileNotFoundError, PermissionError)
@@ -348,7 +348,7 @@ class ReverseTunnel:
     """A port at a site that leads to ``host:port`` as seen from this machine.
 
     :param remote_port: the port at the site; 0: any that is free, and the same when it is built again
-    :param address: where the server shall open it
+    :param address: where the server should open it
     """
 
     def __init__(self, host: str, port: int, remote_port: int, address: str = LOOPBACK) -> None:
@@ -406,7 +406,7 @@ class ReverseTunnel:
 
 
 def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:
-    """Pass on what comes, and then that no more comes."""
+    """Pass on what comes, and then the end of input."""
     with contextlib.suppress(OSError, EOFError):
         while data := source.recv(TUNNEL_READ):
             sink.sendall(data)
@@ -414,14 +414,14 @@ def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | parami
         sink.shutdown(socket.SHUT_WR)
 
 
-# A TCP connection that tells the thread which reads it of its end, so that this thread need not look for it.
+# A TCP connection whose end wakes the thread that reads it, so that this thread need not poll.
 
 # Seconds that sent bytes may stay without an acknowledgement before the kernel gives the connection up.
 UNACKNOWLEDGED = 60
 
 
 class TellingSocket(socket.socket):
-    """A socket whose ``close`` ends what another thread reads from it, which would else go on to its time-out."""
+    """A socket whose ``close`` ends what another thread reads from it, which would else last until its time-out."""
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # it is no longer connected, so no thread waits for it

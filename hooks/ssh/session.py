@@ -1,4 +1,4 @@
-"""A command at a site that goes on for as long as its input is open, with which one talks line by line.
+"""A command at a site that runs for as long as its input is open, and is used line by line.
 
 An exchange ends and is forgotten; a session lives as long as the connection, unless one of the two sides ends it.
 """
@@ -28,7 +28,7 @@ READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break
 COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
 READ = 65536
 # So much of what it has said is kept for the message when it ends, bytes.
-MOST_LAST_WORDS = 2000
+MOST_LAST_OUTPUT = 2000
 # Seconds that a client of ours has to end when its input is closed.
 END_TIMEOUT = 2.0
 
@@ -54,7 +54,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it goes on, as far as this machine knows, without asking the site."""
+        """Whether it still runs, as far as this machine knows, without asking the site."""
 
     @abstractmethod
     def say(self, text: bytes, timeout: float) -> None:
@@ -89,7 +89,7 @@ class Session(ABC):
     def hear(self, mark: str, timeout: float) -> str:
         """The next line that begins with a mark, without it; other lines are left out.
 
-        :raises TransportError: it has ended, with its last words, or says nothing in time
+        :raises TransportError: it has ended, with its last output, or does not answer in time
         """
         deadline = time.monotonic() + timeout
         others: list[str] = []
@@ -125,7 +125,7 @@ class Session(ABC):
         said, self._heard = self._heard, b""
         try:
             while (left := deadline - time.monotonic()) > 0 and (data := self._receive(left)):
-                said = (said + data)[-4 * MOST_LAST_WORDS :]
+                said = (said + data)[-4 * MOST_LAST_OUTPUT :]
         except (OSError, ValueError):  # time is up, or its output is closed as well
             pass
         if not said.strip():
@@ -134,11 +134,11 @@ class Session(ABC):
 
 
 def _ended(said: str) -> SessionEnded:
-    return SessionEnded(f"it ended; its last words were: {said.strip()[-MOST_LAST_WORDS:] or 'none'}")
+    return SessionEnded(f"it ended; its last output: {said.strip()[-MOST_LAST_OUTPUT:] or 'none'}")
 
 
 def begin(channel: paramiko.Channel, command: str, timeout: float) -> None:
-    """Start a command at the other end of a channel. Paramiko would wait for ever for a server that hangs.
+    """Start a command at the other end of a channel. Paramiko would wait forever for a server that hangs.
 
     :raises TimeoutError: it has not begun within so many seconds
     """
@@ -165,7 +165,7 @@ class ChannelSession(Session):
         super().__init__()
         self.channel = channel
         channel.settimeout(timeout)
-        channel.set_combine_stderr(True)  # what is not read there would keep the channel readable for ever
+        channel.set_combine_stderr(True)  # what is not read there would keep the channel readable forever
         begin(channel, COMMAND, timeout)
         self.say(text, timeout)
 
@@ -203,7 +203,7 @@ def start(command: Sequence[str], environment: Mapping[str, str] | None, *, erro
     It leads to where tasks run, so it has none of the secrets of Airflow's servers; bsub hands its environment on.
 
     :param environment: None: that of this process
-    :param errors: where its standard error goes, in the words of ``subprocess``
+    :param errors: where its standard error goes, as ``subprocess`` names them
     :raises TransportError: it cannot be started
     """
     try:

@@ -47,7 +47,7 @@ class RemoteStep(ABC):
 class RunCommand(RemoteStep):
     """Run a command.
 
-    :param command: its words, or text for ``/bin/sh -c``
+    :param command: its arguments, or text for ``/bin/sh -c``
     :param stdin: what it reads; nothing when None
     :param folder: where it runs; the user's home when None
     :param limit: seconds after which it is ended, where the site has timeout(1); the exchange's time-out when None
@@ -61,7 +61,7 @@ class RunCommand(RemoteStep):
     def text(self, marker: str, timeout: int) -> str:
         words = ["/bin/sh", "-c", self.command] if isinstance(self.command, str) else list(self.command)
         if not words or any("\0" in word for word in words):
-            raise ValueError(f"{self.command!r} is no command: give words, or a text, without NUL characters")
+            raise ValueError(f"{self.command!r} is no command: give arguments, or a text, without NUL characters")
         run = f"lading_run {self.limit or timeout} {shlex.join(words)}"
         run = f"{run} </dev/null" if self.stdin is None else f"base64 -d {_heredoc(self.stdin, marker, run)}"
         return f"(cd -- {quoted(self.folder)} && {{\n{run}\n}})" if self.folder else run
@@ -186,7 +186,7 @@ class Remove(RemoteStep):
 
 
 def _get(folder: str, most: int, names: str, weigh: str = "") -> str:
-    # The names are found once: a file that comes in between must not be packed without being told of.
+    # The names are found once: a file that comes in between must not be packed without being listed.
     text = f'set -- {names}; lading_get {most} "$@" && lading_pack {most} "$@" | base64'
     return f"(cd -- {quoted(folder)} && {{ lading_large= lading_heavy= lading_tell=; {weigh}{text}; }})"
 
@@ -201,7 +201,7 @@ def _unpacked(folder: str, answer: CommandResult) -> tuple[str, dict[str, bytes]
     try:
         return found, read_tar(base64.b64decode(packed))
     except Exception as error:  # tarfile raises all sorts of things at what is no tar
-        raise TransportError(f"what came of {folder} is damaged: {error}; {answer.stderr.strip()}") from error
+        raise TransportError(f"what was received of {folder} is damaged: {error}; {answer.stderr.strip()}") from error
 
 
 def _member(name: str, mode: int, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:

@@ -66,7 +66,7 @@ class SessionRefused(TransportError):
 class Unusable(TransportError):
     """The way to a site is not set up: the connection is not defined, or the server is not the one that is known.
 
-    Time does not mend that, so trying again is of no use before it has been mended.
+    Time does not fix that, so trying again is of no use before it has been fixed.
     """
 
 
@@ -80,14 +80,14 @@ class Transport(ABC):
     """
 
     unusable = False
-    """Whether the last attempt to connect has failed for something that time does not mend."""
+    """Whether the last attempt to connect has failed for something that time does not fix."""
 
     def __init__(self, *, setup: str = "") -> None:
         self.setup = setup
         self._turns = ExchangeSlots(SESSIONS)
 
     def exchange(self, steps: Sequence[RemoteStep], timeout: float = TIMEOUT) -> list[CommandResult]:
-        """Do several steps in one round trip, each whatever became of the one before it.
+        """Do several steps in one round trip, each whatever the result of the one before.
 
         An answer without a status was cut off or never came, its standard error says why; the step may have been done.
 
@@ -191,7 +191,7 @@ class Transport(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """Where it leads, in words, without secrets."""
+        """Where it leads, as text, without secrets."""
 
     @abstractmethod
     def _converse(self, exchange: Exchange, timeout: float) -> None:

@@ -47,7 +47,7 @@ class Source(ABC):
     """A file, as it can be read in one place."""
 
     may_hang: ClassVar[bool]
-    """Whether a read may take for ever: what reads it has no time limit that Lading sets."""
+    """Whether a read may take forever: what reads it has no time limit that Lading sets."""
 
     @property
     @abstractmethod
@@ -60,7 +60,7 @@ class Source(ABC):
 
         :raises FileNotFoundError: it is not there, or neither a file nor a folder
         :raises IsADirectoryError: it is a folder
-        :raises PermissionError: it may not be read from here, in words
+        :raises PermissionError: it may not be read from here, as text
         :raises OSError: that could not be found out
         """
 
@@ -94,9 +94,9 @@ class MachineFile(Source):
         path = quoted(self.path)
         look = f"[ ! -d {path} ] || exit {errno.EISDIR}; [ -f {path} ] || exit {errno.ENOENT}; {self._is_below()}"
         answer = self._ask(f"{look}stat -Lc '%s %Y' -- {path}", VERSION_TIMEOUT)
-        if not (told := re.fullmatch(r"(\d{1,18}) (-?\d{1,18})\s*", answer)):
+        if not (reported := re.fullmatch(r"(\d{1,18}) (-?\d{1,18})\s*", answer)):
             raise TransportError(f"{self.transport}: {answer[:200]!r} is not the size of {self.path}")
-        return Version(int(told[1]), told[2])
+        return Version(int(reported[1]), reported[2])
 
     def parts(self, size: int) -> Iterator[bytes]:
         for number in range(-(-size // PART)):
@@ -105,7 +105,7 @@ class MachineFile(Source):
             try:
                 data = base64.b64decode(self._ask(text, PART_TIMEOUT))
             except binascii.Error as error:
-                raise TransportError(f"what came of {self.path} is damaged: {error}") from error
+                raise TransportError(f"what was received of {self.path} is damaged: {error}") from error
             if len(data) != (expected := min(PART, size - number * PART)):
                 raise OSError(f"{self.path} has changed while it was read: {len(data)} bytes in place of {expected}")
             yield data

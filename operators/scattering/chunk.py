@@ -24,7 +24,7 @@ from lading.scheduling.resources import CPUS_VARIABLE
 
 log = logging.getLogger(__name__)
 
-# So many failures are told in the exception; all are in the log.
+# So many failures are named in the exception; all are in the log.
 MOST_TOLD = 10
 
 
@@ -50,7 +50,7 @@ class Channel(Protocol):
 class ChunkJobOutcome:
     """How one job has ended.
 
-    :param error: why it failed, in words; None: it didn't
+    :param error: why it failed, as text; None: it didn't
     :param final: whether trying again is no use
     """
 
@@ -88,7 +88,7 @@ class Child:
         self.connection.send(number)
 
     def end(self) -> str:
-        """End the process; return in words how it ended."""
+        """End the process; return as text how it ended."""
         self.connection.close()
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -188,10 +188,10 @@ class Chunk:
             if len(outputs) < len(self.numbers):
                 self.finished.save()
         if failures:
-            told = [f"job {each.number} ({label(each.number)}): {each.error}" for each in failures[:MOST_TOLD]]
+            named = [f"job {each.number} ({label(each.number)}): {each.error}" for each in failures[:MOST_TOLD]]
             more = f"; and {len(failures) - MOST_TOLD} more" if len(failures) > MOST_TOLD else ""
             kind = ElementsFailedForGood if all(each.final for each in failures) else ElementsFailed
-            raise kind(f"{len(failures)} of {len(self.numbers)} jobs failed: {'; '.join(told)}{more}")
+            raise kind(f"{len(failures)} of {len(self.numbers)} jobs failed: {'; '.join(named)}{more}")
         return [outputs[number] for number in self.numbers]
 
     def stop(self) -> None:

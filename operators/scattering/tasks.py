@@ -112,7 +112,7 @@ class PlanScatter(BaseOperator):
 
 
 class Gather(BaseOperator):
-    """Counts the outputs and tells downstream tasks where they are; it reads none of them."""
+    """Counts the outputs and passes on to downstream tasks where they are; it reads none of them."""
 
     ui_color = "#f4f4f4"
     takes_hints = False

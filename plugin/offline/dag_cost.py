@@ -1,7 +1,7 @@
 """`lading plan --dag DAG`: what a run of a Dag will cost, before it begins.
 
-What its tasks ask for goes the way of real jobs, how long they take is what the controller predicts, and what machines
-cost is what their sellers say now. Whatever is not known is said, and is in no sum.
+What its tasks ask for is placed as real jobs are, how long they take is what the controller predicts, and what machines
+cost is what their sellers say now. Whatever is not known is named, and is in no sum.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TaskCost:
     """A task of the run; None: that is not known.
 
     :param jobs: how many it becomes; ``seconds``: how long each of them runs
-    :param asks: what each of them asks for, in words; ``site``: where it goes first
+    :param asks: what each of them asks for, as text; ``site``: where it goes first
     :param usd: what all of them cost, with their part of boots and gaps
     :param notes: where the figures are from, and what is not known
     """

@@ -1,4 +1,4 @@
-"""What `lading plan`, `lading simulate` and `lading script` can be told; `airflow lading` offers the same.
+"""What `lading plan`, `lading simulate` and `lading script` can be given as options; `airflow lading` offers the same.
 
 This is loaded for every `airflow` command, so it imports little.
 """
@@ -224,13 +224,13 @@ SCRIPT_OPTIONS = (
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="nodes=2, time=2h, mem=8GiB, or a directive in the scheduler's words: account=x; may be repeated",
+        help="nodes=2, time=2h, mem=8GiB, or a directive of the scheduler: account=x; may be repeated",
     ),
 )
 
 
 class Command(NamedTuple):
-    """One command: what it does, and what it can be told."""
+    """One command: what it does, and its options."""
 
     text: str
     options: tuple[Option, ...]

@@ -81,7 +81,7 @@ class SimulationInputs:
 
 
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
-    """Simulate the trace under each policy and print what came of it; the exit status."""
+    """Simulate the trace under each policy and print the result; returns the exit status."""
     form = None if args.plot is None else chart.form(args.plot, chart.svg)
     goods = market(args)
     given = read_jobs(args, goods) if args.workflow is None else read_workflows(args, goods)

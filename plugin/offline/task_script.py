@@ -1,8 +1,8 @@
 """`lading script --dag DAG --task TASK`: what a task would submit at its site.
 
-The Dag is parsed from its bundle as Airflow's own commands do it, and its hints go the way of a real job: policy,
-columns of the store, choice of the site, script. Nothing is read from Airflow's database, unless a Dag file or a bundle
-reads something.
+The Dag is parsed from its bundle as Airflow's own commands do it, and its hints are handled as those of a real job:
+policy, columns of the store, choice of the site, script. Nothing is read from Airflow's database, unless a Dag file or
+a bundle reads something.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def parse(args: Namespace) -> None:
 
 
 def close(name: str, names: Iterable[str], what: str) -> str:
-    """In words: the names that are close to one, or some of them where none is."""
+    """As text: the names that are close to one, or some of them where none is."""
     known = sorted(names)
     if near := difflib.get_close_matches(name, known, n=5):
         return f"close to it: {', '.join(near)}"
@@ -228,7 +228,7 @@ def route_of(job: WaitingJob, views: Sequence[SiteView]) -> Route:
     return its_route
 
 
-# -- in words
+# -- as text
 
 
 def packed(name: str, site: Site[Any], envelope: Envelope) -> str:

@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 class ProgressWatch:
-    """Is told how far a calculation is, and shows it after two seconds.
+    """Receives how far a calculation is, and shows it after two seconds.
 
     :param shown: whether to show it
     """
@@ -38,7 +38,7 @@ class ProgressWatch:
             self.bar.stop()
 
     def __call__(self, what: str, part: float) -> bool:
-        """``part`` of something is done, 0 to 1; whether to go on."""
+        """``part`` of something is done, 0 to 1; returns whether to continue."""
         if self.shown and time.monotonic() - self.since >= SOON:
             self.show(what, part)
         self.stopped = self.asked

@@ -243,10 +243,10 @@ def default_finding(settings: Settings) -> Check:
             return Check(what, True, words)
         counts = {name: count for name, count in there.items() if count is not None}
         total, limit = sum(counts.values()), conf.getint("core", "parallelism", fallback=0)
-        told = (
+        by_site = (
             "" if len(counts) == 1 else f" ({', '.join(f'{count} at site {name}' for name, count in counts.items())})"
         )
-        words += f"; {total} of them run at once{told}"
+        words += f"; {total} of them run at once{by_site}"
         if few := total < limit:
             least = takers[fitting[0]].scarcest(asked)
             words += (
@@ -293,14 +293,14 @@ def controller_finding(settings: Settings) -> Check:
 
 
 def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
-    """In words: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
+    """As text: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
     words = difference(edition(settings), settings.sites_file)
     if words is None:
         return None
     again = f"`kill {lease.pid}`, and the scheduler starts another" if lease.managed else "restart its service"
     return (
-        f"but it is older than the sites file and goes on with what it has read: {words}; when `airflow lading check` "
-        f"finds the file valid: {again}. Tasks run on meanwhile"
+        f"but it is older than the sites file and still uses what it has read: {words}; when `airflow lading check` "
+        f"finds the file valid: {again}. Running tasks are not affected"
     )
 
 

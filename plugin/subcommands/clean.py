@@ -65,7 +65,7 @@ class Cleaner(Protocol):
 class CleanResult:
     """What was removed at a site of one sort, or what went wrong there.
 
-    :param trouble: in words; None: nothing
+    :param trouble: as text; None: nothing
     """
 
     site: str

@@ -63,7 +63,7 @@ ARG_TIMEOUT = Arg(
 ARG_LAUNCH = Arg(
     ("--launch",),
     action="store_true",
-    help="Where machines are bought, buy the cheapest one, run a trial job on it, end it, and say what that cost",
+    help="Where machines are bought, buy the cheapest one, run a trial job on it, end it, and report the cost",
 )
 ARG_POLICY = Arg(
     ("--policy",),
@@ -126,7 +126,7 @@ ARG_OLDER_THAN = Arg(
     default="30d",
     help="For how long nothing has changed in what is removed, such as 12h, 30d, 8 weeks (default: 30d)",
 )
-ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only tell what would be removed")
+ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only list what would be removed")
 
 
 # The modules of commands that do not have one of their name.
@@ -155,7 +155,7 @@ def get_commands() -> list[GroupCommand]:
                     "check",
                     "Validate configuration and store, and try a job on every site",
                     (ARG_SITE, ARG_TIMEOUT, ARG_LAUNCH, ARG_POLICY, ARG_OUTPUT),
-                    "Ends with status 1 if anything is wrong, and says what to mend.",
+                    "Ends with status 1 if anything is wrong, and says what to correct.",
                 ),
                 command(
                     "jobs",
@@ -167,11 +167,11 @@ def get_commands() -> list[GroupCommand]:
                     "Say step by step where the job of a task goes, and why",
                     (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_EXPLAIN_TASK, ARG_EXPLAIN_INDEX),
                     "Bindings and filters, matching, ranking, rules and policy, with what the sites have "
-                    "now by the store, and what has become of the job.",
+                    "now by the store, and the state of the job.",
                 ),
                 command(
                     "wake",
-                    "Look now for room for what sleeps until its next attempt",
+                    "Look now for room for jobs that wait for their next attempt",
                     (ARG_THE_DAG, ARG_WAKE_RUN, ARG_GANG),
                     "Gangs, and jobs with the hint attempts, whose last attempt found no room. Ends with "
                     "status 1 if nothing sleeps that was named.",
@@ -186,7 +186,7 @@ def get_commands() -> list[GroupCommand]:
                 ),
                 command(
                     "instances",
-                    "List what was launched and has not ended, or let some of it go",
+                    "List what was launched and has not ended, or release some of it",
                     (ARG_INSTANCES_ACTION, ARG_INSTANCE, ARG_ENDED, ARG_OUTPUT),
                     "Machines of EC2, and allocations of batch clusters. It needs no controller: machines "
                     "are also looked for by their tags, so that one which the store has lost is seen, and where no "
@@ -229,7 +229,7 @@ def get_commands() -> list[GroupCommand]:
                     (ARG_YES,),
                     "Asks first. Refuses while a scheduler runs with Lading, a controller or a node agent runs, jobs "
                     "are at work, or something that was launched has not ended. Then uninstall the package: with it "
-                    "`airflow db migrate` makes the tables anew.",
+                    "`airflow db migrate` creates the tables again.",
                 ),
                 *(
                     ActionCommand(

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller.sites_file import possible, rules_of
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue
+from lading.executors.store import JobRow, LocationRow, SiteRow, State, queue, site_rows
 from lading.executors.store.durations import PastWaits
 from lading.executors.store.gangs import rows as gangs
 from lading.executors.store.gangs.terms import GangTerms
@@ -43,7 +43,7 @@ from lading.scheduling.resources import Resources
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def explain(args: Namespace) -> None:
-    """Print the steps for the last try of a task instance, with what the sites have now, and what became of it."""
+    """Print the steps for the last try of a task instance, with what the sites have now, and its state."""
     settings = Settings.load()
     with reading_store() as session:
         of_task = (JobRow.dag_id == args.dag_id, JobRow.run_id == args.run_id, JobRow.task_id == args.task_id)
@@ -61,7 +61,7 @@ def explain(args: Namespace) -> None:
 
 
 def report(session: Session, job: JobRow, sites: Mapping[str, Site[Any]], rules: Sequence[Rule]) -> Iterator[str]:
-    """The steps in lines, each with its number, and what has become of the job at the end.
+    """The steps in lines, each with its number, and the state of the job at the end.
 
     :param sites: by name, in the order of the sites file
     """
@@ -142,7 +142,7 @@ def view(session: Session, site: Site[Any], token: str, most: tuple[tuple[str, i
         locations=up,
         possible=could_be,
         trouble=trouble,
-        barred=json.loads(row.barred) if row is not None and row.barred else {},
+        barred=site_rows.of_text(row.barred) if row is not None else {},
         holds=site.holds,
         launches=site.launches,
         accept_untargeted=bool(site.config.accept_untargeted),
@@ -179,7 +179,7 @@ def complain_of_silence(views: list[SiteView]) -> None:
 
 
 def outcome(job: JobRow) -> ExplanationStep:
-    """What has become of a job, in words."""
+    """The state of a job, as text."""
     remedy = [f"what would change it: {job.remedy}"] if job.remedy else []
     if job.site is None:
         return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])

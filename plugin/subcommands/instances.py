@@ -40,7 +40,7 @@ NOT_STORED = "the store does not know it"
 
 
 class CommandRefused(Exception):
-    """Something cannot be done now; the words say what to do instead."""
+    """Something cannot be done now; the message says what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class InstanceLine:
         if self.row is None:
             return f"{NOT_STORED}: a controller takes it in, if its site is in the sites file"
         if self.found is None and self.is_listed and self.row.state != InstanceState.ORDERED:
-            return "its seller does not have it (any more): a controller will find that out"
+            return "its seller does not list it: a controller will find that out"
         return None
 
 
@@ -165,7 +165,7 @@ def chosen(lines: Sequence[InstanceLine], names: Sequence[str]) -> list[Instance
 
 
 def let_go(session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind) -> bool:
-    """Have an instance drained or terminated, and say what came of it; returns whether it could be asked."""
+    """Have an instance drained or terminated, and report the outcome; returns whether it could be asked."""
     try:
         words = "; ".join(steps(session, sites, line, kind, getpass.getuser()))
     except (CommandRefused, LookupError, OSError) as error:
@@ -178,7 +178,7 @@ def let_go(session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine,
 def steps(
     session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind, by: str
 ) -> Iterator[str]:
-    """What is done about an instance, in words.
+    """What is done about an instance, as text.
 
     :raises Refused: nothing can be done
     :raises OSError: its seller could not be asked

@@ -107,7 +107,7 @@ def short_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def amounts(row: Mapping[str, Any], of: str = "") -> str:
-    """What a location has, or (``_used``) what its jobs take of it, in words."""
+    """What a location has, or (``_used``) what its jobs take of it, as text."""
     names = ("cpus", "memory_mib", "disk_mib", "gpus")
     return format_resources(Resources(*(row[f"{name}{of}"] for name in names)))
 

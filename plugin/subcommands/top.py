@@ -26,7 +26,7 @@ NARROW = (0, 1, 0, 0)
 @airflow_cli.suppress_logs_and_warning
 @providers_configuration_loaded
 def top(args: Namespace) -> None:
-    """Show how things are, anew every few seconds on a terminal until Ctrl-C, once elsewhere."""
+    """Show how things are, again every few seconds on a terminal until Ctrl-C, once elsewhere."""
     console = Console()
     if args.once or not console.is_terminal:
         console.print(shown())

@@ -25,7 +25,7 @@ SECONDS_TO_END = 120.0
 def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
     """Try a job on a site, in a folder of its own that no controller looks at.
 
-    What it has launched ends with it, whatever becomes of the job.
+    What it has launched is released with it, whatever the outcome of the job.
 
     :param what: what the site is called
     """
@@ -45,7 +45,7 @@ def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
 def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
     """Give the site jobs that ask the API server for its health, and wait for the end of all, or the first bad one.
 
-    :returns: whether all is well, and the words of the finding
+    :returns: whether all is well, and the text of the finding
     """
     deadline, solo = time.monotonic() + timeout, Solo(site)
     jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]

@@ -31,7 +31,7 @@ PATIENCE = 30.0
 may_look = Depends(requires_access_view(AccessView.JOBS))
 may_see_dag = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
 
-# To look is not to act: who asks something of a site needs the right to change the configuration.
+# To look is not to act: a user who asks something of a site needs the right to change the configuration.
 may_act = Depends(requires_access_configuration("PUT"))
 write_audit_log = action_logging("lading_request")
 
@@ -83,7 +83,7 @@ def refuse_strange_names(request: Request) -> None:
 def require_sight(dag_id: str, its_sight: SightDep) -> None:
     """Refuse a Dag that the user does not see, so that its id alone says nothing of it.
 
-    Airflow's own check goes by rights, and in some auth managers anybody has them for a Dag that is not there.
+    Airflow's own check goes by rights, and in some auth managers every user has them for a Dag that is not there.
     """
     if not its_sight.sees(dag_id):
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no Dag {shortened(dag_id)} that you may read")

@@ -87,7 +87,7 @@ class OperatorRequest(BaseModel):
 
 REFUSED: dict[int | str, dict[str, Any]] = {
     status.HTTP_401_UNAUTHORIZED: {"model": ErrorDetail, "description": "No user is logged in"},
-    status.HTTP_403_FORBIDDEN: {"model": ErrorDetail, "description": "Who asks may not see or do this"},
+    status.HTTP_403_FORBIDDEN: {"model": ErrorDetail, "description": "The user may not see or do this"},
     status.HTTP_503_SERVICE_UNAVAILABLE: {"model": ErrorDetail, "description": "The database is busy or away"},
 }
 NOT_ASKED: dict[int | str, dict[str, Any]] = {
@@ -98,7 +98,7 @@ NOT_ASKED: dict[int | str, dict[str, Any]] = {
 NOT_SEEN: dict[int | str, dict[str, Any]] = {
     status.HTTP_404_NOT_FOUND: {
         "model": ErrorDetail,
-        "description": "There is no such Dag that who asks may read",
+        "description": "There is no such Dag that the user may read",
     },
 }
 
@@ -169,7 +169,7 @@ def get_jobs(
 
 @looks.get("/requests")
 def get_requests(session: SessionDep) -> list[OperatorRequest]:
-    """What was asked of sites within a day, latest first, and what came of it."""
+    """What was asked of sites within a day, latest first, and the outcome."""
     rows = requests.latest(session, time.time() - 86400, MOST_REQUESTS)
     return [OperatorRequest.model_validate(row, from_attributes=True) for row in rows]
 

@@ -16,7 +16,7 @@ from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import Bin, Problem, fits
 
-# A run shall end after its critical path times one of these; the longer ones where money counts more than time.
+# A run should end after its critical path times one of these; the longer ones where money counts more than time.
 STRETCHES = (1.0, 1.02, 1.05)
 LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 # A second beyond is worth so many times what it is worth by ``hurry``: insertion sees one step at a time.

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from lading.scheduling.job import PlannedJob
 
-# One that runs for longer than expected, of which nothing is known, goes on for this part of what it has run.
+# One of unknown length that exceeds what was expected is expected to run on for this part of what it has run.
 GOES_ON = 0.3
 
 
@@ -41,7 +41,7 @@ class WorkflowStep:
     rest: float = 0.0
 
     def left(self, now: float) -> float:
-        """Seconds that it still runs. The longer one runs for longer than expected, the longer it goes on."""
+        """Seconds that it still runs. The more it exceeds what was expected, the longer it is expected to run on."""
         if self.begun is None:
             return self.seconds
         passed = now - self.begun

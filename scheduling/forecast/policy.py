@@ -50,7 +50,7 @@ class Actions:
 
 
 class Planner:
-    """Decides what is done now. It plans anew only where something has gone another way than planned.
+    """Decides what is done now. It plans again only where something has gone another way than planned.
 
     :param boot: seconds from a launch to the first job
     :param hurry: what time is worth (:mod:`lading.scheduling.forecast.choice`)

@@ -75,7 +75,7 @@ class Schedule:
 class ScheduleTerms:
     """What a schedule is made by.
 
-    :param deadlines: epoch seconds until which each run shall have ended
+    :param deadlines: epoch seconds until which each run should have ended
     :param usd_per_second: what each second is worth by which it ends later
     :param bins: what each step would be launched on; None: it fits nothing that can be launched
     """
@@ -242,7 +242,7 @@ class Builder:
         return math.inf
 
     def _open(self, launched: Bin, begin: float, schedule: Schedule) -> PlannedMachine:
-        """A machine more, for which others make way where there may be no more."""
+        """One more machine, for which others make way where there may be no more."""
         since = self.now + self.boot
         if self.most is not None and len(schedule.machines) >= self.most:
             since = begin

@@ -13,7 +13,7 @@ class MachineTimeline:
     """What is planned on one machine.
 
     A machine is paid while it is busy, through gaps that are not longer than a boot, and for a boot before it is first
-    used and after each longer gap: it is released there and launched anew.
+    used and after each longer gap: it is released there and launched again.
 
     :param capacity: what jobs can use of it
     :param usd_per_second: its price

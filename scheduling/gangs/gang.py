@@ -83,7 +83,7 @@ class Gang:
     :param wake_at: epoch seconds at which the next one begins, of a gang that sleeps
     :param until: epoch seconds at which the time of this pass is over
     :param trying: what is tried now
-    :param tried: what this pass has tried in vain of partitions that have no room yet
+    :param tried: what this pass has tried without success of partitions that have no room yet
     :param held: what has found room
     :param why: why the last try has failed; None: none has
     :param look_at: epoch seconds from when room for all of it is a reason to try a gang that sleeps before its next
@@ -186,7 +186,7 @@ class Alone(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """These partitions fail: the last attempt was in vain."""
+    """These partitions fail: the last attempt has failed."""
 
     partitions: tuple[str, ...]
     why: Reason
@@ -199,7 +199,7 @@ Found: TypeAlias = tuple[Gang, list[Effect]]
 def step(gang: Gang, events: Iterable[Event], now: float, choices: Callable[[str], Choices]) -> Found:
     """Take a gang as far as it gets by what has happened.
 
-    :param events: those that are of no matter where the gang is now change nothing, so they may be told again
+    :param events: those that are of no matter where the gang is now change nothing, so they may be repeated
     :param now: epoch seconds
     :param choices: where a partition may be tried; asked when it is its turn
     """
@@ -310,8 +310,8 @@ def _dated_by(gang: Gang, now: float) -> Gang:
 def asleep(gang: Gang, now: float, pause: float) -> Gang:
     """A gang that sleeps until its next attempt; after a pass in between, until the one that was to come anyway.
 
-    Where it did not get what seemed free, it looks for room again a minute later: else it would be tried in vain in
-    every tick.
+    Where it did not get what seemed free, it looks for room again a minute later: else it would be tried without
+    success in every tick.
     """
     look_at = now + SECONDS_UNTIL_LOOKED_AGAIN if gang.doubted else 0.0
     wake_at = now + pause if gang.wake_at is None else gang.wake_at
@@ -319,7 +319,7 @@ def asleep(gang: Gang, now: float, pause: float) -> Gang:
 
 
 def _failure(gang: Gang, *, is_final: bool) -> Reason:
-    """Why a gang has failed: there can never be room, or its last attempt was in vain."""
+    """Why a gang has failed: there can never be room, or its last attempt has failed."""
     if is_final and gang.why is not None:
         return gang.why
     return _with_last(because("gang_in_vain", attempts=gang.attempt), gang)

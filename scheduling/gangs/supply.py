@@ -19,7 +19,11 @@ from lading.scheduling.matching.sites import asked as sites_asked
 from lading.scheduling.matching.stops import of_text
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import resolved
+from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources, format_resources
+
+# So many sizes of a site's locations are named.
+MOST_SIZES = 3
 
 
 class SiteSupply(NamedTuple):
@@ -48,51 +52,50 @@ class Demand:
     supplies: Sequence[SiteSupply]
 
 
-def shortage(demands: Sequence[Demand], *, together: bool = True, spread: bool = False) -> str:
-    """Why members can never have room at the same time, with the sums, in words; empty: they may.
+def shortage(demands: Sequence[Demand], *, together: bool = True, spread: bool = False) -> Reason | None:
+    """Why members can never have room at the same time, with the sums; None: they may.
 
-    It is certain where it says so: every sum is one that no packing exceeds.
+    It is certain where there is a reason: every sum is one that no packing exceeds.
 
     :param together: whether all partitions begin at the same time; else each is looked at for itself
     :param spread: whether each member has a location of its own
     """
     for each in demands:
-        if words := _of_one(each, spread=spread):
-            return words
-    return _of_all(demands, spread=spread) if together and len(demands) > 1 else ""
+        if (why := _of_one(each, spread=spread)) is not None:
+            return why
+    return _of_all(demands, spread=spread) if together and len(demands) > 1 else None
 
 
-def _of_one(demand: Demand, *, spread: bool) -> str:
+def _of_one(demand: Demand, *, spread: bool) -> Reason | None:
     """Why the members of a partition can never have room together."""
     for asked, count in Counter(demand.asked).items():
         most = sum(_copies(asked, each, spread=spread) for each in demand.supplies)
         if most < count:
-            some = f"{count} jobs" if count > 1 else "job"
-            all_of_them = f"{format_resources(asked * count)} together" if count > 1 else format_resources(asked)
-            where = ", on a location of its own" if spread and count > 1 else ""
-            return (
-                f"the {some} of task {demand.name!r} ask{'' if count > 1 else 's'} for {all_of_them} "
-                f"({format_resources(asked)} each{where}), and {_sites(demand.supplies)} can never hold more than "
-                f"{most:.0f} of them: {_most(demand.supplies)}"
-            )
+            sites = [each.site for each in demand.supplies]
+            if count == 1:
+                why = because("gang_job_too_large", task=demand.name, each=asked, sites=sites)
+            else:
+                code = "gang_too_many_apart" if spread else "gang_too_many"
+                together = asked * count
+                why = because(code, task=demand.name, jobs=count, all=together, each=asked, sites=sites, most=most)
+            return why.with_also(*map(_capacity, demand.supplies))
     return _of_all([demand], spread=spread)
 
 
-def _of_all(demands: Sequence[Demand], *, spread: bool) -> str:
+def _of_all(demands: Sequence[Demand], *, spread: bool) -> Reason | None:
     """Why the members of all partitions can never have room together."""
     supplies = _union(demands)
+    sites = [each.site for each in supplies]
     jobs = sum(len(each.asked) for each in demands)
     asked = NOTHING.with_all([each for demand in demands for each in demand.asked])
     total = _total(supplies)
     if lacking := asked.lacking(total):
-        return (
-            f"its {jobs} jobs ask for {format_resources(_only(asked, lacking))} together, and {_sites(supplies)} can "
-            f"never give more than {format_resources(_only(total, lacking))}"
-        )
+        asks, most = _only(asked, lacking), _only(total, lacking)
+        return because("gang_too_large", jobs=jobs, all=asks, sites=sites, has=most)
     there = sum(len(each.locations) if each.most is None else each.most for each in supplies)
     if spread and there < jobs:
-        return f"its {jobs} jobs need a location each (spread), and {_sites(supplies)} never has more than {there:.0f}"
-    return ""
+        return because("gang_too_few_locations", jobs=jobs, sites=sites, most=there)
+    return None
 
 
 def _copies(asked: Resources, supply: SiteSupply, *, spread: bool) -> float:
@@ -132,26 +135,21 @@ def _only(amounts: Resources, names: Sequence[str]) -> Resources:
     return Resources(**{name: getattr(amounts, name) for name in names})
 
 
-def _most(supplies: Sequence[SiteSupply]) -> str:
-    """What sites have, in words."""
-    sentences = []
-    for supply in supplies:
-        counts = Counter(each.capacity for each in supply.locations.values())
-        parts = [
-            format_resources(capacity)
-            if supply.most is None and count == 1
-            else f"{number} × {format_resources(capacity)}"
-            for capacity, count in counts.most_common(3)
-            for number in [f"{count}" if supply.most is None else f"up to {supply.most:g}"]
-        ]
-        more = f" and {len(counts) - 3} other sizes" if len(counts) > 3 else ""
-        sentences.append(f"{supply.site} has {'; '.join(parts) or 'nothing that suits'}{more}")
-    return "; ".join(sentences)
-
-
-def _sites(supplies: Sequence[SiteSupply]) -> str:
-    names = ", ".join(each.site for each in supplies)
-    return f"site {names!r}" if len(supplies) == 1 else f"sites {names} together" if names else "no site"
+def _capacity(supply: SiteSupply) -> Reason:
+    """What a site has that suits, the sizes of which there are most first."""
+    counts = Counter(each.capacity for each in supply.locations.values())
+    if not counts:
+        return because("site_has_nothing", site=supply.site)
+    sizes = [
+        amount
+        for capacity, count in counts.most_common(MOST_SIZES)
+        for amount in (count, capacity.cpus, capacity.memory, capacity.disk, capacity.gpus)
+    ]
+    more = max(0, len(counts) - MOST_SIZES)
+    if supply.most is None:
+        return because("site_has", site=supply.site, sizes=sizes, more=more)
+    most = None if math.isinf(supply.most) else supply.most
+    return because("site_launches", site=supply.site, most=most, sizes=sizes, more=more)
 
 
 def demand(name: str, members: Sequence[WaitingJob], found: Options, sites: Mapping[str, SiteView]) -> Demand | None:
@@ -200,7 +198,7 @@ def explained(
     partial: bool = False,
     spread: bool = False,
 ) -> Iterator[str]:
-    """What room there is for a gang, in words: whether there can ever be enough, and for how many of it there is now.
+    """What room there is for a gang, as text: whether there can ever be enough, and for how many of it there is now.
 
     :param partitions: its members by their tasks, in the order in which these are tried
     :param held: what is held for other gangs
@@ -211,13 +209,13 @@ def explained(
     jobs = [job for members in partitions.values() for job in members]
     asked = NOTHING.with_all([job.resources for job in jobs])
     where = ", each at a location of its own" if spread else ""
-    yield f"the jobs of it that wait, {len(jobs)}, ask for {format_resources(asked)} together{where}"
+    yield f"its {len(jobs)} waiting jobs ask for {format_resources(asked)} together{where}"
     room, by_name = GangRoom(sites, held), {site.name: site for site in sites}
     options_by_name = {name: options(members, sites, ways) for name, members in partitions.items()}
     demands = [demand(name, members, options_by_name[name], by_name) for name, members in partitions.items()]
     known = [each for each in demands if each is not None]
-    if words := shortage(known, together=not partial and len(known) == len(demands), spread=spread):
-        yield f"that can never be: {words}"
+    if (why := shortage(known, together=not partial and len(known) == len(demands), spread=spread)) is not None:
+        yield f"that can never be: {why.sentence}"
     apart: set[Where] | None = set() if spread else None
     for name, members in partitions.items():
         counts = []
@@ -228,7 +226,7 @@ def explained(
                 if apart is not None:
                     apart.update((each.stop.site, each.location) for each in places.values())
                 break
-        yield f"task {name!r}: {'; '.join(counts) or 'there is no site that holds room to which it may go'}"
+        yield f"task {name!r}: {'; '.join(counts) or 'it may go to no site that holds room'}"
 
 
 def most_launched(site: SiteView) -> float | None:

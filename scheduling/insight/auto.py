@@ -12,7 +12,7 @@ from lading.scheduling.insight.usage import Usage
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.units import format_count, format_memory, format_time
 
-# How it is said what a task asks for by itself.
+# How an amount that a task asks for is written.
 AMOUNTS: Mapping[str, Callable[[Any], str]] = {
     "cpus": lambda cpus: f"{format_count(cpus)} cpus",
     "memory": lambda mib: f"{format_memory(mib)} of memory",
@@ -22,7 +22,7 @@ ADDED = dict.fromkeys(("memory", "time"), f", to which {round(100 * (HEADROOM - 
 
 
 def sized(hints: Hints, usage: Usage, largest: Resources | None) -> tuple[Hints, tuple[str, ...]]:
-    """The hints with what sufficed for 99 of a hundred tries in the place of ``auto``, and what was decided, in words.
+    """The hints with what sufficed for 99 of a hundred tries in the place of ``auto``, and what was decided, as text.
 
     What is not known, for there were too few tries or too many had too little, is as if it had not been given.
 
@@ -34,7 +34,7 @@ def sized(hints: Hints, usage: Usage, largest: Resources | None) -> tuple[Hints,
     words = []
     for name in sorted(hints.auto):
         if (size := getattr(found, name).nearly_all) is None:
-            few = f"fewer than {FEWEST_TRIES}" if usage.tries < FEWEST_TRIES else "which do not tell what it needs"
+            few = f"fewer than {FEWEST_TRIES}" if usage.tries < FEWEST_TRIES else "which do not show what it needs"
             words.append(f"{name} is the default: of {usage.tries} tries something is known, {few} (auto)")
             continue
         most = getattr(largest, name, None)

@@ -17,7 +17,7 @@ TITLES = {
 class Times:
     """When what happened to a try, seconds since the epoch; None: it has not.
 
-    :param submitted: when its own batch job was first heard of
+    :param submitted: when its own batch job was first reported
     :param boot: when the instance was ordered that has it, and when that came up, None while it is not up; None: it has
         none
     """

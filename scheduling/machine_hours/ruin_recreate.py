@@ -18,7 +18,7 @@ MOST_MACHINES = 3
 NEIGHBOURS = 24
 # A round may cost so much of a machine's mean cost at first; from the half on nothing.
 THRESHOLD = 1e-3
-# The losses of all machines are measured anew after so many rounds.
+# The losses of all machines are measured again after so many rounds.
 REFRESH = 20
 EPSILON = 1e-12
 

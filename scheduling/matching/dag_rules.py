@@ -15,7 +15,7 @@ Patterns = Sequence[str] | None
 def takes(patterns: Patterns, dag_id: str | None) -> bool:
     """Whether what a Dag's author wrote may run there.
 
-    :param dag_id: None: nobody wrote it in a Dag; empty: it is not known whose it is
+    :param dag_id: None: it does not come from a Dag; empty: it is not known from which
     """
     return patterns is None or dag_id is None or any(fnmatchcase(dag_id, pattern) for pattern in patterns)
 

@@ -1,4 +1,4 @@
-"""Why a job goes where it goes: the steps of the decision about one job, in words. Pure.
+"""Why a job goes where it goes: the steps of the decision about one job, as text. Pure.
 
 They are taken with the same functions as the decision, :func:`lading.scheduling.placing.placement.assign`.
 """
@@ -29,7 +29,7 @@ class ExplanationStep:
     """One step of the decision.
 
     :param name: which one
-    :param lines: what came of it, in words
+    :param lines: what came of it, as text
     """
 
     name: str
@@ -121,7 +121,7 @@ def _tried(job: WaitingJob, its_route: Route, sites: Sequence[SiteView], *, is_o
 
 
 def _room(job: WaitingJob, stop: Stop, sites: Mapping[str, SiteView], now: str) -> str:
-    """Whether a stop has room now, in words."""
+    """Whether a stop has room now, as text."""
     site = sites[stop.site]
     need = resolved(stop.asked(job), site.arch)
     has_room = site.trouble is None and any(
@@ -135,7 +135,7 @@ def _room(job: WaitingJob, stop: Stop, sites: Mapping[str, SiteView], now: str) 
 
 
 def wishes(job: WaitingJob) -> str:
-    """What a job asks for, and the least that would do, in words."""
+    """What a job asks for, and the least that would do, as text."""
     least, its_own = minimum(job), soft(job.soft)
     words = [format_resources(job.resources)]
     if its_own.least.keys() - {NODES}:

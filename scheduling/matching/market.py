@@ -27,7 +27,7 @@ class Market:
     :param capacity: what jobs can use of a whole node, the agent's own memory taken off
     :param overhead: MiB that the agent needs in each allocation
     :param seconds: that an allocation has for jobs
-    :param unlimited: seconds that a job without a time limit shall have at least
+    :param unlimited: seconds that a job without a time limit should have at least
     :param most: allocations at a time
     :param whole: whether there are whole nodes only
     :param idle_seconds: for which one is kept that waits in its queue and is not needed any more

@@ -30,7 +30,7 @@ class SiteView:
     :param possible: all that is there in whatever state, and all that could be; empty: that is not known
     :param trouble: why it takes no jobs at all now; None: it does
     :param in_trouble: seconds for which it has been so
-    :param barred: why none of its queues of these names takes a job for now, in words; the empty name: that of the site
+    :param barred: why none of its queues of these names takes a job for now; the empty name: that of the site
     :param is_new: whether it has not answered yet, which it is given time for before a job goes elsewhere
     :param market: what can be launched there; None: nothing
     :param launched: all that was launched there, with what is on it, oldest first, also what boots or drains
@@ -54,7 +54,7 @@ class SiteView:
     possible: Sequence[Location] = ()
     trouble: Reason | None = None
     in_trouble: float = 0.0
-    barred: Mapping[str, str] = field(default_factory=dict)
+    barred: Mapping[str, Reason] = field(default_factory=dict)
     is_new: bool = False
     market: Market | MachineMarket | None = None
     launched: Sequence[Location] = ()
@@ -78,8 +78,8 @@ class SiteView:
         asked = resolved(job, self.arch)
         return not self.possible or any(each.suits(asked) for each in self.possible)
 
-    def bars(self, job: WaitingJob) -> str | None:
-        """Why it takes no such jobs for now, as its account is not admitted, in words; None: it takes them.
+    def bars(self, job: WaitingJob) -> Reason | None:
+        """Why it takes no such jobs for now, as its account is not admitted; None: it takes them.
 
         One with native directives may have named another account.
         """
@@ -100,7 +100,7 @@ class SiteView:
 
     @property
     def is_batch(self) -> bool:
-        """Whether it has queues, for its locations understand the words of a batch system."""
+        """Whether it has queues, for its locations understand the options of a batch system."""
         return isinstance(self.market, Market) or any(
             NATIVE in each.hints for each in (*self.possible, *self.locations)
         )
@@ -274,7 +274,7 @@ def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]
 
 def unsuited(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why no location of these sites can ever run a job, named by the location that comes closest."""
-    barred = [because("site_barred", site=each.name, text=words) for each in sites if (words := each.bars(job))]
+    barred = [why.at(each.name) for each in sites if (why := each.bars(job)) is not None]
     if others := [each for each in sites if each.bars(job) is None]:
         return _unsuited(job, others).with_also(*barred)
     return combined(barred)

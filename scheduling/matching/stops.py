@@ -21,8 +21,8 @@ class Stop:
     """A site at which a job asks for room.
 
     :param site: its name
-    :param target: of a job that has targets: the one that it is, in words; None: it has none
-    :param changes: what it asks for there, since its target says so, by the fields of a job
+    :param target: of a job that has targets: this one, as its hint names it; None: the job has none
+    :param changes: what it asks for there because of its target, by the fields of a job
     :param rule: the name of the rule by which it asks for something else than its hints say; None: it does not
     :param relaxed: what it asks for by that rule, by the fields of a job
     """

@@ -12,7 +12,7 @@ from lading.scheduling.reasons import Reason
 
 T = TypeVar("T")
 
-# The sorts of hints of a job that has words of a batch system, and one that has a layout.
+# The sorts of hints of a job that has options of a batch system, and one that has a layout.
 HINTS = {
     (native, layout): frozenset([NATIVE] * native + [LAYOUT] * layout)
     for native in (False, True)
@@ -36,7 +36,7 @@ class WaitingJob(PlannedJob):
     """A queued job; its name is the token.
 
     :param site: the only one that it may go to; None: each that takes jobs which name none
-    :param reason: why it waits, as far as it was told
+    :param reason: why it waits, as far as that has been stored
     :param memory_limit: MiB above which it is ended; None: the site's limit, if it has one
     :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
     :param soft: what it asks for and can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing

@@ -1,4 +1,4 @@
-"""What jobs ask of machines besides amounts, against what there is at sites; what nobody has is said in words. Pure."""
+"""What jobs ask of machines besides amounts, against what there is at sites; what no site has is named. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def granting(job: PlannedJob, machines: Iterable[MatchedMachine]) -> list[Matche
 def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> Reason:
     """Why none of some machines is what a job asks for, with what there is.
 
-    The words of a batch system and layouts are no matter of machines, and are not looked at.
+    Options of a batch system and layouts do not concern machines, and are ignored.
     """
     for hint, wanted, values in (
         ("arch", job.arch, lambda each: {each.location.arch or job.arch}),

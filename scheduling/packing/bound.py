@@ -11,7 +11,7 @@ With k shapes and t types this is the assignment relaxation of variable-sized ve
 * Shapes are merged while the program treats them alike, and split where its prices say otherwise, until nothing
   changes (dynamic constraint aggregation: Elhallaoui, Villeneuve, Soumis, Desaulniers, Operations Research 53, 2005).
 
-The value that is reported is that of the dual prices, computed anew over all shapes, so that it is a bound whatever
+The value that is reported is that of the dual prices, computed again over all shapes, so that it is a bound whatever
 the solver's tolerance.
 """
 

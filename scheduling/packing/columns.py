@@ -3,7 +3,7 @@
 The linear program over patterns (Gilmore and Gomory, "A linear programming approach to the cutting stock problem",
 Operations Research 9, 1961) starts from patterns that other rules found. Its prices say what a job of each shape is
 worth; bins are filled by those prices, and what is worth more than it costs joins the program, until nothing does or
-the rounds are used up. The whole numbers come from rounding with different cuts and packing the rest anew, and for few
+the rounds are used up. The whole numbers come from rounding with different cuts and packing the rest again, and for few
 shapes from the integer program over the cheapest patterns, which HiGHS solves within a number of nodes. Nothing looks
 at the clock.
 """
@@ -76,7 +76,7 @@ class Pool:
 
 
 def program(goods: Goods) -> LinearProgram:
-    """All jobs shall be packed."""
+    """All jobs must be packed."""
     return LinearProgram(goods.count, np.full(len(goods.count), np.inf))
 
 
@@ -107,7 +107,7 @@ def generate(
     :param nodes: how many nodes the integer program may visit; 0: it is not solved, its linear program is rounded
     :param shaken: guesses at worths where the filling rules find nothing
     :param rules: by which the rest is packed after rounding
-    :param going: whether to go on
+    :param going: whether to continue
     """
     pool = Pool(goods)
     for packing in start:

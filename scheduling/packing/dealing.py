@@ -1,4 +1,4 @@
-"""Dealing: the machines of a packing get names and jobs, when somebody asks for them.
+"""Dealing: the machines of a packing get names and jobs, when they are asked for.
 
 A million jobs are a few hundred groups of machines that are filled alike, and half a million placements.
 """
@@ -21,7 +21,7 @@ COUNT = attrgetter("count")
 
 
 class Made(Sequence[T]):
-    """A sequence whose items are made anew whenever they are asked for, always the same ones."""
+    """A sequence whose items are made again whenever they are asked for, always the same ones."""
 
     def __init__(self, make: Callable[[], Iterable[T]]) -> None:
         self.make = make

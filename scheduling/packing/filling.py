@@ -87,7 +87,7 @@ def fill_free(goods: Goods, bins: Ints, free: Ints, rule: ScoringRule) -> Ints:
             possible, base, unit = possible[going], base[going], unit[going]
         each = need[best]
         most = np.where(each > 0, left // np.maximum(each, 1), np.iinfo(np.int64).max).min(axis=1)
-        # Half of what fits at once: many small jobs take few steps, and the scarcity is seen anew in between.
+        # Half of what fits at once: many small jobs take few steps, and the scarcity is seen again in between.
         before = taken[live, shapes[best]]
         number = (np.minimum(most, count[best] - before) + 1) // 2
         taken[live, shapes[best]] = before + number

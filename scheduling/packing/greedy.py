@@ -143,7 +143,7 @@ class Greedy:
         machines = min(site.size, wanted // each)
         labels = self.labels[number]
         if labels:
-            machines = 1  # every further machine has to be allowed anew
+            machines = 1  # every further machine has to be allowed again
         self.unshelve(site)
         if site.size > machines:
             rest = ShelfSlot(
@@ -204,7 +204,10 @@ class Greedy:
         if later:
             soonest = min(later, key=lambda b: (b.offering.unavailable_until or 0.0, b.price))
             until = soonest.offering.unavailable_until or 0.0
-            return because("no_capacity", type=soonest.type.name, until=until)
+            why = soonest.offering.unavailable_because
+            code = "launch_withheld" if why is not None and why.meaning.kind == "refused" else "no_capacity"
+            reason = because(code, type=soonest.type.name, until=until)
+            return reason if why is None else reason.with_also(why)
         return self.no_room(shape)
 
     def no_room(self, shape: Shape) -> Reason:

@@ -4,7 +4,7 @@ A machine is the cheapest type that holds what it has, so one more job costs the
 there ruin and recreate (Schrimpf and others 2000): some machines at a time, most often those that lose most, are taken
 apart, all of it or a half, and their jobs are put back in another order. What is dearer by less than a threshold is
 kept, which falls to nothing (Dueck and Scheuer, "Threshold accepting", Journal of Computational Physics 90, 1990). What
-is left over shall be left on few machines, for those are taken apart most often. Jobs that are put back are counted,
+is left over should be left on few machines, for those are taken apart most often. Jobs that are put back are counted,
 never timed.
 
 The inner loop is in :mod:`lading.scheduling.packing.kernel`, compiled where Numba is installed.
@@ -24,7 +24,7 @@ from lading.scheduling.packing.filling import Pattern
 from lading.scheduling.packing.problem import Going, Problem, always
 
 SEED = 88172645
-# Jobs that are put back between two looks at whether to go on; so many times that where the inner loop is compiled.
+# Jobs that are put back between two checks of whether to continue; so many times that where the inner loop is compiled.
 LOOK, COMPILED = 500, 100
 # Fewer jobs than this have so few packings that a part of the search finds as much: it falls with their square.
 FULL = 20

@@ -31,7 +31,7 @@ def loop(function: F) -> F:
     """Compile a function where that is possible.
 
     What was compiled is kept beside the module or in the user's cache folder, so that only the first use takes seconds;
-    where neither can be written to, every process compiles anew.
+    where neither can be written to, every process compiles again.
     """
     if not COMPILED:
         return function

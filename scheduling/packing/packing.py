@@ -28,7 +28,7 @@ class MachineGroup:
 class Packing:
     """Groups in the order of their age, and what was left over: (shape, first position, how many, reason).
 
-    :param why: which way of several won, in words
+    :param why: the name of the method that won
     """
 
     groups: list[MachineGroup]

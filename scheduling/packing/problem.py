@@ -62,7 +62,7 @@ class Shape(NamedTuple):
         return self.need, lists, words, self.task or "", self.run or "", -1.0 if self.time is None else self.time
 
 
-# Told of what is improved and the part of it that is done; answers whether to go on.
+# Called with what is improved and the part of it that is done; returns whether to continue.
 Going: TypeAlias = Callable[[str, float], bool]
 
 
@@ -122,9 +122,9 @@ class Problem:
     :param bins: what can be launched now, most preferred first: cheapest, then more cpus, more memory, name
     :param blocked: what cannot be launched before the time of its offering
     :param now: epoch seconds
-    :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
+    :param patience: seconds that a job may be overtaken before room is kept free for it; None: forever
     :param going: see :func:`lading.scheduling.provisioning.planner.plan`
-    :param explains: whether anybody asks what jobs wait for where nothing can be launched for them
+    :param explains: whether it is to be found out what jobs wait for where nothing can be launched for them
     """
 
     shapes: list[Shape]

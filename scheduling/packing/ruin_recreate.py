@@ -1,4 +1,4 @@
-"""Ruin and recreate: take some machines of a packing apart and pack what was on them anew, keep what is no dearer.
+"""Ruin and recreate: take some machines of a packing apart and pack what was on them again, keep what is no dearer.
 
 After Schrimpf, Schneider, Stamm-Wilbrandt, Dueck, "Record breaking optimization results using the ruin and recreate
 principle", Journal of Computational Physics 159, 2000. The machines that lose most, by the worth of what they hold,

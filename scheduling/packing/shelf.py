@@ -34,7 +34,7 @@ class Neighbours:
     """Some neighbours in the order of what remains, and the most that any of them has of each resource.
 
     Taking the largest entry out leaves ``most`` too high, which costs a search some time but nothing else, so it is
-    measured anew only when a search comes by (``stale``).
+    measured again only when a search comes by (``stale``).
     """
 
     __slots__ = ("entries", "most", "stale")

@@ -101,11 +101,10 @@ class Choice:
         try:
             name = policy.get_location(context, job, job.resources, free, jobs, locations)
         except Exception as error:  # a third party's may raise anything
-            trouble[job.name] = because("policy_failed", text=f"its policy has failed: {type(error).__name__}: {error}")
+            trouble[job.name] = because("policy_failed", text=f"{type(error).__name__}: {error}")
             return None
         if name is not None and not (isinstance(name, str) and name in available):
-            words = f"its policy answers {shortened(name)}; valid: {', '.join(available)}, or None"
-            trouble[job.name] = because("policy_failed", text=words)
+            trouble[job.name] = because("policy_misnames", answer=shortened(name), locations=list(available))
             return None
         if name is not None:
             self.allocations.put(job.name, JobAllocation(context.site, (name,), "placed", job.resources))

@@ -177,12 +177,12 @@ class ApproachingClasses:
         self._add(party)
 
     def go_on(self, party: ClassAtStop) -> None:
-        """A party goes on to its stop, from the one before."""
+        """A party moves to its stop, from the one before."""
         self._later[party.stop.site] -= len(party.jobs)
         self._add(party)
 
     def leave(self, party: ClassAtStop) -> None:
-        """A party goes on no more from where it is."""
+        """A party stays where it is."""
         self._later.subtract(party.stops_after())
 
     def _add(self, party: ClassAtStop) -> None:
@@ -195,7 +195,7 @@ class ApproachingClasses:
         return list(self._at.pop(site, {}).values())
 
     def next_site(self, sites: Iterable[str]) -> str | None:
-        """The site that is visited next; None: no job goes on.
+        """The site that is visited next; None: no job moves any further.
 
         It is one to which no job can come later, from another one; where there is none, that of the first job.
 

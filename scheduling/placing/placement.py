@@ -53,7 +53,7 @@ def assign(
     :param filters: the binding filters by name
     :param rules: by which jobs ask for less where nothing has room for all that they wish, in their order
     :param rank: orders the sites of each job that names no place; None: that is done for all together that are alike
-    :param wanted: by site, further jobs for which it is to launch what they need; somebody else places them
+    :param wanted: by site, further jobs for which it is to launch what they need, but which are placed elsewhere
     :param choice: by which locations are chosen; None: that of sites whose policies are Lading's own
     """
     choice = choice or Choice(now)

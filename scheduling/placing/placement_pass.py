@@ -37,7 +37,7 @@ class PlacementPass:
     :param positions: of a job among all, by its name
     :param hidden: those behind which others come that were not looked at, each with all that are alike
     :param resting: the jobs that come to no other site now, at the stop that has turned them away last
-    :param held: those that nothing takes now, for others that nobody has looked at come before them
+    :param held: those that nothing takes now, because others that have not been examined come before them
     :param awaited: of the jobs for which something is launched, or is there: the site, by their names
     :param wanting: by site, what those need for which something may be launched there, and since when
     :param is_decided: whether it is decided what is launched
@@ -121,7 +121,7 @@ class PlacementPass:
         return by_stop
 
     def _send_on(self, party: ClassAtStop, coming: ApproachingClasses) -> None:
-        """Let those go on to their next stop that may; the others come to none now."""
+        """Send those to their next stop that may go there; the others have none now."""
         for at, jobs in party.by_next():
             going = [] if at is None else self._leaving(party, jobs, at)
             if at is not None and going:
@@ -206,14 +206,14 @@ class PlacementPass:
             provision = replace(
                 provision,
                 launches=(*first.launches, *provision.launches),
-                releases={name: words for name, words in provision.releases.items() if name not in kept},
+                releases={name: reason for name, reason in provision.releases.items() if name not in kept},
                 spare=provision.spare - kept,
                 waits={**provision.waits, **first.waits},
                 refused={**provision.refused, **first.refused},
             )
         before = self.found.provisions.get(site.name, Provision()).waits
-        told = {name: words for name, words in before.items() if name not in wanting}
-        self.found.provisions[site.name] = replace(provision, waits={**told, **provision.waits})
+        kept_waits = {name: reason for name, reason in before.items() if name not in wanting}
+        self.found.provisions[site.name] = replace(provision, waits={**kept_waits, **provision.waits})
         for name in provision.waits.keys() | provision.refused.keys():
             wanting.pop(name, None)  # it may come again, and ask for less
             if self.awaited.get(name) == site.name:
@@ -266,25 +266,25 @@ class PlacementPass:
         """Say why the others wait."""
         self.found.waits |= dict.fromkeys(self.held)
         provisions = self.found.provisions.values()
-        told: list[Mapping[str, Hashable]] = [
+        known: list[Mapping[str, Hashable]] = [
             some for each in provisions for some in (each.waits, each.refused, each.awaits) if some
         ]
-        told += [some for some in (self.awaited, *self.failures.values()) if some]
+        known += [some for some in (self.awaited, *self.failures.values()) if some]
         for party in self.resting:
             for order, jobs in party.alike.by_order(party.jobs):
-                self._explain(party, order, jobs, told, now - SECONDS_UNTIL_EXPLAINED)
+                self._explain(party, order, jobs, known, now - SECONDS_UNTIL_EXPLAINED)
 
     def _explain(
         self,
         party: ClassAtStop,
         order: Order,
         jobs: Sequence[WaitingJob],
-        told: Sequence[Mapping[str, Hashable]],
+        known: Sequence[Mapping[str, Hashable]],
         latest: float,
     ) -> None:
         """Say why those of a party wait that go to their stops in the same order.
 
-        :param told: what was said of single jobs, by their names; thousands of others wait for the same
+        :param known: reasons that were found for single jobs, by their names; thousands of others wait for the same
         :param latest: those that were queued after that have not waited for long
         """
         number = order.index(party.at) + 1
@@ -293,7 +293,7 @@ class PlacementPass:
         waits, limited, said = self.found.waits, self.groups.most, dict[Hashable, Reason | None]()
         for job in jobs:
             full, is_late = self.groups.full(job) if limited else None, job.queued_at <= latest
-            key = (full, is_late, *(some.get(job.name) for some in told)) if told else (full, is_late)
+            key = (full, is_late, *(some.get(job.name) for some in known)) if known else (full, is_late)
             if key not in said:
                 said[key] = self._reason(job, party.alike, order, number, full, is_late=is_late)
             waits[job.name] = said[key]

@@ -18,7 +18,7 @@ FIRST_COME, DATA_LOCALITY = "first_come", "data_locality"
 # when something has come free.
 FILLING = (GREEDY, PRICED, HOURS, FORECAST)
 BUILT_IN = (*FILLING, FIRST_COME, DATA_LOCALITY)
-# What becomes of a job whose data are nowhere that has room.
+# Where a job goes when no location that has its data has room.
 RANDOM, CHEAPEST = "random", "cheapest"
 
 

@@ -54,7 +54,7 @@ class Rooms:
     def suiting(self, job: PlannedJob) -> list[str]:
         """The locations that may have room for a job, the latest first; jobs of one shape have the same list.
 
-        What has no room for one of them has none for those that follow, so whoever finds that out removes it.
+        What has no room for one of them has none for those that follow, so the caller that finds that out removes it.
         """
         key = job.resources, job.wish, job.time, job.nodes, job.queue, job.native, *labels(job)
         if key not in self._suiting:

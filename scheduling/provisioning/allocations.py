@@ -156,7 +156,7 @@ def _needed(
 
 
 def worth_classifying(jobs: Sequence[PlannedJob]) -> bool:
-    """Whether jobs of other lengths shall be kept apart: where they are, and are not so many that a tick would wait."""
+    """Whether jobs of different lengths are kept apart: where they differ, and are too few to delay a tick."""
     return differ(jobs) and sum(job.count for job in jobs) <= MOST_CLASSIFIED
 
 
@@ -179,7 +179,7 @@ def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, 
 def _in_turn(jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
     """The jobs, each with a priority of its own: who came first is served first.
 
-    Without it the planner goes by size, and a job could wait for ever for an allocation of another kind or length.
+    Without it the planner goes by size, and a job could wait forever for an allocation of another kind or length.
     """
     ordered = sorted(jobs, key=lambda job: (-job.priority, job.queued_at))
     return [replace(job, priority=-rank) for rank, job in enumerate(ordered)]
@@ -237,14 +237,14 @@ def _giving_way(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason] | None:
-    """The allocation that shall end, for what waits wants another or a larger one and there are as many as may be.
+    """The allocation that should end, for what waits wants another or a larger one and there are as many as may be.
 
     :param used: those for which there is work
     :returns: with the reason; None: none
     """
     if not jobs or len(live) < market.most or any(each.draining for each in live):
         return None
-    # One for which there is work is not given up before any of it has begun: nothing would ever be done. Nor is one in
+    # One for which there is work is not released before any of it has started: nothing would ever run. Nor is one in
     # which a gang is to start: that would lose its room.
     yielding = [each for each in live if each.held == NOTHING and (each.running != NOTHING or each.name not in used)]
     if not yielding:

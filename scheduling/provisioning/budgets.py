@@ -1,7 +1,8 @@
-"""What the runs of Dags may cost: where a run comes to its end nothing more is launched for it. Pure.
+"""What the runs of Dags may cost: nothing more is launched for one that has spent its budget. Pure.
 
 How long jobs will run is not known, so each machine counts as if it stayed for an hour: a run has no more machines than
-what is left pays for an hour, but one at least until all is spent. What runs goes on, and what is there may be used.
+what is left pays for an hour, but one at least until all is spent. Running jobs continue, and machines that are there
+may be used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is launched and released, and when: the words of provisioning."""
+"""What is launched and released, and when: the data of provisioning."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ NEEDED = because("limit_needed")
 class MachinePlan:
     """The plan by which machines are filled and bought.
 
-    :param asked: all that it follows from; by another question it is planned anew
+    :param asked: all that it follows from; by another question it is planned again
     :param plan: the planner's answer
     """
 
@@ -202,7 +202,7 @@ def promised(
 ) -> tuple[list[Location], dict[str, str]]:
     """The machines with the jobs that have been promised a place there, and where these are, by their names.
 
-    A machine that boots is not looked at anew in each tick as if it were empty: jobs would change places as others
+    A machine that boots is not looked at again in each tick as if it were empty: jobs would change places as others
     come, and for those that lose theirs another machine would be bought.
     """
     is_any = any(each.promised for each in there)
@@ -343,7 +343,7 @@ def _sooner(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason]:
-    """What is empty, and stands in the way of what could be bought for jobs within the limits."""
+    """Empty machines that keep others from being launched for jobs within the limits."""
     empty = {each.name for each in live if each.name in spare and each.empty and not each.draining}
     if not empty:
         return {}
@@ -359,7 +359,7 @@ def _making_way(
     limits: InstanceLimits,
     now: float,
 ) -> dict[str, Reason]:
-    """The machine that shall end, for something waits that nothing which is there can ever run."""
+    """The machine that should end, for something waits that nothing which is there can ever run."""
     if any(each.draining for each in live):
         return {}
     odd = {job.name for job in jobs if not any(each.suits(job) for each in live)}

@@ -90,7 +90,7 @@ def plan(
     :param policy: a key of ``policies``
     :param now: epoch seconds
     :param effort: ``fast`` for every tick of a controller, ``best`` for paper and for large launches
-    :param patience: seconds that a job may be overtaken before room is kept free for it; None: for ever
+    :param patience: seconds that a job may be overtaken before room is kept free for it; None: forever
     :param scale_in: when empty instances are released; None: at once
     :param bound: whether to compute the lower bound
     :param going: called between two rounds with what is improved and which part of it is done (0 to 1); when it answers

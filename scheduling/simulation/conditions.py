@@ -14,7 +14,7 @@ class Conditions:
         end of a job until the planner knows of it
     :param capacity_errors: the probability that a launch fails for want of capacity
     :param unavailable_seconds: for how long the planner leaves an offering alone after that
-    :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs start anew elsewhere
+    :param reclaims_per_hour: how often a spot instance is reclaimed on average; its jobs start again elsewhere
     :param tick_seconds: between two plans; None: 1, or with many jobs a 10,000th of the trace
     :param seed: of all chance
     """

@@ -23,7 +23,7 @@ TICK = 0.1
 class FrontierPoint:
     """One way to run a workflow.
 
-    :param way: in words
+    :param way: its name
     :param seconds: from the start of the run to its end, boot included
     :param machines: how many are launched
     :param hurry: by which it is planned; None: the machines are all equal

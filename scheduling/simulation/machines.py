@@ -31,7 +31,7 @@ class SimulatedMachine:
     jobs: dict[int, int] = field(default_factory=dict)  # job: shape
     running: dict[int, AssignedJob] = field(default_factory=dict)  # job: since when, and how long it is expected to run
     idle_since: float | None = None
-    location: Location | None = None  # as the planner sees it; None: to be made anew
+    location: Location | None = None  # as the planner sees it; None: to be made again
 
     def put(self, sign: int, need: Vector) -> None:
         for i in range(4):

@@ -24,7 +24,7 @@ class Report:
     :param bound: no schedule costs less: the lower bound for the job-hours of the trace
     :param gap: cost / bound - 1; None where nothing ran
     :param makespan: from the first arrival to the last end
-    :param restarts: jobs that lost their instance and began anew
+    :param restarts: jobs that lost their instance and began again
     :param timeline: what there was over time
     """
 

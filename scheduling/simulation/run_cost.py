@@ -111,11 +111,11 @@ def on_machines(
     market: MachineMarket,
     upstream: Mapping[str, Sequence[str]] = {},
 ) -> Bill:
-    """What steps cost at a site that buys machines for them and has none yet, as the simulator has it.
+    """What steps cost at a site that buys machines for them and has none yet, as the simulator computes it.
 
     :param begin: when each step begins, seconds after the run
     :param upstream: the tasks that come before each task of the run, by which a site buys that does so by a forecast
-    :raises NoEnd: it would go on for ever
+    :raises NoEnd: it would never end
     :raises ValueError: jobs wait for each other in more ways than :data:`MOST_WAITS`
     """
     jobs = [replace(step.job, name=step.name, count=step.jobs, expected=None) for step in steps]

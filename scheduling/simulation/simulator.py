@@ -74,7 +74,7 @@ def simulate(
     :param lengths: seconds that jobs are expected to run, by their names; those of others are learnt
     :param progress: called after every plan with the number of jobs that have ended
     :raises ValueError: an unknown policy or effort, or a job waits for one that is not in the trace
-    :raises NoEnd: it would go on for ever
+    :raises NoEnd: it would never end
     """
     run = Simulation(trace, catalogue, limits, policy, effort, objective, scale_in, conditions, hurry, lengths)
     return run.run(progress)
@@ -347,7 +347,7 @@ class Simulation:
             and len(decision.waits) > 0
             and now - self.youngest <= self.objective.room_seconds
         ):
-            # Room that comes free may be worth waiting for, but not for ever; what waits for longer waits for an end.
+            # Room that comes free may be worth waiting for, but not forever; what waits for longer waits for an end.
             self.later(now + max(self.tick, HOPE), "look")
         self.tally.peak = max(self.tally.peak, len(self.machines))
         awaited: set[str] = set()

@@ -9,7 +9,7 @@ from lading.scheduling.plan import PlannedLaunch
 
 
 class KnownSupply:
-    """What is on sale as far as it is known, as the simulation goes on.
+    """What is on sale as far as it is known, as the simulation proceeds.
 
     :param catalogue: what there is without them
     """

@@ -32,7 +32,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One line of a trace: a job, when it arrives, and for how long it will run (which the planner is not told).
+    """One line of a trace: a job, when it arrives, and for how long it will run (which is hidden from the planner).
 
     :param arrival: seconds after the start of the trace
     :param duration: seconds
@@ -90,7 +90,7 @@ class TraceJobs:
         return InstanceLimits(instances=instances, tasks=self.max_instances)
 
     def fault(self, refused: Refusal) -> tables.TableError:
-        """What the first row of a job that can never run is told."""
+        """The error at the first row of a job that can never run."""
         row = self.first[refused.job]
         return row.fault(f"job {shortened(row.text('name'))} {refused.reason}")
 
@@ -172,7 +172,7 @@ class Bounds:
         return job
 
     def too_many(self, count: int) -> str:
-        """In words: with the count of a row there are more than ``most``."""
+        """The message where the count of a row makes more than ``most``."""
         return (
             f"with count '{count}' there are {self.jobs:,} jobs; valid: at most {self.most:,}; lower the counts, or "
             "leave rows out"

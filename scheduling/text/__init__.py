@@ -1,4 +1,4 @@
-"""What people write and read: amounts, tables of CSV, TOML, and words that can be printed. Pure.
+"""What people write and read: amounts, tables of CSV, TOML, and text that can be printed. Pure.
 
 What the amounts and tables are about is not known here.
 """

@@ -104,7 +104,7 @@ def read(
     :param source: the file's name, for messages
     :param required: columns that must be there; other columns are carried along
     :param most: how many rows there may be
-    :param least: 0 where a table without rows says something, too
+    :param least: 0 where a table without rows is valid, too
     :raises TableError: for a missing or doubled column, a row of another length, broken quoting, a table without rows
         or with too many
     """
@@ -115,7 +115,7 @@ def read(
 
 
 def unread(lines: Iterable[str], source: str, required: Sequence[str], optional: Sequence[str]) -> list[str]:
-    """The columns of such a table that nobody asks for, of which one may be misspelt."""
+    """The columns of such a table that are neither required nor optional: one may be misspelt."""
     _, header = next(records(lines, source, required, 0))
     return [column for column in header if column not in (*required, *optional)]
 

@@ -13,7 +13,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# Far more than anybody writes, and read within seconds.
+# Far more than a file written by hand has, and read within seconds.
 MOST_CHARACTERS = 2**22
 DEEPEST = 20
 # Of one key: its parts are compared with each other, so that their number counts squared.
@@ -78,7 +78,7 @@ def _count_dots(text: str) -> None:
 
 
 def _check(document: dict[str, Any]) -> None:
-    """Refuse what whoever reads the tables would stumble over.
+    """Refuse what code that reads the tables could not handle.
 
     :raises TomlError: there is something
     """

@@ -1,7 +1,7 @@
 """Amounts as people write them, and back.
 
 Whatever comes from outside (a hint, a configuration option, a sites file) is converted here, once: memory and disk to
-whole MiB, time to whole seconds, both rounded up so that nobody gets less than was asked for; counts stay fractional.
+whole MiB, time to whole seconds, both rounded up, so no job gets less than it asks for; counts stay fractional.
 A value that is no amount raises :class:`UnitError`, which names the value and shows valid ones.
 """
 

@@ -40,7 +40,7 @@ class RoundsSite(ElasticSite[ClusterConfig]):
         self.poller.interval.at_once()
         self.poller.round()
         events = self.poller.unread()
-        market, trouble, note = self.poller.submitter.market(), self.poller.note, self.poller.failing
+        market, trouble, note = self.poller.submitter.market(), self.poller.unasked, self.poller.failing
         return Observation(
             self.poller.seen(), events, lambda: self.poller.acknowledge(len(events)), market, trouble, note
         )

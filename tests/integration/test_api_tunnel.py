@@ -196,6 +196,6 @@ def test_a_session_is_talked_with(connect: Callable[..., Any], way: str) -> None
     sshd.restart()
     assert wait_until(lambda: not session.alive, 30, 0.05)
     session = transport.session(["/bin/sh", "-c", "echo never mind; exit 3"])
-    with pytest.raises(TransportError, match=r"(?s)last words were: .*never mind"):
+    with pytest.raises(TransportError, match=r"(?s)last output: .*never mind"):
         session.hear("it's ", 10)
     session.close()

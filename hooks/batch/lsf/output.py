@@ -1,6 +1,6 @@
 """What bjobs, bhist and bhosts print, as jobs and nodes, for LSF and OpenLava alike.
 
-bjobs prints columns of one's own choice, or the plain table.
+bjobs prints chosen columns, or the plain table.
 
 States: Administering LSF, "Job states"; how jobs have ended: bjobs, "exit_reason"; lsbatch.h, TERM_*.
 """
@@ -162,7 +162,7 @@ NO_CODE = "LSF says no exit code"
 
 
 def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
-    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own words."""
+    """The cause of a job that LSF calls ``EXIT``, and the reason, from LSF's own text."""
     match = _CODE.search(reason)
     if match:
         return _TERM.get(match[1], "error"), " ".join(reason[match.start() :].split()).rstrip(".;")
@@ -170,7 +170,7 @@ def end(reason: str, exit_code: int | None) -> tuple[Cause, str | None]:
 
 
 # The long history that `bhist -l` prints. A section begins with `Job <7>` (OpenLava: `Job Id <7>`); an event is a line
-# with its time. Long lines go on after 21 blanks: LSF folds between words, OpenLava after 79 bytes, without the
+# with its time. Long lines continue after 21 blanks: LSF folds between words, OpenLava after 79 bytes, without the
 # blanks there.
 _SECTION = re.compile(r"^Job (?:Id )?<(\d+)(?:\[(\d+)\])?>", re.MULTILINE)
 _FOLD = re.compile(r"\n {21}")
@@ -207,7 +207,7 @@ def has_jobs(text: str) -> bool:
 
 
 def _ended(start: re.Match[str], folded: str) -> NativeJob | None:
-    """The job of a section, if it has ended; by its events alone, since its command may hold any words."""
+    """The job of a section, if it has ended; by its events alone, since its command may contain any text."""
     section = _FOLD.sub("", folded)
     matches = list(_EVENT.finditer(section))
     events = [event[2] for event in matches]

@@ -96,7 +96,7 @@ WORDING = Wording(
 )
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to .*", re.IGNORECASE)
-# OpenLava and old versions have no -o, or not all of its fields: they say so, and show their table then.
+# OpenLava and old versions have no -o, or not all of its fields: they report that, and print their table then.
 _STATUS = """\
 answer=$(bjobs -a -u "$0" -o "$1" 2>&1)
 status=$?
@@ -186,7 +186,7 @@ class LSF(BatchSystem):
     prefix = "#BSUB"
     grain = 60
     variables = VARIABLES
-    # That a job is not run again is what LSF does where the queue says nothing else; OpenLava has no word for it.
+    # That a job is not run again is what LSF does where the queue says nothing else; OpenLava has no option for it.
     no_requeue = {}  # noqa: RUF012
     leaks = ("LSB_", "LS_", "LSF_PM_", "PMI", "PMIX_")
     first_index = 1
@@ -228,7 +228,7 @@ class LSF(BatchSystem):
         return frozenset((key, *key[: flags + 1]))
 
     def submit(self, path: str) -> list[str]:
-        # Where too many jobs wait, bsub would try again every minute, for ever.
+        # Where too many jobs wait, bsub would try again every minute, forever.
         return ["sh", "-c", 'LSB_NTRIES=1; export LSB_NTRIES; exec bsub < "$0"', path]
 
     def submitted(self, answer: CommandResult) -> str:
@@ -263,7 +263,7 @@ class LSF(BatchSystem):
     def accounted(self, answer: CommandResult) -> list[NativeJob]:
         self.wording.check_asked(answer)
         jobs = output.ended_jobs(answer.stdout)
-        # bhist leaves out silently what it does not know; of jobs that have not ended it says so.
+        # bhist leaves out silently what it does not know; jobs that have not ended it names.
         if jobs or output.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return jobs
         raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")

@@ -29,12 +29,12 @@ _TERMINATED = "91"
 # An element of TORQUE's is held by "l" while as many of its array run as may.
 _HOLDS |= {"l": "as many elements of its array run as may at once"}
 
-# Exit codes below 0: PBS itself has given up. The same numbers mean other things with TORQUE.
+# Exit codes below 0: PBS itself has failed. The same numbers mean other things with TORQUE.
 PBSPRO_EXIT_CODES: Codes = {
     -3: ("node_failure", "PBS could not run it, and was to try again"),
-    -4: ("node_failure", "MoM was started anew while it ran"),
-    -5: ("node_failure", "MoM was started anew while it ran"),
-    -6: ("node_failure", "MoM was started anew while it ran"),
+    -4: ("node_failure", "MoM was restarted while it ran"),
+    -5: ("node_failure", "MoM was restarted while it ran"),
+    -6: ("node_failure", "MoM was restarted while it ran"),
     -11: ("preempted", "it was ended to be run again"),
     -12: ("preempted", "it was checkpointed and ended"),
     -14: ("node_failure", "a sister MoM failed"),
@@ -50,13 +50,13 @@ PBSPRO_EXIT_CODES: Codes = {
     -29: ("time_limit", "it ran longer than it had asked for"),
     -30: ("node_failure", "its nodes could not be joined"),
     -31: ("out_of_memory", "it used more memory in huge pages than it had asked for"),
-    -32: ("node_failure", "its node did not know it any more, and it was to be run again"),
+    -32: ("node_failure", "its node no longer knew it, and it was to be run again"),
 }
 TORQUE_EXIT_CODES: Codes = {
     -3: ("node_failure", "TORQUE could not run it, and was to try again"),
-    -4: ("node_failure", "MOM was started anew while it ran"),
-    -5: ("node_failure", "MOM was started anew while it ran"),
-    -6: ("node_failure", "MOM was started anew while it ran"),
+    -4: ("node_failure", "MOM was restarted while it ran"),
+    -5: ("node_failure", "MOM was restarted while it ran"),
+    -6: ("node_failure", "MOM was restarted while it ran"),
     -10: ("out_of_memory", "it used more memory than it had asked for"),
     -11: ("time_limit", "it ran longer than it had asked for"),
     -12: ("time_limit", "it used more cpu time than it had asked for"),
@@ -92,20 +92,20 @@ def element(id: str, index: int) -> str:
 def jobs(found: Iterable[tuple[str, Mapping[str, Any]]], codes: Codes) -> list[NativeJob]:
     """The jobs with these ids and attributes. What has no id of a job costs itself alone.
 
-    An array is told by its elements; by itself where it has ended and none is there. One that lives has some, so that
-    without them nothing is known of it.
+    An array is reported by its elements; by itself where it has ended and none is there. One that lives has some, so
+    that without them nothing is known of it.
     """
     every: dict[tuple[str, int | None], Mapping[str, Any]] = {}
     for id, attributes in found:
         with suppress(ValueError):
             every[split(id)] = attributes
     arrays = {id for id, index in every if index is not None}
-    told = [
+    reported = [
         _job(id, index, attributes, every.get((id, None), {}), codes)
         for (id, index), attributes in every.items()
         if index is not None or id not in arrays
     ]
-    return [job for job in told if job.index is not None or "[]" not in job.id or job.state == "ended"]
+    return [job for job in reported if job.index is not None or "[]" not in job.id or job.state == "ended"]
 
 
 def _job(
@@ -247,7 +247,7 @@ def _kib(text: str) -> int | None:
 # within a value a bar, a backslash and the end of a line have a backslash before them, and other control characters are
 # written as `^M`. Older versions leave the end of a line as it is; such values are put together again.
 # With -x those that have ended are shown, too; a server without history shows nothing then. Versions before 18 have no
-# -F: awk makes the same form of theirs, in which an attribute is a line after four blanks and goes on after a tab. The
+# -F: awk makes the same form of theirs, in which an attribute is a line after four blanks, continued after a tab. The
 # end of a line within a value, and what is after it, is left out; so is the last job where it has no blank line behind.
 COMMAND = r"""history=-x form='-F dsv'
 ask() { { said=$(qstat -t $history -f $form "$@" 2>&1 >&3 3>&-); status=$?; } 3>&1; }

@@ -17,7 +17,7 @@ from lading.hooks.ssh.answer import whole_number
 _BLOCK = re.compile(r"^=+[ \t]*$", re.MULTILINE)
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([KMGTkmgt]?)[Bb]?s?")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-# What ended a job although it goes on: it was migrated or rescheduled.
+# What ended a job that nevertheless continues: it was migrated or rescheduled.
 _GOES_ON = ("24", "25")
 _LIMIT, _SIGNAL = "37", "100"
 # In a record that some versions make beside the real one; it may claim a success.
@@ -47,7 +47,7 @@ def queued(text: str) -> list[NativeJob]:
             NativeJob(id=number, index=index, name=name, nodes=host, **described)
             for index in _indices(xml.text_of(row, "tasks"))
         ]
-    # A task on several hosts may come once for each; the running one tells more than a waiting remainder.
+    # A task on several hosts may come once for each; the running one says more than a waiting remainder.
     return list({(job.id, job.index): job for job in reversed(jobs)}.values())[::-1]
 
 
@@ -82,12 +82,12 @@ def _state(letters: str) -> tuple[State, str | None, Cause | None]:
         return "running", "it is being deleted", None
     if "q" in letters or "w" in letters:
         held = "it is held, by a user or for jobs that it depends on" if "h" in letters else None
-        return "pending", held or ("it is started anew" if "R" in letters else None), None
+        return "pending", held or ("it is being restarted" if "R" in letters else None), None
     return "running", "it is suspended" if set(letters) & set("sST") else None, None
 
 
 def _indices(tasks: str) -> Iterable[int | None]:
-    """The tasks of which a row tells; None is a job that is no array, or an array whose tasks are not told apart."""
+    """The tasks that a row names; None is a job that is no array, or an array whose tasks are not listed one by one."""
     try:
         return ArrayRange(tasks.replace(" ", "")) if tasks else (None,)
     except ValueError:
@@ -104,7 +104,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
     code, _, words = record["failed"].partition(":")
     code = code.strip().split(" ")[0]
     if code in _GOES_ON:
-        return NativeJob(**common, state="pending", reason="it is started anew")
+        return NativeJob(**common, state="pending", reason="it is being restarted")
     status = re.match(r"\d+", record.get("exit_status", ""))
     exit_code = whole_number(status[0]) if status and record.get("end_time") != _NEVER else None
     cause = _cause(record, code, exit_code)

@@ -232,14 +232,14 @@ def _mib(text: str | None) -> float | None:
 
 
 def _elements(id: tuple[str | None, ...], cluster: str | None) -> tuple[str, Iterable[int | None]]:
-    """The id, and the indices of which a row tells; None is that of a job that is no array."""
+    """The id, and the indices that a row names; None is that of a job that is no array."""
     number, index, span, _component = id
     indices = (int(index) if index else None,) if span is None else _indices(span)
     return joined(number or "", cluster), indices
 
 
 def _indices(span: str) -> Iterable[int]:
-    """The indices of elements that were not told apart. SLURM cuts long lists by dots; then it has not said."""
+    """The indices of elements that were not listed one by one. SLURM cuts long lists by dots; then it has not said."""
     try:
         return ArrayRange(span.split("%", maxsplit=1)[0])
     except ValueError:
@@ -307,7 +307,7 @@ _LIMIT = re.compile(r"(QOS|Assoc)\w+")
 
 
 def explain_reason(reason: str) -> str | None:
-    """The reason that squeue gives, in words and in SLURM's own; None: there is none."""
+    """The reason that squeue gives, as text and in SLURM's own; None: there is none."""
     code = reason.strip()
     if code in ("", "None", "(null)"):
         return None

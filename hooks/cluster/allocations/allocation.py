@@ -14,11 +14,11 @@ from lading.scheduling.reasons import Reason
 
 
 class ReleaseState(Enum):
-    """How far an allocation is let go."""
+    """How far the release of an allocation is."""
 
     NONE = 0
     WANTED = 1
-    """It is to be told to end with its running jobs."""
+    """It is to be asked to end with its running jobs."""
     TOLD = 2
     """It was, or was cancelled before it ran."""
 
@@ -32,7 +32,7 @@ class Allocation:
     :param clock_ahead: seconds by which the clock of its node is before ours, to a minute; 0: they agree to a minute
     :param worked: whether it has run a job to its end
     :param closed: whether it has refused a job: it ends
-    :param release: how far it is let go
+    :param release: how far its release is
     :param end: the cause of its end and why, nothing where it was in order; None: it is not known to have ended
     :param rest: in how many looks in a row there was nothing new from it after its end
     """
@@ -104,7 +104,7 @@ class AllocationFleet:
         return self.allocations.get(job.submission.name) if job.submission is not None else None
 
     def jobs(self) -> Iterator[tuple[Allocation, TrackedBatchJob]]:
-        """The jobs in allocations whose end was not told."""
+        """The jobs in allocations whose end was not reported."""
         for job in list(self.tracker.live()):
             if (allocation := self.of(job)) is not None:
                 yield allocation, job
@@ -125,7 +125,7 @@ class AllocationFleet:
         self.placed_at[job.token] = time.monotonic()
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """These jobs are over, or are to be given anew."""
+        """These jobs are over, or are to be given again."""
         with self.tracker.lock:
             for token in tokens:
                 self.given.pop(token, None)

@@ -33,7 +33,7 @@ from lading.scheduling.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# So many allocations in a row that end before they begin are the site's trouble, which people are told of.
+# So many allocations in a row that end before they begin are a fault of the site, which is shown.
 MOST_FAILURES = 2
 NO_ROOM = because("allocation_full")
 
@@ -49,9 +49,9 @@ class AllocationLauncher(Submitter):
         self.fleet = fleet
         self.most = allocation_script.market(self.config)
         self.letting_go = False
-        self.trouble: str | None = None
+        self.trouble: Reason | None = None
         self._starts = BackPressure(1)
-        self._failures: list[str] = []
+        self._failures: list[Reason] = []
         self._orders: dict[str, Order] = {}
         self._holds: dict[str, bytes] = {}
 
@@ -59,13 +59,9 @@ class AllocationLauncher(Submitter):
 
     def market(self) -> Market:
         """What can be launched now."""
-        told = (
-            ("batch_trouble", self.trouble),
-            ("site_limit", self.pressure.held()),
-            ("no_launch", self._starts.held() or self._unexplained()),
-            ("not_admitted", next(iter(self.barred.words().values()), None)),
-        )
-        return replace(self.most, held=next((because(code, text=words) for code, words in told if words), None))
+        barred = next(iter(self.barred.reasons().values()), None)
+        held = self.trouble or self.pressure.held() or self._starts.held() or self._unexplained() or barred
+        return replace(self.most, held=held)
 
     def order(self, orders: Iterable[Order]) -> None:
         """Take orders, to be launched in the next round; one that is known is not launched again."""
@@ -116,7 +112,7 @@ class AllocationLauncher(Submitter):
 
     # -- the rounds
 
-    def give(self, transport: Transport, trouble: str | None) -> None:
+    def give(self, transport: Transport, trouble: Reason | None) -> None:
         self.trouble = trouble
         renewed = self._note_given()
         try:
@@ -135,13 +131,13 @@ class AllocationLauncher(Submitter):
 
     @property
     def failing(self) -> str | None:
-        """What became of the last allocation, when several in a row have ended before they began; None: one works."""
+        """The end of the last allocation, when several in a row have ended before they began; None: one works."""
         is_enough = len(self._failures) >= (1 if self.is_trial else MOST_FAILURES)
-        return self._failures[-1] if is_enough else None
+        return self._failures[-1].sentence if is_enough else None
 
-    def has_failed(self, allocation: Allocation, words: str) -> None:
+    def has_failed(self, allocation: Allocation, why: Reason) -> None:
         """An allocation has ended before it could run a job."""
-        self._failures.append(f"allocation {allocation.name} ended before it could run a job: {words}")
+        self._failures.append(because("allocation_failed", allocation=allocation.name).with_also(why))
         self._starts.hold(self._failures[-1])
 
     def has_worked(self) -> None:
@@ -204,7 +200,7 @@ class AllocationLauncher(Submitter):
         return allocation
 
     def drop(self, allocation: Allocation, cause: str | None, reason: Reason | None, *, refused: bool = False) -> None:
-        """Forget an allocation that is over, or was never there, and say so.
+        """Forget an allocation that is over, or was never there, and report that.
 
         :param refused: whether the batch system does not take it
         """
@@ -226,7 +222,7 @@ class AllocationLauncher(Submitter):
             if order is not None:
                 self.event_buffer.tell({"event": "released", "token": name, "at": time.time(), "reason": reason})
             if allocation is not None and allocation.release is ReleaseState.NONE and not allocation.over:
-                log.info("allocation %s is let go: %s", name, reason)
+                log.info("allocation %s is being released: %s", name, reason)
                 self.let_go(allocation)
 
     def let_go(self, allocation: Allocation) -> None:
@@ -235,12 +231,12 @@ class AllocationLauncher(Submitter):
         if not allocation.is_up:
             self.tracker.cancel_natively(allocation.batch, self.system)
 
-    def _unexplained(self) -> str | None:
+    def _unexplained(self) -> Reason | None:
         """The allocation that has ended before it began, as long as it is being looked into."""
         for allocation in list(self.fleet.allocations.values()):
             is_explained = allocation.over or allocation.release is ReleaseState.TOLD
             if allocation.batch.gone_since is not None and allocation.ends_at is None and not is_explained:
-                return f"allocation {allocation.name} has ended before it could run a job"
+                return because("allocation_failed", allocation=allocation.name)
         return None
 
     # -- what is done
@@ -316,13 +312,13 @@ class AllocationLauncher(Submitter):
         elif refusal.kind == "permanent":
             reason = because("batch_says", text=refusal.words)
         else:
-            reason = because("site_limit", text=self._hold(refusal))
+            reason = self._hold(refusal)
         if for_good and refusal.of_account and allocation.terms.kind == kind(queue, {}) and not self.is_trial:
             self.bar(queue, refusal)
             for_good = False
         self.drop(allocation, "submit_rejected", reason, refused=for_good)
 
-    # -- what is told
+    # -- what is reported
 
     def queue_reason(self, allocation: Allocation) -> Reason | None:
         """What an allocation waits for in its queue; None: it does not, or nothing was said of it."""

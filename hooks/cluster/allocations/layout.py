@@ -1,8 +1,8 @@
-"""The folder of an allocation on a cluster, and what its agent is told: the one place that knows the names in it.
+"""The folder of an allocation on a cluster, and what its agent gets: the one place that has the names in it.
 
 It holds the spool of the allocation's node agent, its script, what the batch system answered, and what it has printed.
-Beside the folders of all allocations lie the claims: whoever starts a job makes the claim of its token first, so of two
-agents that have been given the same job one starts it.
+Beside the folders of all allocations lie the claims: a process that starts a job makes the claim of its token first, so
+of two agents that have been given the same job one starts it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AllocationFolder:
 
     @property
     def closed(self) -> str:
-        """What the inbox is called when the agent takes nothing more: whoever puts something there notices it."""
+        """The name of the inbox when the agent takes nothing more; a process that writes there notices it."""
         return f"{self.spool}/closed"
 
     @property
@@ -98,7 +98,7 @@ class AllocationFolder:
 
     @property
     def taken(self) -> str:
-        """Made by the first process of the batch job; a second one, if it is started anew, ends."""
+        """Made by the first process of the batch job; a second one, if it is being restarted, ends."""
         return f"{self.root}/taken"
 
     @property

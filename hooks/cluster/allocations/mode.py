@@ -65,7 +65,7 @@ class AllocationMode(ClusterPoller):
         self.states = AllocationStates(self.context, self.fleet, self.submitter.drop)
         self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
         self.recall = Recall(self.fleet, self._let_wait)
-        # By token: the words for jobs that are cancelled, and the logs of those of which nothing else is known.
+        # By token: the reasons of jobs that are cancelled, and the logs of those of which nothing else is known.
         self._cancelled: dict[str, Reason] = {}
         self._paths: dict[str, str] = {}
 
@@ -170,7 +170,7 @@ class AllocationMode(ClusterPoller):
         self.post_mortem.conclude_hopeless()
 
     def _slow_down(self) -> None:
-        """Know when the next look is due: a node that comes out of its queue shall not wait for its jobs for long."""
+        """Know when the next look is due: a node that comes out of its queue should not wait for its jobs for long."""
         awaited = any(each.is_pending for each in self.fleet.allocations.values())
         longest = self.config.max_poll_interval
         self.interval.longest = min(longest, max(self.interval.shortest, SECONDS_WHILE_AWAITED)) if awaited else longest
@@ -341,7 +341,7 @@ class AllocationStates(ClusterPart):
         return Parts([FilePart(each.folder.up) for each in allocations])
 
     def read_ups(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
-        """Take in which agents have begun, and how long they say that they go on.
+        """Take in which agents have started, and until when they will run.
 
         :param answer: to :meth:`ups`
         """
@@ -369,7 +369,7 @@ class AllocationStates(ClusterPart):
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
         unwanted = allocation.release is ReleaseState.TOLD and allocation.ends_at is None and batch.gone_since is None
-        if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled in vain
+        if native is not None and (batch.is_hopeless or unwanted):  # or it was cancelled without success
             self.fleet.tracker.press(batch, self.system)
 
 

@@ -31,7 +31,7 @@ class AllocationPostMortem(ClusterPart):
     """What is concluded of allocations that have gone, and of the jobs that ran in them.
 
     :param submitter: learns of allocations that have ended before they could run a job
-    :param conclude: tells the end of a job: the job, the event, the file in which the event came
+    :param conclude: reports the end of a job: the job, the event, the file in which the event came
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AllocationPostMortem(ClusterPart):
         self.conclude = conclude
 
     def gone(self) -> dict[str, list[TrackedBatchJob]]:
-        """The allocations that may have ended, each with the jobs that had begun in it and whose end was not told."""
+        """The allocations that may have ended, each with its jobs that had begun and whose end was not reported."""
         allocations = self.fleet.allocations.values()
         return {each.name: self._begun(each) for each in allocations if each.batch.gone_since and not each.over}
 
@@ -122,7 +122,7 @@ class AllocationPostMortem(ClusterPart):
         says = native.reason if native is not None else None
         allocation.end = cause, because("batch_says", text=says) if says else None
         if native is None or not native.succeeded:
-            log.warning("the last words of allocation %s: %s", allocation.name, output.strip() or "none")
+            log.warning("the last output of allocation %s: %s", allocation.name, output.strip() or "none")
         if cause == "node_failure":
             self.nodes.failed(allocation.batch.node, str(end_event.REASONS[cause]))
         failed = allocation.ends_at is None or (native is not None and native.succeeded is False)
@@ -132,7 +132,7 @@ class AllocationPostMortem(ClusterPart):
             event = end_event.judged(allocation.name, Evidence(native=native), None, output, started=False)
             assert event is not None
             allocation.end = str(event["cause"]), event["reason"]
-            self.submitter.has_failed(allocation, str(event["reason"]))
+            self.submitter.has_failed(allocation, event["reason"])
 
     def conclude_hopeless(self) -> None:
         """Tell the end of jobs that something has killed in an allocation that lives, and of those that are nowhere."""

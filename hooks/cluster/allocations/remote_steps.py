@@ -161,7 +161,7 @@ def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolde
     The claim of an allocation that has not begun the job all the same goes with it: the next one could not begin it.
 
     :param jobs: the allocation of each, by token
-    :param over: the allocations whose agent is no more: what it was about to start is taken back, too
+    :param over: the allocations whose agent has ended: what it was about to start is taken back, too
     """
     words = " ".join(f"{checked(name)}/{checked(token)}" for token, name in jobs.items())
     ended = "|".join(checked(name) for name in over) or "-"

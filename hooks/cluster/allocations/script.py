@@ -25,7 +25,7 @@ def market(config: ClusterConfig) -> Market:
         ),
         config.memory_overhead,
         seconds,
-        # Half of it: who gives no limit shall have some time for certain, and the nodes shall not stand idle for it.
+        # Half of it: who gives no limit should have some time for certain, and the nodes should not stand idle for it.
         seconds / 2,
         min(config.max_allocations, config.max_submitted or config.max_allocations),
         config.whole_node is not None,
@@ -42,7 +42,7 @@ def reserve(config: ClusterConfig) -> int:
 
 
 def terms(launch: Launch, config: ClusterConfig) -> AllocationTerms:
-    """What the agent of an allocation is told."""
+    """What the agent of an allocation gets."""
     unlimited = market(config).unlimited
     return AllocationTerms(
         launch.capacity,
@@ -68,7 +68,7 @@ class AllocationWriter(ScriptWriter):
     def allocation(self, folder: AllocationFolder, terms: AllocationTerms, excluded: Sequence[str] = ()) -> str:
         """The script of an allocation.
 
-        :param excluded: the nodes on which it shall not run
+        :param excluded: the nodes on which it should not run
         """
         _, native = json.loads(terms.kind)
         capacity = terms.capacity

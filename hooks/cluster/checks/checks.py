@@ -1,4 +1,4 @@
-"""What ``airflow lading check`` asks a cluster before it tries a job: each finding says what to mend."""
+"""What ``airflow lading check`` asks a cluster before it tries a job: each finding says what to fix."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def _sizes(config: ClusterConfig, inventory: Inventory, names: Sequence[str]) ->
     return Check(
         "nodes",
         False,
-        f"no node {where} has {asked}, so a job that asks for as much would wait for ever; the largest have "
+        f"no node {where} has {asked}, so a job that asks for as much would never start; the largest have "
         f"{largest.cpus} cpus{memory}; {line}",
     )
 

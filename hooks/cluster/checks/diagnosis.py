@@ -17,7 +17,7 @@ MOST_WORDS = 1000
 class TrialSighting:
     """A batch job of a trial as this side sees it.
 
-    :param id: its native id; None: the batch system has not taken it
+    :param id: its native id; None: the batch system has not accepted it
     :param output: what it has printed into ``work_dir``; None: no file of it is there
     """
 
@@ -37,13 +37,13 @@ def explain(config: ClusterConfig, seen: Sequence[TrialSighting], words: str | N
             return f"{_name(sighting)}: {no_answer.strip()[-MOST_WORDS:]}"
         if _has_ended(sighting) and _ran_silently(sighting):
             return f"{_state(sighting)}, and nothing that it writes has come to the login node: {_shared(config)}"
-    described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not taken it"
+    described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not accepted it"
     if words is not None:
         return f"{words} ({described})"
-    told = f"the trial job did not end within {format_time(int(timeout))}: {described}"
+    reported = f"the trial job did not end within {format_time(int(timeout))}: {described}"
     if any(map(_ran_silently, seen)):
-        return f"{told}; nothing that it writes has come to the login node: {_shared(config)}"
-    return f"{told}; give more time: --timeout {max(600, 2 * int(timeout))}"
+        return f"{reported}; nothing that it writes has come to the login node: {_shared(config)}"
+    return f"{reported}; give more time: --timeout {max(600, 2 * int(timeout))}"
 
 
 def _shared(config: ClusterConfig) -> str:
@@ -72,13 +72,13 @@ def _ran_silently(each: TrialSighting) -> bool:
 
 
 def _state(each: TrialSighting, known: str = "") -> str:
-    """How it is, with its last words unless they are in what is known already."""
+    """Its state, with the end of its output unless that is known already."""
     native = each.job.native
     if native is None:
-        state = "is not known to the batch system (any more)" if each.job.gone_since else "was not looked at yet"
+        state = "is not known to the batch system, or no longer" if each.job.gone_since else "was not looked at yet"
     else:
         state = {"pending": "waits in its queue", "running": "is running", "ended": "has ended"}[native.state]
         state += f" with exit code {native.exit_code}" if native.exit_code is not None else ""
         state += f" ({native.reason})" if native.reason else ""
     said = (each.output or "").strip()
-    return f"{_name(each)} {state}" + (f", its last words: {said[-MOST_WORDS:]}" if said not in known else "")
+    return f"{_name(each)} {state}" + (f", its last output: {said[-MOST_WORDS:]}" if said not in known else "")

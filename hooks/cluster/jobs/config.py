@@ -53,7 +53,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     os: Os = Field(DEFAULT_OS, description="What jobs that ask for an operating system find on its nodes.")
     features: Features = Field(
         (),
-        description="A list of words for what every one of its nodes has, which tasks can ask for by the hint "
+        description="A list of features that every one of its nodes has, which tasks can ask for by the hint "
         "`features`.",
     )
     properties: Properties = Field(
@@ -89,7 +89,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     exclude_nodes_for: DurationOrZero = Field(
         1800,
         description="How long nothing is submitted to a node that has failed, or on which jobs die before their tasks "
-        "begin; 0: no node is excluded. Not with pbspro and torque, which have no word for it.",
+        "begin; 0: no node is excluded. Not with pbspro and torque, which have no option for it.",
     )
     tunnel_host: str | None = Field(
         None,
@@ -117,7 +117,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     usd_per_cpu_hour: Price | None = Field(
         None, description="What a cpu costs in an hour, USD; without it cpu-hours are counted and no money."
     )
-    resources: Directives = Field({}, description="A table of directives in the scheduler's own words, for all jobs.")
+    resources: Directives = Field({}, description="A table of directives of the scheduler, for all jobs.")
     attributes: Texts = Field({}, description="A table of placeholders for job scripts; not used for tasks.")
 
     @field_validator("tunnel_host")

@@ -53,11 +53,11 @@ def finished(
     """The event.
 
     :param own: what the job itself has said: its event, or one made of its sentinel; None: nothing
-    :param output: the last words of the batch job
+    :param output: the end of the output of the batch job
     :param allocation: in which it was; empty: it was a batch job of its own
-    :param started: whether its task was started, as far as anybody knows
+    :param started: whether its task was started, as far as it is known
     :param cancelled: whether it was to be cancelled
-    :returns: with ``failed`` where a cancellation was nobody's wish in Airflow
+    :returns: with ``failed`` where a cancellation was not requested by Airflow
     """
     event: dict[str, Any] = {
         "event": "finished",
@@ -106,7 +106,7 @@ def judged(
 
 
 def of_own(token: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The event of a job whose own word is all that there is, or that somebody else has spoken for it.
+    """The event of a job of which only its own report is known, or that another process has reported for it.
 
     :param own: its cause, exit code and reason, and whatever else it has said
     """
@@ -133,6 +133,6 @@ def _reason(outcome: Outcome, own: Mapping[str, Any] | None, *, started: bool, c
         return reason
     if own is not None:
         return because("batch_spoilt", exit_code=exit_code)
-    if outcome.by == "nobody":
+    if outcome.by == "none":
         return because("batch_unknown")
     return because("batch_ended" if started else "batch_ended_early", exit_code=exit_code)

@@ -35,7 +35,7 @@ class _Excluded:
     """A node that has failed.
 
     :param until: seconds since the epoch
-    :param why: in words
+    :param why: as text
     """
 
     until: float
@@ -46,7 +46,7 @@ class ExcludedNodes:
     """The nodes to which nothing is submitted now. One thread uses it.
 
     Never more than half of the nodes are excluded on which jobs were seen: where all of them fail, the fault is
-    another's, and jobs shall rather fail with its words than wait for a node that never comes.
+    another's, and jobs should rather fail with its message than wait for a node that never comes.
 
     :param seconds: for how long a node is excluded; 0: never
     :param path: where it is kept, for the next controller; None: nowhere
@@ -96,7 +96,7 @@ class ExcludedNodes:
             self.failed(node, f"{MOST_DEATHS} jobs have died there before their tasks began")
 
     def reasons(self) -> dict[str, str]:
-        """The nodes that are excluded now, those that have failed last, each with the reason in words."""
+        """The nodes that are excluded now, those that have failed last, each with the reason as text."""
         now = self.clock()
         excluded = {node: each for node, each in self._excluded.items() if now < each.until <= now + self.seconds}
         if len(excluded) < len(self._excluded):

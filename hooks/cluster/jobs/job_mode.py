@@ -24,7 +24,8 @@ from lading.hooks.ssh.steps import GetAll, Put
 
 log = logging.getLogger(__name__)
 
-# A job that runs by its batch system says so itself within this, seconds; else it is believed without.
+# A job that its batch system shows as running reports that itself within this, seconds; else the batch system is
+# believed.
 SECONDS_UNTIL_BELIEVED = 30.0
 # A job that was asked to end, and does not, is ended by the batch system, seconds after the kill grace.
 SECONDS_UNTIL_FORCED = 60.0

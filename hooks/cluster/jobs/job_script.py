@@ -33,7 +33,7 @@ class ArrayShape:
     :param gpus: whole ones on each node
     :param time: seconds
     :param queue: None: that of the site
-    :param native: directives in the scheduler's own words, by key
+    :param native: directives of the scheduler, by key
     """
 
     layout: Layout
@@ -69,7 +69,7 @@ def api_environment(config: ClusterConfig, folder: ClusterFolder, api: str) -> l
 
 @dataclass(frozen=True, slots=True)
 class ScriptWriter:
-    """Writes the scripts of a site's submissions; ValueError where the batch system has no word for something.
+    """Writes the scripts of a site's submissions; ValueError where the batch system has no option for something.
 
     :param api: URL of Airflow's execution API
     :param is_trial: whether they look first for what a trial is to find
@@ -89,7 +89,7 @@ class ScriptWriter:
 
         :param name: of the submission and its batch job
         :param count: of its tasks; more than one: it is an array
-        :param excluded: the nodes on which it shall not run
+        :param excluded: the nodes on which it should not run
         """
         config, folder = self.config, self.folder.submission(name)
         index = f'"{self.system.variables["ARRAY_INDEX"]}"' if count > 1 else "1"
@@ -166,7 +166,7 @@ class ScriptWriter:
 
 
 # The trial job of `airflow lading check`: what its script does first. Both sides look for what the other has written in
-# `work_dir`, and the node asks Airflow's API before it imports Airflow: what can be wrong there is told at once, by its
+# `work_dir`, and the node asks Airflow's API before it imports Airflow: faults there are reported at once, by its
 # own name, and not as a job that does not end in time.
 
 # A file server may show to one machine a moment later what another one has written, seconds.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lading.hooks.spool.tokens import checked
 
-# What the spool on a cluster consists of; nobody rings there, so there is no bell.
+# What the spool on a cluster consists of; it has no bell, for no process rings there.
 SPOOL_FOLDERS = ("inbox", "cancel", "events", "jobs")
 # What is larger is no list of the tasks of a submission.
 MOST_TOKENS_BYTES = 2**24

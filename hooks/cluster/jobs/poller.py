@@ -36,13 +36,13 @@ from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import Parts, RemoteStep, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport
-from lading.scheduling.reasons import Reason
+from lading.scheduling.reasons import Reason, because
 
 log = logging.getLogger(__name__)
 
 # A submission without an answer counts as lost when the batch system has not known its name for so long, seconds.
 SECONDS_UNTIL_REPEATED = 15.0
-# Airflow's event log is not told of short waits.
+# Short waits are not written to Airflow's event log.
 SECONDS_UNTIL_TOLD = 10.0
 # A batch system is asked for its nodes so often, in a look that is due anyway.
 SECONDS_BETWEEN_SURVEYS = 60.0
@@ -103,11 +103,12 @@ class ClusterPoller(ClusterPart, ABC):
         self.user: str | None = None
         self.owner: Owner | None = None
         """Whose the cluster's folder is to be; None: any deployment's."""
-        self.note: str | None = None
+        self.unasked: Reason | None = None
+        """Why the batch system could not be asked when that was tried last; None: it could."""
         self.no_api: str | None = None
-        """Why the nodes cannot reach Airflow's API now, in words: nothing is submitted then."""
+        """Why the nodes cannot reach Airflow's API now, as text: nothing is submitted then."""
         self.inventory: Inventory | None = None
-        """The nodes and queues as the batch system has told them last; None: it has not, or cannot."""
+        """The nodes and queues as the batch system listed them last; None: it has not, or cannot."""
         self._surveyed_at = self._notes_read_at = -SECONDS_BETWEEN_SURVEYS
         self._cancelled_scripts: dict[str, Cancellation] = {}
         self._events_read_at: float | None = None  # of the last look that has read all that were there, monotonic
@@ -131,8 +132,18 @@ class ClusterPoller(ClusterPart, ABC):
         """Make what submits, and what judges how jobs have ended."""
 
     @property
+    def trouble(self) -> Reason | None:
+        """Why nothing can be submitted now; None: it can."""
+        return self.unasked or self.unreachable_api
+
+    @property
+    def unreachable_api(self) -> Reason | None:
+        """Why the nodes cannot reach Airflow's API now; None: they can, as far as that is known."""
+        return None if self.no_api is None else because("api_unreachable", text=self.no_api)
+
+    @property
     def failing(self) -> str | None:
-        """Why what is submitted here fails again and again, in words, as far as that is known before it ends."""
+        """Why what is submitted here fails again and again, as text, as far as that is known before it ends."""
         return None
 
     # -- what the controller calls
@@ -179,7 +190,7 @@ class ClusterPoller(ClusterPart, ABC):
             self._load()
         if self.interval.is_due() or self._has_errands():
             self._look()
-        self.submitter.give(self.transport, self.note or self.no_api)
+        self.submitter.give(self.transport, self.trouble)
         self._cancel()
 
     def pause(self) -> float:
@@ -192,7 +203,7 @@ class ClusterPoller(ClusterPart, ABC):
 
     @abstractmethod
     def withdraw_waiting(self) -> None:
-        """Take back what has not begun; it is given again by whoever comes next."""
+        """Take back what has not begun; the next controller gives it again."""
 
     def remove(self) -> None:
         """Delete the whole folder, of a trial."""
@@ -283,7 +294,7 @@ class ClusterPoller(ClusterPart, ABC):
                 steps["sweep"] = sweep
         assert self.user is not None
         look.cancelled = dict(self._cancelled_scripts)
-        if batches or look.cancelled or self.note is not None:
+        if batches or look.cancelled or self.unasked is not None:
             known = {job.submission.id for job in batches if job.submission is not None}
             known |= {each.id for each in look.cancelled.values()}
             unsure, ids = None in known, sorted(id for id in known if id)
@@ -308,7 +319,7 @@ class ClusterPoller(ClusterPart, ABC):
         """Send a look, with the question for logs at its end, which then hold all that jobs had written before theirs.
 
         :returns: the answers; those to what was to be done are taken in
-        :raises OSError: it is not known what has become of it; after any error all is done again
+        :raises OSError: its outcome is not known; after any error all is done again
         """
         errands, look.asked_at = self.tracker.errands, time.monotonic()
         if look.copied:
@@ -345,7 +356,7 @@ class ClusterPoller(ClusterPart, ABC):
         self._troubles.note("which job scripts were cancelled", trouble)
 
     def _press_scripts(self, cancelled: Mapping[str, Cancellation], known: Statuses) -> None:
-        """Let the batch system end the jobs of job scripts that it shows still; whoever asked may live no longer."""
+        """Ask again to end the jobs of job scripts that are still listed; who asked first may have ended."""
         for name, cancellation in cancelled.items():
             if cancellation.id in known.silent:
                 continue
@@ -359,7 +370,7 @@ class ClusterPoller(ClusterPart, ABC):
                 self.tracker.errands.cancels.append(id)
 
     def _take_inventory(self, answer: CommandResult) -> None:
-        """Know the nodes; where that could not be asked, what was told before stands."""
+        """Know the nodes; where that could not be asked, the last answer stays valid."""
         assert self.system.survey is not None
         self._surveyed_at = time.monotonic()
         trouble = None
@@ -379,7 +390,7 @@ class ClusterPoller(ClusterPart, ABC):
         return accounts(self.system, look.answers.get("accounting"), self._troubles)
 
     def _read_logs(self, look: ClusterLook) -> None:
-        """Copy what is new in logs; and know what has become of the Dag bundles that no job reads any more."""
+        """Copy what is new in logs; and take in which Dag bundles that no job reads any more were removed."""
         if look.logs is not None:
             self.logs.copy(look.copied, look.logs, look.answers["logs"])
         if "sweep" in look.answers and self.submitter.bundles is not None:
@@ -387,8 +398,8 @@ class ClusterPoller(ClusterPart, ABC):
 
     def _read_events(self, files: Mapping[str, bytes]) -> None:
         earliest, latest = moment(self._events_read_at) - SECONDS_UNTIL_SEEN, time.time()
-        for told, last in self.event_buffer.new(files, self.rejected):
-            event = between(told, earliest, latest)  # it is dated by the clock of a node
+        for reported, last in self.event_buffer.new(files, self.rejected):
+            event = between(reported, earliest, latest)  # it is dated by the clock of a node
             token = event["token"]
             if event["event"] in hold.EVENTS:
                 self.event_buffer.tell(event, last)
@@ -406,9 +417,9 @@ class ClusterPoller(ClusterPart, ABC):
         try:
             found = look.status.read(look.answers["status"])
         except CouldNotAsk as error:
-            self.note = f"its batch system could not be asked: {error.words}"
+            self.unasked = because("batch_unasked", text=error.words)
             return None
-        self.note = None
+        self.unasked = None
         self._troubles.note("the states of jobs", found.gap)
         self._press_scripts(look.cancelled, found)
         return found

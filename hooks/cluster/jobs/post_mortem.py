@@ -31,7 +31,7 @@ MOST_ATTEMPTS = 4
 class PostMortem(ClusterPart):
     """What is concluded of jobs that have gone.
 
-    :param conclude: tells the end of a job: the job, the event, the file in which the event came
+    :param conclude: reports the end of a job: the job, the event, the file in which the event came
     """
 
     def __init__(

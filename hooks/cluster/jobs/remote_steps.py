@@ -39,8 +39,8 @@ class ListedSubmission:
 def own(owner: Owner | None) -> str:
     """The lines (sh) that mark the current folder as a deployment's own, and end where it is another's.
 
-    The mark is made whole or not at all, whoever comes at the same time. Later controllers of the deployment, and those
-    that run beside this one, find it as theirs.
+    The mark is made whole or not at all, also when several controllers make it at once. Later controllers of the
+    deployment, and those that run beside this one, find it as theirs.
 
     :param owner: None: it is not marked
     """
@@ -55,7 +55,7 @@ def own(owner: Owner | None) -> str:
 
 
 def look_at_owner(folder: ClusterFolder, owner: Owner) -> RunCommand:
-    """Find out whether a folder is another deployment's, and mark nothing: it fails and says so."""
+    """Fail where a folder is another deployment's; nothing is marked."""
     root = shlex.quote(folder.root)
     return RunCommand(f"cd {root} 2>/dev/null && [ -e {OWNER} ] || exit 0\nmine={_mine(owner)}\n{_compared(owner)}")
 
@@ -128,7 +128,7 @@ def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozense
 
 
 def submit(folder: ClusterFolder, name: str, command: Sequence[str], bundles: Iterable[str] = ()) -> RunCommand:
-    """Submit a script, and keep the answer beside it: whoever comes after a crash finds it there.
+    """Submit a script, and keep the answer beside it: after a crash it is found there.
 
     :param bundles: the hashes of what its jobs read their Dags from; where one is not there nothing is submitted
     """
@@ -206,7 +206,7 @@ def envelopes_taken_back(answer: CommandResult) -> dict[str, str]:
     :raises TransportError: it is not known
     """
     if answer.status != 0:
-        raise TransportError(f"jobs could not be taken back: {answer.words}")
+        raise TransportError(f"jobs could not be withdrawn: {answer.words}")
     return fates(answer.lines)
 
 

@@ -68,10 +68,10 @@ class Submitter(ClusterPart):
         """The jobs that were taken and not looked at."""
         return frozenset(self._given)
 
-    def give(self, transport: Transport, trouble: str | None) -> None:
+    def give(self, transport: Transport, trouble: Reason | None) -> None:
         """Submit what can be submitted now.
 
-        :param trouble: what is wrong with the batch system, in words: nothing is submitted then
+        :param trouble: why nothing can be submitted now; None: it can
         :raises OSError: the cluster could not be asked
         """
         renewed = self._note_given()
@@ -133,12 +133,12 @@ class Submitter(ClusterPart):
 
     # -- what is submitted
 
-    def _plan(self, transport: Transport, trouble: str | None) -> tuple[list[Submission], dict[str, str]]:
+    def _plan(self, transport: Transport, trouble: Reason | None) -> tuple[list[Submission], dict[str, str]]:
         """What is submitted now, with the script of each."""
         waiting = self._admitted()
         held = trouble or self.pressure.held()
         if held is not None:
-            self._tell_all(waiting, because("batch_trouble" if trouble else "site_limit", text=held))
+            self._tell_all(waiting, held)
             return [], {}
         submissions: list[Submission] = []
         writer = ScriptWriter(self.system, self.config, self.api, self.is_trial)
@@ -159,10 +159,10 @@ class Submitter(ClusterPart):
 
     def _admitted(self) -> list[TrackedBatchJob]:
         """The jobs that wait; those that the account may not submit go back, to be placed elsewhere."""
-        barred, waiting = self.barred.words(), list(self.tracker.waiting())
+        barred, waiting = self.barred.reasons(), list(self.tracker.waiting())
         for job in waiting if barred else ():
-            if job.shape is not None and not job.shape.native and (words := barred.get(job.shape.queue or "")):
-                self.give_back_job(job, because("not_admitted", text=words))
+            if job.shape is not None and not job.shape.native and (reason := barred.get(job.shape.queue or "")):
+                self.give_back_job(job, reason)
         return [job for job in waiting if job.token in self.tracker.jobs]
 
     def give_back_job(self, job: TrackedBatchJob, reason: Reason) -> None:
@@ -199,7 +199,7 @@ class Submitter(ClusterPart):
         return by_shape
 
     def _excluded(self, shape: Any) -> tuple[str, ...]:
-        """The nodes on which jobs of a shape shall not run."""
+        """The nodes on which jobs of a shape should not run."""
         nodes = tuple(self.nodes.reasons())
         if not nodes:
             self._anywhere.clear()
@@ -223,12 +223,12 @@ class Submitter(ClusterPart):
         elif refusal.kind == "permanent":
             self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.words))
         else:
-            self._tell_all(jobs, because("site_limit", text=self._hold(refusal)))
+            self._tell_all(jobs, self._hold(refusal))
 
     def _refusal(self, submission: Submission, answer: CommandResult, what: str, shape: object) -> SubmitError | None:
         """Note the native id in the answer to a submission, or why there is none, which is returned.
 
-        :param what: is submitted, in words
+        :param what: is submitted, as text
         :param shape: what it has in common with others that the same nodes could run
         """
         submission.asked_at = time.monotonic()
@@ -247,7 +247,7 @@ class Submitter(ClusterPart):
         log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.words)
         if refusal.kind == "transient":
             # It may have been accepted: it is looked up by its name before anything else is done about it.
-            self.pressure.hold(f"{self.system.name} did not say whether it has taken the {what}: {refusal.words}")
+            self.pressure.hold(because("submit_unanswered", system=self.system.name, text=refusal.words))
         elif refusal.kind == "permanent" and submission.excluded:
             # It may be that no other node can run it: the next one is submitted for all of them.
             self._anywhere.add((shape, submission.excluded))
@@ -265,14 +265,14 @@ class Submitter(ClusterPart):
 
     def bar(self, queue: str | None, refusal: SubmitError) -> None:
         """Note that the account is refused in a queue; None: in that of the site."""
-        where = f" in queue {queue!r}" if queue else ""
-        self.barred.bar(queue, f"{self.system.name} does not admit its account{where}: {refusal.words}")
+        reason = because("not_admitted", system=self.system.name, queue=queue or None, text=refusal.words)
+        self.barred.bar(queue, reason)
 
-    def _hold(self, refusal: SubmitError) -> str:
-        """Submit nothing for a while; why, in words."""
-        words = f"{self.system.name} takes no more jobs now: {refusal.words}"
-        self.pressure.hold(words)
-        return words
+    def _hold(self, refusal: SubmitError) -> Reason:
+        """Submit nothing for a while; returns why."""
+        reason = because("site_limit", system=self.system.name, text=refusal.words)
+        self.pressure.hold(reason)
+        return reason
 
     def _reject(self, tokens: Iterable[str], reason: Reason) -> None:
         for token in tokens:

@@ -38,7 +38,7 @@ class Submission:
     :param id: the native id; None: it is not known whether it was accepted
     :param asked_at: when it was submitted, on the monotonic clock
     :param since: the same as a date
-    :param excluded: the nodes on which its jobs shall not run
+    :param excluded: the nodes on which its jobs should not run
     """
 
     name: str
@@ -157,7 +157,7 @@ class TrackedBatchJob(JobProgress):
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it will never start, and would lie in its queue for ever."""
+        """Whether it will never start, and would lie in its queue forever."""
         return self.native is not None and self.native.state == "pending" and self.native.cause == "error"
 
     @property
@@ -229,7 +229,7 @@ class Errands:
                 if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
                     self.cancels.append(id)
                 else:
-                    log.error("job %s is not cancelled any more, it could not be for too long", id)
+                    log.error("job %s could not be cancelled for too long, and is no longer tried", id)
                     del self.failing[id]
         else:
             for id in ids:
@@ -250,11 +250,11 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
         return (job for job in self.jobs.values() if job.submission is None and not (job.ended or job.started))
 
     def live(self) -> Iterator[TrackedBatchJob]:
-        """Those that were submitted and whose end was not told."""
+        """Those that were submitted and whose end was not reported."""
         return (job for job in self.jobs.values() if job.submission is not None and not job.ended)
 
     def at_work(self) -> list[str]:
-        """The tokens of those that the cluster has, or that have begun there, and whose end was not told."""
+        """The tokens of those that the cluster has, or that have begun there, and whose end was not reported."""
         with self.lock:
             jobs = self.jobs.items()
             return [token for token, job in jobs if (job.submission is not None or job.started) and not job.ended]

@@ -1,6 +1,6 @@
 """The packing chart: what ran where within a window, as rectangles of time and cpus on machines, launched or not.
 
-Times are seconds since the epoch, memory MiB, money USD. None is what is not known, or what who asks may not see.
+Times are seconds since the epoch, memory MiB, money USD. None is what is not known, or what the user may not see.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Rectangle(NamedTuple):
     place: int
     """Of its machine in ``places``."""
     name: int | None
-    """Of its Dag, run and task in ``names``; None: whoever asks may not see them."""
+    """Of its Dag, run and task in ``names``; None: the user may not see them."""
     map_index: int
     try_number: int
     lane: float
@@ -247,7 +247,7 @@ def machines_launched(session: Session, since: float, until: float, changed: flo
             key=machine_key(row.site, row.token),
             name=row.token,
             sort="instance",
-            # The kind of what was not bought may have words that the author of some Dag has written.
+            # The kind of what was not bought may have text that the author of some Dag has written.
             instance_type=None if row.capacity_type is None else readable_kind(row.kind),
             usd=row.usd or 0.0,
             reason=None if row.reason is None else str(row.reason),
@@ -260,7 +260,7 @@ def machines_launched(session: Session, since: float, until: float, changed: flo
 
 
 def changed_contact(since: float) -> Select[str, str]:
-    """The locations that do not answer, the words for which may be others each time, or have changed their state."""
+    """The locations that do not answer, the reasons for which may differ each time, or have changed their state."""
     return select(LocationRow.site, LocationRow.name).where(
         or_(LocationRow.state == LocationState.UNREACHABLE, LocationRow.seen_at > since)
     )

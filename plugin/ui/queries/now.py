@@ -1,6 +1,6 @@
 """How things are now: what runs and what is up, why jobs wait, and what jobs have cost; each query with its model.
 
-Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what who asks
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what the user
 may not see.
 """
 
@@ -85,7 +85,7 @@ class Summary(BaseModel):
     usd_per_hour: float | None
     sites: list[SiteState]
     may_act: bool = False
-    """Whether who asks may ask something of sites."""
+    """Whether the user may ask something of sites."""
 
 
 def summary(session: Session, now: float) -> Summary:
@@ -150,7 +150,7 @@ def site_state(
 
 
 class Cost(BaseModel):
-    """What the jobs of a Dag have cost within a time; of Dags that whoever asks may not see together."""
+    """What the jobs of a Dag have cost within a time; those of Dags that the user may not see as one sum."""
 
     dag_id: str | None
     hidden: bool
@@ -225,7 +225,7 @@ class HeldRoom(BaseModel):
     """Room that is held at a place for jobs that wait until all of their gang have some."""
 
     dag_id: str | None
-    """None: whoever asks may not see it."""
+    """None: the user may not see it."""
     gang: str | None
     """None: likewise, or a job that waits for room alone."""
     place: str
@@ -248,13 +248,13 @@ class WaitGroup(BaseModel):
     site: str | None
     """None: it is about no certain one."""
     limit: str | None
-    """The limit that is reached; None: none is, or whoever asks may not see its name."""
+    """The limit that is reached; None: none is, or the user may not see its name."""
     jobs: int
     cpus: float
     oldest: float
     """When the first of them was queued."""
     words: list[str]
-    """The commonest reasons, of Dags that whoever asks may see."""
+    """The commonest reasons, of Dags that the user may see."""
     dags: list[WaitingDag]
     hidden: bool
     """Whether jobs of other Dags are among them."""

@@ -1,6 +1,6 @@
 """Runs and the tries in them: what they took and cost, how they were packed, for what they waited; queries with models.
 
-Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what who asks
+Times are seconds since the epoch, durations seconds, memory MiB, money USD. None is what is not known, or what the user
 may not see.
 """
 
@@ -234,7 +234,7 @@ def waited(now: float) -> Any:
 
 
 def columns(now: float) -> tuple[Any, ...]:
-    """The sums of jobs of which :func:`totals` makes words; those that run count until now."""
+    """The sums of jobs of which :func:`totals` makes text; those that run count until now."""
     asked = CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
     return (
         func.count(),

@@ -713,9 +713,9 @@ def test_a_dag_that_no_site_takes_is_an_import_error(tmp_path: Path, parse: Pars
     for name in refused:
         words = f"Dag 'etl_{name}' is not allowed there: site 'hpc' has allowed_dags = ['reports_*']"
         assert words in parsed.errors[f"etl_{name}.py"]
-    assert "qos is not taken here: refused_native = ['qos']" in parsed.errors["reports_native.py"]
-    assert "at site 'hpc', qos is not taken here: refused_native = ['qos']" in parsed.errors["reports_qos.py"]
-    assert "export-file is taken at no site, for it reads an environment" in parsed.errors["reports_always.py"]
+    assert "qos is not accepted here: refused_native = ['qos']" in parsed.errors["reports_native.py"]
+    assert "at site 'hpc', qos is not accepted here: refused_native = ['qos']" in parsed.errors["reports_qos.py"]
+    assert "export-file is accepted at no site, for it reads an environment" in parsed.errors["reports_always.py"]
 
 
 BOUND = """

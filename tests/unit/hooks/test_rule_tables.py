@@ -51,7 +51,7 @@ def test_a_rule_of_a_plugin_is_named() -> None:
     [
         ({"name": "x"}, "it relaxes nothing; valid: amounts, features"),
         ({"name": "x", "plugin": "half"}, "plugin = 'half': no plugin has this rule; valid: halve"),
-        ({"name": "x", "plugin": "halve", "on_demand": True}, "plugin does not go with on_demand"),
+        ({"name": "x", "plugin": "halve", "on_demand": True}, "plugin cannot be combined with on_demand"),
         ({"name": "x", "amounts": ["time"]}, "amounts"),
         ({"name": "x", "site": "hpc"}, "site is unknown; the keys are: name, amounts"),
         ({"amounts": ["cpus"]}, "name"),

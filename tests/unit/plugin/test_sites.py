@@ -213,7 +213,7 @@ def test_allocations_are_machines_and_queues_are_none(make: Make, mode: str) -> 
     there = SiteView(name="hpc", possible=[node], holds=site.holds, launches=site.launches)
     members = [WaitingJob(name, Resources(1, 300), site="hpc") for name in "ab"]
     asked = demand("workers", members, options(members, [there]), {"hpc": there})
-    assert asked is None if mode == "job" else asked is not None and shortage([asked]) == ""
+    assert asked is None if mode == "job" else asked is not None and shortage([asked]) is None
 
 
 def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
@@ -246,7 +246,7 @@ def test_a_cluster_without_a_word_for_excluded_nodes_says_so(make: Make) -> None
     load_sites(make(text))
     load_sites(make(f"{text}\nexclude_nodes_for = 0"))
     load_sites(make(f"{CLUSTER}\nexclude_nodes_for = '1h'"))
-    with pytest.raises(SitesError, match="exclude_nodes_for = 3600: torque has no word"):
+    with pytest.raises(SitesError, match="exclude_nodes_for = 3600: torque has no option"):
         load_sites(make(f"{text}\nexclude_nodes_for = '1h'"))
 
 
@@ -273,8 +273,8 @@ def test_the_rules_of_a_site_hold_before_a_controller_has_published_them(
     hint_checks.check(Hints.parse({"site": "hpc", "native": {"qos": "a"}}), "etl_1")
     for dag, native, words in (
         ("evil", {}, r"Dag 'evil' is not allowed there: site 'hpc' has allowed_dags = \['etl_\*'\]"),
-        ("etl_1", {"account": "a"}, r"account is not taken here: refused_native = \['account'\]"),
-        ("etl_1", {"comment": "a"}, r"comment is not taken here: allowed_native = \['account', 'qos'\]"),
+        ("etl_1", {"account": "a"}, r"account is not accepted here: refused_native = \['account'\]"),
+        ("etl_1", {"comment": "a"}, r"comment is not accepted here: allowed_native = \['account', 'qos'\]"),
     ):
         with pytest.raises(HintError, match=words):
             hint_checks.check(Hints.parse({"site": "hpc", "native": native} if native else {"site": "hpc"}), dag)

@@ -132,7 +132,7 @@ def test_toml() -> None:
         ("usd_per_hour = 0.5", "usd_per_hour = 0", "c.toml:9: usd_per_hour '0' is not above zero"),
         ("lab.spot", "lab.large", "c.toml:9: instance_type 'lab.large' is on line 2 already"),
         ("vcpus = 16", "vcpus = ", "c.toml:4: not TOML"),
-        ('["infiniband"]', '"infiniband"', "c.toml:2: features 'infiniband' is not a list of words"),
+        ('["infiniband"]', '"infiniband"', "c.toml:2: features 'infiniband' is not a list of names"),
         ("[[instance_types]]", "[[types]]", "c.toml:1: there is no [[instance_types]] table"),
     ],
 )

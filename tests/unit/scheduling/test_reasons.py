@@ -20,9 +20,24 @@ from lading.scheduling.resources import Resources
 
 NUMBERS = {
     *("after", "attempt", "attempts", "held", "here", "left", "members", "most", "number", "price", "seconds", "spent"),
-    *("tasks", "until", "used", "vcpus", "at", "asked", "count", "exit_code", "launched", "least", "limit", "jobs"),
+    *(
+        "tasks",
+        "until",
+        "used",
+        "vcpus",
+        "at",
+        "asked",
+        "count",
+        "exit_code",
+        "launched",
+        "least",
+        "limit",
+        "jobs",
+        "more",
+        "number",
+    ),
 }
-LISTS = {"failed", "lacking", "images", "indexes", "locations", "names", "nodes", "taken", "types"}
+LISTS = {"failed", "lacking", "images", "indexes", "locations", "names", "nodes", "sites", "taken", "types"}
 # What a code is about whose kind is no class of waits.
 ENDS = {*CAUSES, "released"}
 NO_WAITS = {*ENDS, "placed"}
@@ -30,6 +45,8 @@ SAMPLES = {
     "needs": Resources(2, 100),
     "wish": ("arch", "arm64", "features", "nvme"),
     "all": Resources(1, 100),
+    "each": Resources(1, 100),
+    "sizes": (2, 4, 1024, 0, 0, 1, 8, 2048, 0, 0),
     "has": Resources(1, 100),
     "lacks": ("cpus", 4, 2, "memory", 200, 100),
 }
@@ -57,7 +74,7 @@ def test_each_code_has_all_that_people_are_told(code: Code) -> None:
     assert code.remedy.endswith(".")
     assert not code.sentence.endswith(".")
     assert not code.sentence.startswith("waits: ")
-    is_wait = code.kind not in {*NO_WAITS, "never"} and code.key not in ("free_text", "no_driver")
+    is_wait = code.kind not in {*NO_WAITS, "never"} and code.key not in ("free_text", "no_driver", "not_admitted")
     assert code.sentence.startswith("waits ") == (code.form is Form.PHRASE and is_wait)
     assert code.kind not in NO_WAITS or code.form is Form.PHRASE, "an end is no wait"
 
@@ -95,6 +112,17 @@ def test_each_cause_has_codes_of_ends_with_its_title_unless_they_say_better_ones
     assert CODES["hint_error"].title != CAUSES["error"].title
 
 
+def test_refusals_of_aws_are_grouped_by_what_is_to_be_done() -> None:
+    expired, other = (because("aws_expired", error=code, text="no") for code in ("RequestExpired", "ExpiredToken"))
+    assert expired.group == other.group
+    ended = because("launch_refused").with_also(expired)
+    assert str(ended).startswith("RequestExpired: no; the credentials have expired")
+    assert expired.group in ended.groups
+    assert str(because("aws_refused", error="", text="no region").sentence) == "no region"
+    remedies = {code.remedy for key, code in CODES.items() if key.startswith("aws_")}
+    assert all(each[0].isupper() and each.endswith(".") and ".." not in each for each in remedies)
+
+
 def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> None:
     full = because("site_full", site="lab")
     sent = because("sent_on").with_also(full)
@@ -111,7 +139,7 @@ def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> 
         because("batch_ended", exit_code=3).with_also(because("batch_says", text="x"))
     )
     assert str(nested) == (
-        "it had succeeded before this: the batch job ended with exit code 3 without a word of its task; the batch "
+        "it had succeeded before this: the batch job ended with exit code 3 and its task reported nothing; the batch "
         "system says: x"
     )
     assert Reason.of_json(nested.to_json()) == nested
@@ -176,7 +204,7 @@ def test_a_code_of_a_newer_agent_is_shown_by_its_name() -> None:
     newer = Reason.of_data({"code": "moonlight", "params": {"phase": 3}})
     assert str(newer) == "waits: moonlight: a reason of another version of Lading"
     assert newer.meaning.kind == "other"
-    assert str(NEW) == "waits: nothing was said yet"
+    assert str(NEW) == "waits: no reason is known yet"
 
 
 def test_what_another_version_has_stored_is_shown_all_the_same() -> None:

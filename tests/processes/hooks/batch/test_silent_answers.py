@@ -117,13 +117,13 @@ def test_a_translator_that_fails_stops_no_round(tmp_path: Path, kind: Any, monke
     statuses = SLURM.statuses
     monkeypatch.setattr(SLURM, "statuses", Faulty.statuses)
     paper.go()
-    assert "KeyError" in str(paper.poller.note)
+    assert "KeyError" in str(paper.poller.unasked)
     monkeypatch.setattr(SLURM, "statuses", statuses)
     monkeypatch.setattr(SLURM, "accounted", Faulty.accounted)
     paper.write("queue", "")
     for _ in range(3):
         paper.go()
-    assert paper.poller.note is None
+    assert paper.poller.unasked is None
 
 
 class Named(Toy):

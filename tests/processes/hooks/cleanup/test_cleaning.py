@@ -222,7 +222,7 @@ def test_a_folder_that_is_a_link_is_not_followed(site: ClusterSite, paper: Paper
 
 
 @pytest.mark.parametrize(
-    ("command", "words"), [("awk", "could not be looked at"), ("find", "could not be looked at"), ("rm", "1 of 1")]
+    ("command", "words"), [("awk", "could not be examined"), ("find", "could not be examined"), ("rm", "1 of 1")]
 )
 def test_what_cannot_be_done_is_told(site: ClusterSite, paper: Paper, make: Make, command: str, words: str) -> None:
     run = make(f"scripts/{token()}", "exit")

@@ -40,7 +40,7 @@ def test_jobs_go_back_until_it_may_be_admitted(paper: Paper, monkeypatch: pytest
     paper.give("a", "b")
     returned = [each for _ in range(3) for each in paper.go() if each["event"] == "returned"]
     assert [(each["token"], each["location"]) for each in returned] == [("a", "hpc"), ("b", "hpc")]
-    assert all(told_in(each).startswith(f"waits: {WORDS}") for each in returned)
+    assert all(told_in(each).startswith(WORDS) for each in returned)
     change = change_by_event(returned[0])
     assert change is not None
     assert (change.values["state"], change.values["location"], change.only_if["location"]) == (
@@ -56,7 +56,7 @@ def test_jobs_go_back_until_it_may_be_admitted(paper: Paper, monkeypatch: pytest
     assert paper.read("asked").split() == ["x"], "it is not asked again for each job"
 
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + submit_limits.FIRST_BAR)
-    assert paper.poller.submitter.barred.words() == {}
+    assert paper.poller.submitter.barred.reasons() == {}
     paper.write("mode", "accept")
     paper.give("a")
     paper.go()
@@ -67,7 +67,7 @@ def test_jobs_that_name_an_account_or_are_a_trial_fail_in_the_words_of_the_batch
     paper.write("mode", "account")
     paper.poller.give([replace(envelope("own"), native={"account": "theirs"})])
     assert only([*paper.go(), *paper.go()], "finished")["cause"] == "submit_rejected"
-    assert paper.poller.submitter.barred.words() == {}
+    assert paper.poller.submitter.barred.reasons() == {}
     paper.poller.submitter.is_trial = True
     paper.give("trial")
     assert only([*paper.go(), *paper.go()], "finished")["cause"] == "submit_rejected"
@@ -82,7 +82,7 @@ def test_each_queue_is_barred_by_itself(paper: Paper) -> None:
     paper.give("plain")
     paper.go()
     assert paper.poller.known() == {"plain"}
-    assert list(paper.poller.submitter.barred.words()) == ["long"]
+    assert list(paper.poller.submitter.barred.reasons()) == ["long"]
 
 
 @pytest.mark.parametrize("mode", ["job", "allocation"])
@@ -103,6 +103,6 @@ def test_no_job_comes_to_a_site_that_does_not_admit_its_account(tmp_path: Path, 
     other = SiteView(name="other", locations=(there := [Location("m", Resources(4, 8000))]), possible=there)
     job = WaitingJob(name="b", resources=Resources(1, 100))
     assert assign([job], [seen, other], now=1.0).placed == {"b": ("other", "m")}
-    assert str(assign([job], [seen], now=1.0).refused["b"]).startswith(f"site 'hpc' takes no jobs now: {WORDS}")
+    assert str(assign([job], [seen], now=1.0).refused["b"]).startswith(f"site 'hpc': {WORDS}")
     named = replace(job, targets=as_text(["hpc", "other"], []))
     assert assign([named], [seen, other], now=1.0).placed == {"b": ("other", "m")}

@@ -186,7 +186,7 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     paper.write("status", "1")
     time.sleep(1.1)
     assert [event["event"] for event in paper.go()] == []
-    assert "could not be asked" in (paper.poller.note or "")
+    assert "could not be asked" in str(paper.poller.unasked)
     assert paper.poller.known() == {"a"}
     paper.give("b")
     assert "could not be asked" in told_in(only(paper.go(), "waiting"))
@@ -197,7 +197,7 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     paper.write("queue", "")
     paper.write("status", "0")
     paper.go()
-    assert paper.poller.note is None
+    assert paper.poller.unasked is None
     assert [job.token for job in paper.poller.tracker.live()] == ["b"]
 
 
@@ -216,7 +216,7 @@ def test_what_jobs_say_is_heard_while_the_commands_of_the_batch_system_hang(
     began = time.monotonic()
     assert only(paper.go(), "finished")["exit_code"] == 0
     assert time.monotonic() - began < 300
-    assert "took too long" in str(paper.poller.note)
+    assert "took too long" in str(paper.poller.unasked)
 
 
 def test_a_limit_makes_arrays_smaller(paper: Paper) -> None:
@@ -309,7 +309,7 @@ def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monk
     time.sleep(2.1)
     event = only(paper.go(), "finished")
     assert (event["cause"], event["exit_code"]) == ("error", 127)
-    assert str(event["reason"]).endswith("its last words: python: not found")
+    assert str(event["reason"]).endswith("its last output: python: not found")
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_allocations_that_live_are_fed_while_the_batch_system_is_away(tmp_path: 
     [name] = fleet.begin_all()
     assert wait_until(lambda: solo.tick() is not None and fleet.inbox(name) == ["a"], 30, 0.05)
     fleet.write("status", "1")
-    assert wait_until(lambda: site.poller.note is not None, 30, 0.05)
+    assert wait_until(lambda: site.poller.unasked is not None, 30, 0.05)
     solo.put([envelope("b")])
     assert wait_until(lambda: solo.tick() is not None and fleet.inbox(name) == ["a", "b"], 30, 0.05)
     told = site.observe()

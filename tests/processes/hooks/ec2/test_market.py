@@ -15,6 +15,7 @@ from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.market import EC2Offers
 from lading.hooks.ec2.pace import MOST_SILENT, Shortages
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.services.ec2 import FakeEC2
 
@@ -109,6 +110,6 @@ def test_while_machines_never_answer_one_more_at_a_time_is_enough(service: FakeE
     found, shortages = offers(service, tmp_path, max_instances=20), Shortages()
     assert bought(found).limits.instances == 20
     for _ in range(MOST_SILENT):
-        shortages.never_answered(("m5.large", "us-east-1a", "on-demand"), "nothing answers")
+        shortages.never_answered(("m5.large", "us-east-1a", "on-demand"), free_text("nothing answers"))
     most = [there.limits.instances for n in (0, 3, 20) if (there := found.market(shortages, n)) is not None]
     assert most == [1, 4, 20]

@@ -81,8 +81,8 @@ def test_a_wrong_image_and_a_wrong_subnet_are_named(ec2: FakeEC2) -> None:
         False,
         f"{ec2.ami['aarch64']} is for aarch64; give one for x86_64 in `ami` of the site's table",
     )
-    assert "mend `ami`" in checked(ec2, ami={"x86_64": "ami-00000000"})["image for x86_64"].words
-    assert "us-east-1: mend `subnets`" in checked(ec2, subnets=["subnet-00000000"])["subnets"].words
+    assert "correct `ami`" in checked(ec2, ami={"x86_64": "ami-00000000"})["image for x86_64"].words
+    assert "us-east-1: correct `subnets`" in checked(ec2, subnets=["subnet-00000000"])["subnets"].words
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_without_credentials_that_alone_is_said(ec2: FakeEC2, monkeypatch: pytes
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     [found] = checks(table(aws_conn_id=""), EC2(table(aws_conn_id="")), US, lambda: None)
     assert not found.good
-    assert "Unable to locate credentials; mend the connection" in found.words
+    assert "Unable to locate credentials; correct the connection" in found.words
 
 
 def test_a_connection_that_there_is_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_prices_that_aws_does_not_tell_are_said_with_the_date_of_those_that_coun
     assert "AWS's prices could not be asked" in found.words
     assert bundled().sources[0] in found.words
     nothing = looked_at(ec2, tmp_path, instance_types=["m5.large"], ami={"aarch64": ec2.ami["aarch64"]})["prices"]
-    assert (nothing.good, "mend `instance_types`" in nothing.words) == (False, True)
+    assert (nothing.good, "correct `instance_types`" in nothing.words) == (False, True)
 
 
 def test_that_ending_is_refused_counts_only_on_a_machine_of_ours(ec2: FakeEC2) -> None:

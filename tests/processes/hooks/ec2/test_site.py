@@ -189,7 +189,7 @@ def test_a_spot_machine_that_is_taken_away_uses_up_no_try_and_counts_as_a_shorta
     assert released["cause"] == "preempted"
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
-    assert "taken the machine away" in str(refused["reason"])
+    assert "reclaimed the machine" in str(refused["reason"])
 
 
 def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
@@ -208,20 +208,20 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     service.reclaim(machine, notice=ending.BEFORE + 40)
     drive.until(lambda states: states[name] is LocationState.DRAINING, ending.INTERVAL + 5)
     [seen] = drive.last.locations if drive.last is not None else ()
-    assert "AWS takes it away: its jobs are asked to end at" in (seen.note or "")
+    assert "AWS reclaims it: its jobs are asked to end at" in (seen.note or "")
     assert seen.location.ends_at == pytest.approx(ends_at, abs=10)
     [late] = drive.give(name)
     [back] = drive.wait_for("returned", late)
     assert told_in(back).startswith("waits: ")
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
-    assert "AWS takes it away" in str(refused["reason"]), "its offering counts as short from the notice on"
+    assert "AWS reclaims it" in str(refused["reason"]), "its offering counts as short from the notice on"
     [end] = drive.wait_for("finished", short)
     assert end["cause"] is None
     [end] = drive.wait_for("finished", long)
     assert (end["cause"], machine in service.living()) == ("preempted", True)
     [released] = drive.wait_for("released", name)
-    assert (released["cause"], "AWS takes it away" in str(released["reason"])) == ("preempted", True)
+    assert (released["cause"], "AWS reclaims it" in str(released["reason"])) == ("preempted", True)
 
 
 def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(

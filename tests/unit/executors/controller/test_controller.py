@@ -225,7 +225,7 @@ def test_an_answer_of_other_types_is_refused_where_it_is_made(wrong: dict[str, A
     ("wraps", "words"),
     [
         ({"box": "host"}, "location 'box' wraps 'host', which is not among the locations"),
-        ({"box": "shell", "shell": "box"}, "location 'box' wraps 'box', which lies in it again"),
+        ({"box": "shell", "shell": "box"}, "location 'box' wraps 'box', which wraps it in turn"),
     ],
 )
 def test_a_location_lies_in_another_one_of_its_site(wraps: dict[str, str], words: str) -> None:

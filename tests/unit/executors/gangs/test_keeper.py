@@ -208,7 +208,7 @@ def test_the_page_asks_for_an_attempt(house: House, lab: HoldingSite) -> None:
     assert set(house.states().values()) == {RUNNING}
     with Session(house.engine) as session:
         [done] = requests.latest(session, 0.0, 10)
-        assert done.words == "room is looked for now"
+        assert done.outcome == "room is looked for now"
 
 
 def test_after_the_last_attempt_it_fails(house: House, lab: HoldingSite) -> None:
@@ -285,7 +285,7 @@ def test_a_member_that_fails_later(house: House, lab: HoldingSite, on_failure: s
     words = house.jobs()["head"].cancel
     assert (words is not None) == (other is not None)
     if other is not None:
-        assert "the job of task 'workers' has failed" in str(words)
+        assert "the job of task 'workers' in its gang 'ray' has failed" in str(words)
         assert lab.cancelled == {"head-r": words}
 
 
@@ -324,7 +324,7 @@ def test_a_member_that_was_deferred_comes_back_alone(house: House, lab: HoldingS
     house.to_come["head", -1] = "failed"
     lab.end("head-r", "error")
     house.tick(2)
-    assert "the job of task 'head' has failed" in str(house.jobs()["workers0"].cancel)
+    assert "the job of task 'head' in its gang 'ray' has failed" in str(house.jobs()["workers0"].cancel)
 
 
 @pytest.mark.parametrize("lies", ["refused", "silence"])

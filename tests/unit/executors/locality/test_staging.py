@@ -158,7 +158,7 @@ def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(hou
     tokens = [f"t{number}" for number in range(20)]
     assert house.ready(Y=["plain", *tokens]) == {"Y": ["plain"]}, "what needs no files need not wait"
     house.session.expire_all()
-    assert str(told(house.row("t3").reason)) == f"waits: {empty} is brought to where it runs"
+    assert str(told(house.row("t3").reason)) == f"waits: {empty} is being copied to where it runs"
     assert sorted(house.wait(house.ready)["Y"]) == sorted(tokens), "nobody has to ask for them again"
     paths = house.paths("t7")
     assert Path(paths[str(file)]).read_bytes() == content
@@ -193,7 +193,7 @@ def test_files_are_brought_to_where_room_is_held_before_the_job_is_placed(house:
         staging.sweep(house.session)
         return told(staging.missing("lab", "Y", text, "d"))
 
-    assert missing() == (f"waits: {file} is brought to where it runs", False)
+    assert missing() == (f"waits: {file} is being copied to where it runs", False)
     assert house.copies("Y") == []
     house.wait(lambda: missing() is None)
     assert house.copies("Y") == ["file"]

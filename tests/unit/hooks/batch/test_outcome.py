@@ -248,9 +248,9 @@ def test_what_a_job_can_know_itself(said: dict[str, Any], certain: bool) -> None
 def test_the_words_of_an_end() -> None:
     assert str(told(job(None, 0), own("out_of_memory", -9, "its limit"))["reason"]) == "its limit"
     event = told(job(None, 0), None, "last line")
-    assert (event["cause"], "without a word" in str(event["reason"])) == ("lost", True)
-    assert str(event["reason"]).endswith("last words: last line")
-    assert "does not know the job" in str(told()["reason"])
+    assert (event["cause"], "its task reported nothing" in str(event["reason"])) == ("lost", True)
+    assert str(event["reason"]).endswith("last output: last line")
+    assert "no longer knows the job" in str(told()["reason"])
     spoilt = told(job("error", 1), own(None, 0, ""))["reason"]
     assert str(spoilt) == "the batch job ended with exit code 1, although its task has succeeded"
     killed = told(job("out_of_memory", reason="step 0"), own(None, 0))["reason"]

@@ -84,9 +84,9 @@ ALWAYS = {
 def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
     name: str, native: dict[str, Any], rules: SiteRules
 ) -> None:
-    with pytest.raises(NotAllowed, match="is taken at no site, for"):
+    with pytest.raises(NotAllowed, match="is accepted at no site, for"):
         refuse(native, SYSTEMS[name], PROFILES.get(name, Profile()), rules)
-    with pytest.raises(NotAllowed, match="is taken at no site, for"):
+    with pytest.raises(NotAllowed, match="is accepted at no site, for"):
         rules.check_script({key.lstrip("-"): value for key, value in native.items()}, SYSTEMS[name])
 
 
@@ -125,7 +125,7 @@ def test_a_site_says_which_words_it_takes(
 ) -> None:
     for key, value in taken.items():
         rules.check_native({key: value}, SYSTEMS[name])
-    with pytest.raises(NotAllowed, match=r"is not taken here: (allowed|refused)_native = \["):
+    with pytest.raises(NotAllowed, match=r"is not accepted here: (allowed|refused)_native = \["):
         rules.check_native(refused, SYSTEMS[name])
 
 
@@ -184,11 +184,11 @@ def test_job_scripts_are_checked_before_they_are_submitted(tmp_path: Path, monke
     site.admitted(JobScript("true"), None)
     with pytest.raises(NotAllowed, match="Dag 'other' is not allowed there: site 'hpc'"):
         site.admitted(JobScript("true"), "other")
-    with pytest.raises(NotAllowed, match="qos is not taken here"):
+    with pytest.raises(NotAllowed, match="qos is not accepted here"):
         site.admitted(JobScript("true", qos="a"), "etl")
     for empty in (None, ""):  # it takes the site's own away
         site.admitted(JobScript("true", qos=empty), "etl")
-    with pytest.raises(NotAllowed, match="bbf is taken at no site"):
+    with pytest.raises(NotAllowed, match="bbf is accepted at no site"):
         site.admitted(JobScript("true", bbf="/f"), "etl")
 
 

@@ -383,7 +383,7 @@ def test_a_job_that_has_ended_is_no_success_by_itself() -> None:
 def test_what_was_said_fits_into_a_message() -> None:
     assert CommandResult(1, "out", " first\n\nsecond \n").words == "first second"
     assert CommandResult(1, "out").words == "out"
-    assert CommandResult(3).words == "no words, but exit status 3"
+    assert CommandResult(3).words == "no output, but exit status 3"
     assert CommandResult(None).words == "no answer"
     assert len(CommandResult(1, "x" * 10**6).words) < 2100
 

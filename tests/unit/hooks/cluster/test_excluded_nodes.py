@@ -135,7 +135,7 @@ def test_what_an_author_says_of_nodes_goes_before_it(name: str, native: dict[str
 @pytest.mark.parametrize("name", ["pbspro", "torque"])
 def test_the_others_say_that_they_have_none(name: str) -> None:
     assert SYSTEMS[name].exclusion is None
-    with pytest.raises(Unsupported, match=f"n1: {name} has no word"):
+    with pytest.raises(Unsupported, match=f"n1: {name} has no option"):
         SYSTEMS[name].directives(BatchJobRequest(excluded_nodes=("n1",)), Profile())
 
 

@@ -11,9 +11,11 @@ from lading.hooks.ec2 import machine as member_module
 from lading.hooks.ec2.client import AWSTrouble, EC2Error, EC2Instance, meaning, read
 from lading.hooks.ec2.life import LONGEST, LifePhase, ended, overdue, unattended
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Shortages
+from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Offering, Shortages
 from lading.hooks.ssh import backoff
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
+from tests.reasons import clauses
 
 OFFERING = "m7i.large", "us-east-1a", "spot"
 
@@ -81,7 +83,7 @@ def test_every_phase_before_work_has_an_end_with_a_reason() -> None:
         assert overdue(phase, LONGEST[phase], 60, None) is None
         assert phase.value in str(overdue(phase, LONGEST[phase] + 1, 60, None))
     assert overdue(LifePhase.BOOTING, 600, 60, None) is None
-    assert "refused" in str(overdue(LifePhase.BOOTING, 601, 60, "connection refused"))
+    assert "refused" in str(overdue(LifePhase.BOOTING, 601, 60, free_text("connection refused")))
     assert overdue(LifePhase.BOOTING, 1400, 300, None) is None
     assert overdue(LifePhase.UP, 1e9, 60, None) is None
     assert overdue(LifePhase.DRAINING, 1e9, 60, None) is None
@@ -104,6 +106,12 @@ class Paper(Shortages):
         return self
 
 
+def why(shortages: Shortages, offering: Offering) -> str | None:
+    """Why there is none of an offering; None: there may be."""
+    shortage = shortages.shortage_of(offering)
+    return None if shortage is None else shortage.why.sentence
+
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Paper:
     """Shortages whose pauses are as long as they may be."""
@@ -116,15 +124,15 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Paper:
 
 def test_what_is_refused_is_left_alone_for_a_while(found: Paper) -> None:
     found.at(100.0).refused(OFFERING, EC2Error(AWSTrouble.CAPACITY, "InsufficientInstanceCapacity", "none"))
-    assert found.at(101.0).missing(OFFERING) == "InsufficientInstanceCapacity: none"
-    assert found.missing(("m7i.large", "us-east-1b", "spot")) is None
-    assert found.at(100.0 + SECONDS_WITHOUT_CAPACITY).missing(OFFERING) is None
+    assert why(found.at(101.0), OFFERING) == "InsufficientInstanceCapacity: none"
+    assert found.shortage_of(("m7i.large", "us-east-1b", "spot")) is None
+    assert found.at(100.0 + SECONDS_WITHOUT_CAPACITY).shortage_of(OFFERING) is None
     found.at(200.0).refused(OFFERING, EC2Error(AWSTrouble.QUOTA, "VcpuLimitExceeded", "full"))
-    assert found.at(201.0).missing(("c7i.large", "us-east-1b", "spot")) == "VcpuLimitExceeded: full", "of one quota"
-    assert found.until(("g5.xlarge", "us-east-1b", "spot")) is None, "of another"
-    assert found.until(("m7i.large", "us-east-1b", "on-demand")) is None
+    assert why(found.at(201.0), ("c7i.large", "us-east-1b", "spot")) == "VcpuLimitExceeded: full", "of one quota"
+    assert found.shortage_of(("g5.xlarge", "us-east-1b", "spot")) is None, "of another"
+    assert found.shortage_of(("m7i.large", "us-east-1b", "on-demand")) is None
     found.freed()
-    assert found.missing(("m7i.large", "us-east-1b", "spot")) is None
+    assert found.shortage_of(("m7i.large", "us-east-1b", "spot")) is None
 
 
 def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer(found: Paper) -> None:
@@ -138,7 +146,7 @@ def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer(found: Paper
     found.refused(OFFERING, throttle)
     assert found.at(14.0).paused is not None
     found.at(0.0).refused(OFFERING, refusal)
-    assert (found.at(59.0).held, found.at(60.0).held) == (
+    assert clauses((found.at(59.0).held, found.at(60.0).held)) == (
         "OptInRequired: not allowed; subscribe the account to EC2, or enable the region",
         None,
     )
@@ -157,20 +165,20 @@ def test_a_throttle_pauses_and_a_refusal_for_good_holds_ever_longer(found: Paper
 def test_machines_that_never_answer_are_launched_ever_more_rarely(found: Paper) -> None:
     for number in range(MOST_SILENT):
         assert (found.held, found.is_in_doubt) == (None, False)
-        found.never_answered((f"m{number}.large", "us-east-1a", "spot"), "it was booting for too long")
+        found.never_answered((f"m{number}.large", "us-east-1a", "spot"), free_text("it was booting for too long"))
     assert (
-        found.at(1.0).missing(("m0.large", "us-east-1a", "spot"))
+        why(found.at(1.0), ("m0.large", "us-east-1a", "spot"))
         == "the last one never answered: it was booting for too long"
     )
-    assert found.missing(("m0.large", "us-east-1b", "spot")) is None, "another zone may do"
+    assert found.shortage_of(("m0.large", "us-east-1b", "spot")) is None, "another zone may do"
     assert "the last 3 machines that were launched never answered" in str(found.at(59.0).held)
     assert (found.at(60.0).held, found.is_in_doubt) == (None, True)
     found.launched(OFFERING)  # which says nothing of the machine
     for number in range(2000):
-        found.at(60.0 + number / 20).never_answered(OFFERING, "again")
+        found.at(60.0 + number / 20).never_answered(OFFERING, free_text("again"))
     assert found.at(159.0 + LONGEST_HOLD).held is not None
     assert found.at(160.0 + LONGEST_HOLD).held is None
-    found.at(2000.0).never_answered(OFFERING, "again")
+    found.at(2000.0).never_answered(OFFERING, free_text("again"))
     found.answered()
     assert (found.at(2001.0).held, found.is_in_doubt) == (None, False)
 

@@ -27,6 +27,7 @@ from lading.scheduling.matching.routes import refusal, route
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.provisioning import Launch, recalls
+from lading.scheduling.reasons import because
 from lading.scheduling.resources import Resources
 from tests.unit.hooks.ec2.test_launch import config
 
@@ -243,6 +244,8 @@ def test_a_full_subnet_closes_its_zone_for_planning_only_when_no_other_is_there(
         assert market is not None
         [offering] = market.catalogue.types["m7i.large"].offerings
         assert (offering.unavailable_until is None) is is_open
+        why = offering.unavailable_because
+        assert why is None if is_open else why == because("aws_subnet_full", error=error.code, text="full")
 
 
 def test_disk_changes_the_root_volume_of_the_image_whatever_that_is_called() -> None:

@@ -25,6 +25,7 @@ from lading.hooks.ec2.machine import EC2Machine
 from lading.hooks.ec2.pace import MOST_UNKNOWN, Shortages
 from lading.hooks.ec2.permissions import subnet_check
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import Reason, free_text
 from tests.unit.hooks.ec2.test_launch import US, config, orders
 
 KINDS, ZONES, CAPACITY_TYPES = ("m7i.large", "c7i.large"), ("us-east-1a", "us-east-1b"), ("spot", "on-demand")
@@ -44,7 +45,7 @@ def held(shortages: Shortages) -> str:
     """What of all offerings is held, as one would say it."""
     if shortages.held is not None:
         return "account"
-    gone = {each for each in ALL if shortages.missing(each) is not None}
+    gone = {each for each in ALL if shortages.shortage_of(each) is not None}
     named = {
         "type": {each for each in ALL if each[0] == TRIED[0]},
         "type in zone": {each for each in ALL if each[:2] == TRIED[:2]},
@@ -54,6 +55,12 @@ def held(shortages: Shortages) -> str:
         "subnet" if shortages.closed else "nothing": set(),
     }
     return next(name for name, offerings in named.items() if offerings == gone)
+
+
+def why(shortages: Shortages) -> Reason | None:
+    """Why what was tried is not launched now; None: it may be."""
+    shortage = shortages.shortage_of(TRIED)
+    return shortages.held or (shortage.why if shortage is not None else None)
 
 
 MINUTE, DAY = 60.0, 86_400.0
@@ -165,7 +172,7 @@ def test_a_refusal_holds_what_it_concerns_and_says_the_code_the_words_and_the_re
     shortages = in_subnets()
     shortages.refused(TRIED, EC2Error(client.meaning(code), code, words), "subnet-a1")
     assert held(shortages) == concern
-    said = str(shortages.held or shortages.missing(TRIED) or shortages.closed)
+    said = str(why(shortages) or shortages.closed)
     assert f"{code}: {words}" in said
     assert remedy in said
 
@@ -174,7 +181,7 @@ def test_a_refusal_holds_what_it_concerns_and_says_the_code_the_words_and_the_re
 def test_what_is_not_supported_is_left_alone_for_longer_than_what_there_is_none_of(words: str, seconds: float) -> None:
     shortages, now = Shortages(), time.time()
     shortages.refused(TRIED, EC2Error(client.meaning("Unsupported"), "Unsupported", words))
-    assert 0 <= (shortages.until(TRIED) or 0) - now - seconds < 10
+    assert 0 <= shortages.shortage_of(TRIED).until - now - seconds < 10  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("code", ["VolumeLimitExceeded", "MaxIOPSLimitExceeded"])
@@ -182,9 +189,9 @@ def test_an_account_that_may_have_no_more_volumes_launches_nothing_until_a_machi
     shortages = Shortages()
     shortages.refused(TRIED, EC2Error(client.meaning(code), code, "full"))
     assert f"{code}: full; raise the quotas of EBS" in str(shortages.held), "and no quota of vCPUs"
-    assert shortages.missing(TRIED) is None
+    assert shortages.shortage_of(TRIED) is None
     assert shortages.reason is not None
-    assert (shortages.reason.code, shortages.reason.meaning.kind) == ("account_limit", "quota")
+    assert (shortages.reason.code, shortages.reason.meaning.kind) == ("aws_volume_quota", "quota")
     shortages.freed()
     assert (shortages.held, shortages.reason) == (None, None)
     shortages.failed(TRIED, f"Client.{code}: full")
@@ -192,13 +199,13 @@ def test_an_account_that_may_have_no_more_volumes_launches_nothing_until_a_machi
     shortages.freed()
     assert "OptInRequired" in str(shortages.held), "for which no room helps"
     assert shortages.reason is not None
-    assert shortages.reason.code == "refused"
+    assert shortages.reason.code == "aws_subscription"
 
 
 def test_machines_that_never_answer_are_a_reason_of_their_own() -> None:
     shortages = Shortages()
     while shortages.held is None:
-        shortages.never_answered(TRIED, "no route to it")
+        shortages.never_answered(TRIED, free_text("no route to it"))
     assert shortages.reason is not None
     assert shortages.reason.code == "machines_silent"
     assert "never answered; the last one: no route to it" in str(shortages.reason)
@@ -212,7 +219,7 @@ def test_a_zone_is_held_when_all_of_its_subnets_are() -> None:
         shortages.refused(TRIED, error, subnet)
         assert shortages.open_subnets("us-east-1a") == left
     assert held(shortages) == "zone"
-    assert "is full" in str(shortages.missing(TRIED))
+    assert "is full" in str(why(shortages))
     assert "subnet-a1: " in str(shortages.closed)
     assert "subnet-a2: " in str(shortages.closed)
     assert shortages.open_subnets(None) == ["subnet-b1"]
@@ -279,7 +286,7 @@ def test_an_instance_profile_that_was_just_made_is_asked_for_again_and_then_name
         assert shortages.held is None
         assert "instance profile" in str(shortages.paused)
     shortages.refused(TRIED, error)
-    assert "mend `instance_profile`" in str(shortages.held)
+    assert "correct `instance_profile`" in str(shortages.held)
 
 
 def refusing(code: str, words: str) -> ClientError:
@@ -502,7 +509,7 @@ def test_a_subnet_that_there_is_not_costs_itself_alone_and_is_named_in_the_check
     assert there.asked == 1
     check = subnet_check(ec2)
     assert not check.good
-    assert "there is no subnet-0000000c in us-east-1: mend `subnets`" in check.words
+    assert "there is no subnet-0000000c in us-east-1: correct `subnets`" in check.words
     assert "subnet-0000000b in us-east-1a, subnet-0000000a in us-east-1a" in check.words
     there.zone_of["subnet-0000000c"] = "us-east-1b"
     ec2._read_at -= client.SECONDS_UNTIL_READ_AGAIN
@@ -511,7 +518,7 @@ def test_a_subnet_that_there_is_not_costs_itself_alone_and_is_named_in_the_check
 
 
 def test_a_table_of_which_there_is_no_subnet_is_named() -> None:
-    with pytest.raises(EC2Error, match=f"there is no subnet {' or '.join(LISTED)} in us-east-1: mend `subnets`"):
+    with pytest.raises(EC2Error, match=f"there is no subnet {' or '.join(LISTED)} in us-east-1: correct `subnets`"):
         EC2(config(subnets=LISTED), lambda *_: Network({})).zones()
 
 
@@ -580,7 +587,7 @@ def test_when_a_subnet_is_full_the_next_one_of_its_zone_is_taken_and_then_anothe
     assert "not enough free addresses" in site.ended[first.name]
     assert second.phase is LifePhase.PENDING
     assert "subnet-0000000b: " in str(site.launcher.shortages.closed)
-    assert site.launcher.shortages.missing(("m7i.large", "us-east-1a", "on-demand")) is None, "it is ordered anew"
+    assert site.launcher.shortages.shortage_of(("m7i.large", "us-east-1a", "on-demand")) is None, "it is ordered anew"
     ec2.full.add("subnet-0000000a")
     third, fourth, fifth = site.order("m7i.large"), site.order("r7i.large"), site.order("m7i.large", "us-east-1b")
     site.launcher.round()

@@ -82,7 +82,7 @@ def test_no_answer(said: str, words: str) -> None:
 def test_a_machine_without_lading_is_refused_with_its_last_words() -> None:
     class Without:
         def begin(self, *_: object) -> str:
-            raise SessionEnded("it ended; its last words were: sh: /p: not found")
+            raise SessionEnded("it ended; its last output: sh: /p: not found")
 
     spool: Any = Without()
     with pytest.raises(introduction.MachineRefused, match=r"does not answer there: .* sh: /p: not found"):

@@ -16,7 +16,7 @@ class Task:
     """A job that waits."""
 
     token: str
-    told: Reason | None = None
+    reported: Reason | None = None
 
 
 def test_a_file_goes_when_all_that_was_told_before_its_end_is_stored() -> None:
@@ -54,11 +54,14 @@ def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
     assert all(first != then for name in jobs for first, then in pairwise(each for each in told if each[0] == name))
     job = Task("other")
     reasons = [because("max_submitted", most=number) for number in (10, 11)]
-    reasons += [because("site_limit", text=words) for words in ("a limit of the account", "it is held", "it is held")]
+    reasons += [
+        because("site_limit", system="slurm", text=words)
+        for words in ("a limit of the account", "it is held", "it is held")
+    ]
     for reason in reasons:
         event_buffer.tell_reason(job, reason)
     assert [told_in(each) for each in event_buffer.unread() if each["token"] == "other"] == [
         "waits: max_submitted = 10 jobs are submitted already",
-        "waits: a limit of the account",
-        "waits: it is held",
+        "waits: slurm takes no more jobs now: a limit of the account",
+        "waits: slurm takes no more jobs now: it is held",
     ]

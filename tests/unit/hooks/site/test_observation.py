@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lading.hooks.site import LocationState, Observation, Seen
 from lading.scheduling.location import Location
+from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 
 
 def seen(name: str, ends_at: float | None = None, note: str | None = None) -> Seen:
     return Seen(Location(name, Resources(4, 4096), ends_at=ends_at), note=note)
+
+
+@pytest.mark.parametrize("wrong", [{"trouble": "away"}, {"barred": {"": "no"}}, {"barred": {1: free_text("no")}}])
+def test_why_a_site_takes_no_jobs_is_a_reason(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"^{next(iter(wrong))} is .*; valid: "):
+        Observation([], **wrong)
 
 
 BEFORE = Observation([seen("a", 10.0), seen("b")])
@@ -28,7 +36,7 @@ BEFORE = Observation([seen("a", 10.0), seen("b")])
         (Observation([seen("b"), seen("a", 10.0)]), False),
         (Observation([seen("a", 10.0, "it is slow"), seen("b")]), False),
         (Observation([seen("a", 10.0), replace(seen("b"), state=LocationState.DRAINING)]), False),
-        (replace(BEFORE, trouble="away"), False),
+        (replace(BEFORE, trouble=free_text("away")), False),
         (replace(BEFORE, note="held"), False),
     ],
 )

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.columns import hint_columns
 from lading.executors.controller.sites_file import rules_of
-from lading.executors.store import JobRow, LocationRow, SiteRow, State
+from lading.executors.store import JobRow, LocationRow, SiteRow, State, site_rows
 from lading.executors.store.gangs.terms import GangTerms
 from lading.operators import resources
 from lading.plugin.sites import load_sites
@@ -137,14 +137,15 @@ def test_a_job_that_nothing_can_run_and_a_site_that_is_silent(known: Known) -> N
 
 
 def test_a_site_that_does_not_admit_its_account_says_why(known: Known) -> None:
-    known.session.get_one(SiteRow, "ten").barred = '{"": "slurm does not admit its account: no", "long": "no"}'
+    reasons = {queue: because("not_admitted", system="slurm", queue=queue or None, text="no") for queue in ("", "long")}
+    known.session.get_one(SiteRow, "ten").barred = site_rows.to_text(reasons)
     lines = known.lines(hints={"cpus": 4, "memory": "1 GiB", "targets": ["ten", "ten/short", "ten/long", "four"]})
-    why = "it cannot run there: site 'ten' takes no jobs now: "
+    why = "it cannot run there: site 'ten': slurm does not admit its account"
     assert lines[2:7] == [
         "2. matching:",
-        f"   ten: {why}slurm does not admit its account: no",
+        f"   ten: {why}: no",
         "   ten/short: it can run there",
-        f"   ten/long: {why}no",
+        f"   ten/long: {why} in queue 'long': no",
         "   four: it can run there",
     ]
 
@@ -168,7 +169,7 @@ accept_untargeted = true
         (
             7,
             [
-                "   the jobs of it that wait, 8, ask for 30 cpus, 8 GiB memory together",
+                "   its 8 waiting jobs ask for 30 cpus, 8 GiB memory together",
                 "   that can never be: the 7 jobs of task 'worker' ask for 28 cpus, 7 GiB memory together (4 cpus, "
                 "1 GiB memory each), and site 'lab' can never hold more than 4 of them: lab has 16 cpus, 64 GiB memory",
                 "   task 'head': lab has room for 1 of 1 now",
@@ -178,7 +179,7 @@ accept_untargeted = true
         (
             3,
             [
-                "   the jobs of it that wait, 4, ask for 14 cpus, 4 GiB memory together",
+                "   its 4 waiting jobs ask for 14 cpus, 4 GiB memory together",
                 "   task 'head': lab has room for 1 of 1 now",
                 "   task 'worker': lab has room for 3 of 3 now",
             ],

@@ -116,15 +116,15 @@ def test_what_waits_says_for_what() -> None:
     assert len(actions.placements) == 2
     reasons = sorted(clauses(each.reason) for each in clauses(actions.waits))
     assert reasons == [
-        "there is room on second in about 20 s: its run does not end later by that, or costs less",
-        "there is room on second in about 40 s: its run does not end later by that, or costs less",
+        "second has room in about 20 s: waiting for it does not delay its run, or costs less",
+        "second has room in about 40 s: waiting for it does not delay its run, or costs less",
     ]
     here = Workflow(step("a", 20))
     [wait] = clauses(here.decide(0.0).waits)
-    assert clauses(wait.reason) == "a machine is launched for it that is up in about 60 s"
+    assert clauses(wait.reason) == "a machine is being launched for it, ready in about 60 s"
     here.locations = [here.location("boots", ready_at=60.0)]
     [wait] = clauses(here.decide(10.0).waits)
-    assert clauses(wait.reason) == "boots boots, on which it begins in about 50 s"
+    assert clauses(wait.reason) == "boots is booting, and can run it in about 50 s"
     assert here.planner.plans == 1  # it is the one that was launched
 
 
@@ -172,4 +172,4 @@ def test_by_an_old_plan_a_machine_is_launched_once_and_known_again_by_its_kind()
     assert late(here, 1.0, ["a"], launches=True).launches == ()
     here.locations = [here.location("new", ready_at=60.0)]
     [wait] = clauses(late(here, 2.0, ["a"], launches=True).waits)
-    assert clauses(wait.reason) == "new boots, on which it begins in about 60 s"
+    assert clauses(wait.reason) == "new is booting, and can run it in about 60 s"

@@ -86,7 +86,7 @@ def test_a_site_that_is_named_is_kept_and_asks_no_other() -> None:
 def test_a_wish_that_nothing_can_ever_grant_is_no_reason_to_refuse() -> None:
     job = wants("a", wish=64)
     assert got(place(job, site("only", 16)), job)[1].resources.cpus == 16
-    assert "no rule of the sites file lets it have less" in told(place(job, site("only", 16), rules=()).refused["a"])
+    assert "no rule of the sites file allows it less" in told(place(job, site("only", 16), rules=()).refused["a"])
 
 
 def test_a_job_stays_where_something_is_launched_for_all_that_it_wishes() -> None:

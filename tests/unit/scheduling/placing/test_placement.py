@@ -145,7 +145,7 @@ def test_a_job_that_fits_nowhere_waits_where_it_is_not_known_what_there_is() -> 
 def test_a_job_larger_than_what_is_up_waits_when_the_site_could_hold_it() -> None:
     larger = Location("node9", Resources(cpus=64, memory=8192))
     found = assign([waits("a", cpus=9, site="lab", at=0.0)], view("lab", MACHINE, possible=(MACHINE, larger)))
-    assert told(found.waits) == {"a": "waits: nothing that is up at site 'lab' can hold it"}
+    assert told(found.waits) == {"a": "waits: no running machine of site 'lab' is large enough for it"}
 
 
 def typed(token: str, instance_type: str, cpus: float = 1) -> WaitingJob:

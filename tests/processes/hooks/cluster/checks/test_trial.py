@@ -190,9 +190,9 @@ def test_the_state_and_the_last_words_of_all_are_said() -> None:
     failed = NativeJob(id="17", state="ended", cause="error", exit_code=127)
     told = explain(config(), [sighting(failed, "bash: /py: not found\n")], "the batch job ended", 60)
     assert told == (
-        "the batch job ended (batch job 17 on n1 has ended with exit code 127, its last words: bash: /py: not found)"
+        "the batch job ended (batch job 17 on n1 has ended with exit code 127, its last output: bash: /py: not found)"
     )
-    already = "the batch job ended; its last words: bash: /py: not found"
+    already = "the batch job ended; its last output: bash: /py: not found"
     told = explain(config(), [sighting(failed, "bash: /py: not found\n")], already, 60)
     assert told == f"{already} (batch job 17 on n1 has ended with exit code 127)"
 
@@ -213,9 +213,9 @@ def test_a_job_that_needs_more_time() -> None:
     )
     running = NativeJob(id="17", state="running")
     told = explain(config(), [sighting(running, "importing\n")], None, 900)
-    assert "batch job 17 on n1 is running, its last words: importing" in told
+    assert "batch job 17 on n1 is running, its last output: importing" in told
     assert told.endswith("--timeout 1800")
-    assert "the batch system has not taken it" in explain(config(), [], None, 60)
+    assert "the batch system has not accepted it" in explain(config(), [], None, 60)
 
 
 # -- two submissions
