@@ -225,9 +225,12 @@ class LiveRuns:
                 site, need = (None, None) if ask.job is None else here.find(ask.job)
                 of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask))
                 jobs += self._to_come(of, rest, here, now, has_come=bool(mine))
-            tasks[task_id] = ComingTask(jobs, task.upstream, task.by_index, ask.most)
+            has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
+            if not has_ended:
+                tasks[task_id] = ComingTask(jobs, task.upstream, task.by_index, ask.most)
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
+        seconds = min((each.finish_by for each in known.asks.values() if each.finish_by is not None), default=None)
         hurries = [each.hurry for each in known.asks.values() if each.hurry is not None]
         return ComingRun(
             run_name(*run),
@@ -235,6 +238,7 @@ class LiveRuns:
             tasks,
             max(hurries, default=None),
             min((each for each in most if each is not None), default=None),
+            None if seconds is None else known.began + seconds,
         )
 
     def _doomed(self, known: KnownRun, rows: Mapping[str, Sequence[Any]]) -> set[str]:

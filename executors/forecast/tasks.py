@@ -22,6 +22,7 @@ class AskingTask:
     :param job: the same as a job that waits; None: it is not known, or it is not planned by a forecast
     :param most: how many of its jobs may be at work at a time; ``run_most``: of its run; None: any number
     :param hurry: what time is worth to its run; None: what its site says
+    :param finish_by: seconds that its run may take; None: any time
     :param has_budget: whether its run may cost no more than a sum
     """
 
@@ -30,6 +31,7 @@ class AskingTask:
     most: int | None = None
     run_most: int | None = None
     hurry: float | None = None
+    finish_by: int | None = None
     has_budget: bool = False
 
 
@@ -45,7 +47,7 @@ def asking_task(
         hints = Hints.of(config)
     except HintError:  # which is said when its job has come
         return AskingTask()
-    known = (hints.max_jobs, hints.run_max_jobs, hints.hurry, hints.max_usd is not None)
+    known = (hints.max_jobs, hints.run_max_jobs, hints.hurry, hints.finish_by, hints.max_usd is not None)
     row = coming_row(run, task_id, hints, settings)
     if hints.expressions or hints.auto or hints.matching:
         row = last.get(task_id)

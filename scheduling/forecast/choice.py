@@ -23,6 +23,8 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 WORTHS = (1.0, 100.0)
 # At a hurry of 1 what a run ends later than by this part counts as so many times as late.
 LATE, LATE_COUNTS = 0.04, 10.0
+# By what a run takes longer than until it shall have ended counts as so many times as long.
+OVERDUE_COUNTS = 100.0
 # No run takes less than this, seconds.
 LEAST_SECONDS = 0.1
 # Larger machines than needed pay by steps to come; each doubling counts as so much dearer as lengths are uncertain.
@@ -92,7 +94,12 @@ def choose(
         if way.by_work and menus[menu] == menus.get((way.least_cpus, False)):
             continue
         terms = ScheduleTerms(
-            {run: now + wait + seconds * way.stretch for run, seconds in critical.items()},
+            {
+                run: min(
+                    now + wait + seconds * way.stretch, max(soonest[run], forecast.finish_by.get(run or "", math.inf))
+                )
+                for run, seconds in critical.items()
+            },
             {run: usd * way.worth for run, usd in worth.items()},
             menus[menu],
         )
@@ -169,7 +176,10 @@ def score(
     spent: float,
     now: float,
 ) -> float:
-    """The logarithm of USD times the lengths of runs to the power of their ``hurry``, each by its part of the work."""
+    """The logarithm of USD times the lengths of runs to the power of their ``hurry``, each by its part of the work.
+
+    It is more where a run ends later than it shall.
+    """
     whole = sum(least.values())
     length = 0.0
     for run, end in schedule.ends.items():
@@ -178,6 +188,8 @@ def score(
         late = seconds / soonest / (1 + LATE / max(hurries[run], 1e-9))
         worth = math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late))
         length += hurries[run] * least[run] / whole * worth
+        if (until := forecast.finish_by.get(run or "", math.inf)) < end:
+            length += OVERDUE_COUNTS * math.log(seconds / max(1.0, until - begun))
     return math.log(max(1e-9, spent + schedule.usd)) + length
 
 

@@ -67,6 +67,7 @@ class ComingRun:
     :param began: epoch seconds
     :param tasks: those that have not ended, by their ids
     :param hurry: what time is worth to it (:mod:`lading.scheduling.forecast.choice`); None: what the site says
+    :param finish_by: epoch seconds until which it shall have ended; None: its hurry alone counts
     :param most_at_once: how many of its jobs Airflow lets be at work at a time; None: any number
     """
 
@@ -75,6 +76,7 @@ class ComingRun:
     tasks: Mapping[str, ComingTask]
     hurry: float | None = None
     most_at_once: int | None = None
+    finish_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def site_forecast(parts: Iterable[RunAtSite]) -> SiteForecast:
             {run.name: run.began for run in runs},
             {run.name: run.hurry for run in runs if run.hurry is not None},
             {run.name: run.most_at_once for run in runs if run.most_at_once is not None},
+            {run.name: run.finish_by for run in runs if run.finish_by is not None},
         ),
         waiting,
     )
@@ -145,7 +148,7 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
             if task.most is not None and place >= task.most and job.begun is None:
                 parents = (*parents, jobs[place - task.most].name)
             steps[job.name] = _step(run, job, parents, site)
-        if len(task.jobs) != 1:
+        if not _is_one(task):
             nothing = PlannedJob(ends[task_id], NO_NEED, run=run.name)
             parents = tuple(job.name for job in task.jobs) or every
             steps[ends[task_id]] = WorkflowStep(nothing, 0.0, parents, elsewhere=True)
@@ -154,7 +157,12 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
 
 def _end(run: ComingRun, task_id: str, task: ComingTask) -> str:
     """The name of the step whose end is the end of a task."""
-    return task.jobs[0].name if len(task.jobs) == 1 else f"{run.name} {task_id} end"
+    return task.jobs[0].name if _is_one(task) else f"{run.name} {task_id} end"
+
+
+def _is_one(task: ComingTask) -> bool:
+    """Whether a task is one job, and was from the beginning: of a mapped one that is left others have ended."""
+    return len(task.jobs) == 1 and task.jobs[0].index < 0
 
 
 def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -> WorkflowStep:

@@ -56,6 +56,7 @@ class Forecast:
     :param began: epoch seconds at which each run has begun, by ``Job.run``; one that is not here begins now
     :param hurries: what time is worth to runs, by ``Job.run``, where it is not what it is to all others
         (:mod:`lading.scheduling.forecast.choice`)
+    :param finish_by: epoch seconds until which runs shall have ended, whatever that costs, by ``Job.run``
     :param most_at_once: how many steps of a run may be at work at a time, by ``Job.run``; absent: any number
     """
 
@@ -63,6 +64,7 @@ class Forecast:
     began: Mapping[str, float] = field(default_factory=dict)
     hurries: Mapping[str, float] = field(default_factory=dict)
     most_at_once: Mapping[str, int] = field(default_factory=dict)
+    finish_by: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:

@@ -133,6 +133,8 @@ class Planner:
             return False
         starts, until = self.schedule.starts, self.schedule.until
         for name, step in forecast.steps.items():
+            if not step.seconds:
+                continue  # it is the end of others
             if name not in starts:
                 if name not in self.planned:
                     return False  # of those that were planned it fits nothing
@@ -141,7 +143,7 @@ class Planner:
                     return False
             elif abs(step.begun - starts[name]) > SLACK or until[name] + SLACK < now:
                 return False
-        ended = [name for name in self.open - forecast.steps.keys() if name in starts]
+        ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
         return all(abs(until[name] - now) <= SLACK for name in ended)
 
 

@@ -156,6 +156,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "max_jobs": _whole,
     "max_usd": _usd,
     "hurry": parse_hurry,
+    "finish_by": parse_time,
     "queue": parse_queue,
     "native": parse_native,
     "nodes": partial(_whole, of="nodes", or_else=", or two of them as a range: (2, 8)"),

@@ -88,6 +88,9 @@ class Choice:
         """The location of each job that one has in store, by the job's name."""
         if site.policy not in FILLING or stacks(site.locations):
             return {}
+        if (ahead := self.ahead.get(site.name)) is not None:
+            # What has a place in a plan, or is about to get one, would keep a machine up for which that has no use.
+            jobs = [job for job in jobs if not (job.name in ahead.planned or job.name in ahead.pending)]
         return fill(hours.may_lie_in_store(site, jobs), machines(site.locations), limits, now=self.now)
 
     def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:

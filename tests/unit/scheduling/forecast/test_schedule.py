@@ -164,3 +164,16 @@ def test_a_run_may_be_in_a_hurry_of_its_own() -> None:
     fast = choose(run_of(*steps, hurries={"r": 10.0}), [], posed(), boot=BOOT, hurry=0.0, now=NOW).schedule
     assert cheap.usd < fast.usd
     assert fast.ends["r"] == NOW + BOOT + 200 < cheap.ends["r"]
+
+
+def test_a_run_ends_by_when_it_shall_and_is_as_cheap_as_it_can_be_by_then() -> None:
+    steps = [one(f"s{number}", 200) for number in range(4)]
+    ends = {}
+    for seconds in (math.inf, 700.0, 300.0, 10.0):
+        forecast = run_of(*steps, finish_by={"r": NOW + seconds} if seconds < math.inf else {})
+        found = choose(forecast, [], posed(), boot=BOOT, hurry=0.0, now=NOW).schedule
+        ends[seconds] = found.ends["r"] - NOW, found.usd
+    assert ends[math.inf][0] == BOOT + 800
+    assert BOOT + 200 < ends[700.0][0] <= 700
+    assert ends[300.0][0] == ends[10.0][0] == BOOT + 200, "as little late as possible"
+    assert ends[math.inf][1] < ends[700.0][1] < ends[300.0][1]
