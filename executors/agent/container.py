@@ -61,7 +61,8 @@ class MayBeContained:
             return
         command = start(job, job.envelope, self.runner.__name__, os.environ)
         try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE)
+            # Podman's monitor leaves a file called `oom` where it was started.
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=job.folder.root)
         except OSError as error:
             raise AgentJobFailed(because("container_not_started", engine=command[0], text=str(error))) from error
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))

@@ -19,7 +19,8 @@ from lading.hooks.ec2.client import CREDENTIALS, EC2, AWSTrouble, EC2Error, EC2I
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.life import End, LifePhase
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.pace import INSTANCES, REQUESTS, TRANSIENT, Bucket, Shortages, said_by
+from lading.hooks.ec2.pace import INSTANCES, REQUESTS, Bucket, Shortages
+from lading.hooks.ec2.refusals import TRANSIENT, said_by
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.reasons import Reason, because
 

@@ -1,18 +1,18 @@
-"""The market of a site: what can be bought, at which price, less what EC2 has none of now; and the bills."""
+"""The market of a site: what can be bought, at which price, less what EC2 has none of now."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lading.hooks.ec2 import boot
+from lading.hooks.ec2.bills import Bills, EndedInstance
 from lading.hooks.ec2.client import EC2, EC2Error, EC2Instance
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.machine import EC2Machine
@@ -21,7 +21,6 @@ from lading.hooks.ec2.prices import Prices, chosen, with_file
 from lading.hooks.files.json_model import parsed
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.site import join
-from lading.scheduling import billing
 from lading.scheduling.catalogue import GIB, Catalogue, InstanceType, Overhead, bundled
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import ON_DEMAND, SPOT
@@ -100,7 +99,7 @@ class EC2Offers:
         named = {each.zone for each in kind.offerings if each.capacity_type == SPOT} if kind is not None else set()
         if instance.capacity_type == SPOT and launched_at is not None and named.isdisjoint({zone, None}):
             more = sum(usd for _, usd in self.surcharges(kind.arch if kind is not None else None))
-            self.bills.add(Life(name, instance.kind, zone, launched_at, ended_at, more))
+            self.bills.add(EndedInstance(name, instance.kind, zone, launched_at, ended_at, more))
 
     def specified(self, kind: str) -> InstanceType | None:
         """A type as it is specified; None: it is not."""
@@ -277,58 +276,3 @@ def _short(kind: InstanceType, shortages: Shortages) -> InstanceType:
         for each, shortage in found
     )
     return replace(kind, offerings=offerings)
-
-
-# What spot machines have cost from their launch to their end, however often their price has changed meanwhile. Prices
-# are looked at now and then, and not at all while no controller runs. AWS's history has them all:
-# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A machine that was there, under its name, and what it has cost beside its own price, USD per hour.
-
-    :param launched_at: epoch seconds by AWS's clock, as ``ended_at``
-    """
-
-    name: str
-    kind: str
-    zone: str
-    launched_at: float
-    ended_at: float
-    more: float
-
-
-class Bills:
-    """The bills that are to be made out. ``round`` waits for AWS; another thread may add to them.
-
-    :param tell: called with an event for each
-    """
-
-    def __init__(self, ec2: EC2, tell: Callable[[dict[str, Any]], None]) -> None:
-        self.ec2, self.tell = ec2, tell
-        self.due: deque[Life] = deque()
-        self.is_new = False
-        """Whether something is due for which AWS was not asked yet."""
-
-    def add(self, life: Life) -> None:
-        """Make out a bill in the next round, when the end was reported."""
-        self.due.append(life)
-        self.is_new = True
-
-    def round(self) -> None:
-        """Make out what is due.
-
-        :raises EC2Error: AWS does not say what it cost; it is asked again in the next round
-        """
-        self.is_new = False
-        while self.due:
-            kind, zone = self.due[0].kind, self.due[0].zone
-            alike = [each for each in list(self.due) if (each.kind, each.zone) == (kind, zone)]
-            since, until = min(each.launched_at for each in alike), max(each.ended_at for each in alike)
-            prices = self.ec2.spot_prices(kind, zone, since, until)
-            for machine_life in alike:
-                self.due.remove(machine_life)
-                if prices:
-                    usd = billing.metered(prices, machine_life.more, machine_life.launched_at, machine_life.ended_at)
-                    self.tell({"event": "billed", "token": machine_life.name, "usd": usd})

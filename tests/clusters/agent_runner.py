@@ -45,7 +45,8 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(pid, number))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     job.task_has_ended()
-    time.sleep(workload.get("report_for", 0.0))
+    if (path := workload.get("report_until")) is not None:
+        until(job, path)
     if code:
         raise AgentJobFailed(free_text(f"the task ended with {code}"), code)
 
@@ -74,6 +75,12 @@ def open_files(job: AgentJob, path: str) -> None:
 
 def sleep(job: AgentJob, seconds: float) -> None:
     time.sleep(seconds)
+
+
+def until(job: AgentJob, path: str) -> None:
+    """Last until there is a file."""
+    while not os.path.exists(path):
+        time.sleep(0.01)
 
 
 def sleep_deaf(job: AgentJob, seconds: float, started: str) -> None:

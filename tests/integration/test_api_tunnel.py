@@ -94,7 +94,7 @@ def keep(tunnel: ApiTunnel) -> Address:
 def fetch(transport: Transport, address: Address, path: str = "/execution/health") -> str:
     """Ask from the login node; the status, or what is wrong."""
     code = f"import urllib.request as u; print(u.urlopen('http://{address}{path}', timeout=60).status)"
-    (answer,) = transport.run([[sys.executable, "-c", code]], 30)
+    (answer,) = transport.run([[sys.executable, "-c", code]], 120)
     return answer.words.split()[-1] if answer.status == 0 else answer.words
 
 
@@ -184,8 +184,8 @@ def test_a_session_is_talked_with(connect: Callable[..., Any], way: str) -> None
     transport, sshd = connect(way, ForceCommand='echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"')
     transport.setup = "echo noise; echo noise >&2; set -e; cat"
     session = transport.session(["/bin/sh", "-c", 'while read -r line; do echo "it\'s $line"; done; echo over'])
-    session.say(b"me\n", 5)
-    assert session.hear("it's ", 10) == "me"
+    session.say(b"me\n", 120)
+    assert session.hear("it's ", 120) == "me"
 
     def is_quiet() -> bool:  # sshd may bring errors later than what was printed after them
         assert session.said() in (b"", b"noise\n")
@@ -197,5 +197,5 @@ def test_a_session_is_talked_with(connect: Callable[..., Any], way: str) -> None
     assert wait_until(lambda: not session.alive, 30, 0.05)
     session = transport.session(["/bin/sh", "-c", "echo never mind; exit 3"])
     with pytest.raises(TransportError, match=r"(?s)last output: .*never mind"):
-        session.hear("it's ", 10)
+        session.hear("it's ", 120)
     session.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,16 +102,23 @@ def test_the_example_bursts_to_spot_machines_and_survives_the_loss_of_one(
             return list(session.scalars(select(JobRow)))
 
     def lost() -> str | None:
-        """A spot machine on which jobs run."""
-        busy = {job.location for job in jobs() if job.site == "cloud" and job.state == "running"}
+        """A spot machine on which tasks run, which begin a moment after their jobs."""
+        instances = airflow.task_instances("burst", run)
+        states = {each["map_index"]: each["state"] for each in instances if each["task_id"] == "throw"}
+        there = [job for job in jobs() if (job.site, job.task_id, job.state) == ("cloud", "throw", "running")]
+        busy = {job.location for job in there if states.get(job.map_index) == "running"}
         return next((row.native_id for row in rows() if row.token in busy and row.capacity_type == "spot"), None)
 
     airflow.wait_for_dag("burst")
     run = airflow.trigger("burst", {"parts": PARTS, "seconds": SECONDS})
-    assert processes.wait_until(lambda: lost() is not None, PATIENCE, 0.5), airflow.log_tails()
-    time.sleep(3)  # the tasks themselves begin a moment after their jobs
-    machine = lost()
-    assert machine is not None
+    found: list[str] = []
+
+    def is_at_work() -> bool:
+        found[:] = filter(None, [lost()])
+        return bool(found)
+
+    assert processes.wait_until(is_at_work, PATIENCE, 0.5), airflow.log_tails()
+    [machine] = found
     service.reclaim(machine, notice=BEFORE + LEFT)
     assert airflow.wait_for_run("burst", run, timeout=PATIENCE) == "success"
 

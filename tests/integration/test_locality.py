@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import lading.example_dags
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.airflow import Airflow
+from tests.services.processes import wait_until
 from tests.services.sshd import Sshd
 
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "stays_with_its_files.py"
@@ -92,6 +93,7 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
             airflow.environment[f"AIRFLOW_CONN_{name.upper()}"] = host.connection()
         stack.enter_context(airflow)
         airflow.wait_for_dag("stays_with_its_files")
+        assert wait_until(lambda: up(airflow) == {*hosts}, 120, 0.5), "the first tasks have both to choose from"
         run = airflow.trigger("stays_with_its_files", {"samples": SAMPLES})
         assert airflow.wait_for_run("stays_with_its_files", run, timeout=300) == "success"
         chains = [airflow.xcom("stays_with_its_files", run, "mean", map_index=number) for number in range(SAMPLES)]
@@ -101,6 +103,12 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
         _is_brought_once(airflow, work_dir / "lab2")
 
 
+def up(airflow: Airflow) -> set[str]:
+    """The machines that take jobs."""
+    rows = json.loads(airflow.lading("sites", "--output", "json") or "[]")
+    return {row["location"] for row in rows if row["state"] == "up"}
+
+
 def _is_brought_once(airflow: Airflow, root: Path) -> None:
     airflow.wait_for_dag("reads_elsewhere")
     run = airflow.trigger("reads_elsewhere")
@@ -108,7 +116,4 @@ def _is_brought_once(airflow: Airflow, root: Path) -> None:
     copies = {str(airflow.xcom("reads_elsewhere", run, "read", map_index=number)) for number in range(3)}
     assert len(copies) == 1, copies
     assert str(root) in copies.pop()
-    deadline = time.monotonic() + 90
-    while found := [*(root / "inputs").glob("*")]:
-        assert time.monotonic() < deadline, f"no run needs {found} any more"
-        time.sleep(0.5)
+    assert wait_until(lambda: not [*(root / "inputs").glob("*")], 90, 0.5), "no run needs it any more"

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.services import node_python, processes
 from tests.services.airflow import Airflow
@@ -50,9 +50,10 @@ python = "{python}"
 dags = "sync"
 setup = "export AIRFLOW_HOME=$HOME/airflow AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=60"
 """
-# Two of three fit at once, one wants more than is free meanwhile, and one fails.
+# Two of three fit at once, one fails, and one takes the whole machine until there is a file.
 DAG = """
 import time
+from pathlib import Path
 from airflow.sdk import dag, task
 from lading.operators import resources
 
@@ -62,17 +63,16 @@ def shown():
     def nap(number):
         time.sleep(8)
 
-    @task(executor_config=resources(cpus=4))
+    @task(executor_config=resources(cpus=4), trigger_rule="all_done")
     def large():
-        time.sleep(20)
+        while not Path("END_FILE").exists():
+            time.sleep(0.1)
 
     @task
     def breaks():
         raise ValueError("on purpose")
 
-    nap.expand(number=[1, 2, 3])
-    large()
-    breaks()
+    [nap.expand(number=[1, 2, 3]), breaks()] >> large()
 
 shown()
 """
@@ -216,7 +216,7 @@ def real(
     database_url: Callable[[str], str | None],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Airflow, str]]:
-    """An Airflow that has run the Dag, but for its last task.
+    """An Airflow that has run the Dag, but for its last task, which runs until :func:`end_shown`.
 
     It is on PostgreSQL: with SQLite the audit log of a request may find the database locked, and the request fails.
     """
@@ -248,15 +248,19 @@ def real(
             patch.setenv(name, value)
         airflow = Airflow(home, database=database_url("postgresql"), config=config, preloaded=True)
     with airflow:
-        airflow.add_dag("shown", DAG)
+        airflow.add_dag("shown", DAG.replace("END_FILE", str(home / "end")))
         # The chart begins with the first machine, and the run shall be what is looked at, not all there is.
         assert processes.wait_until(lambda: machines(airflow), 60), airflow.log_tails()
         run_id = airflow.trigger("shown")
-        end = time.monotonic() + 180
-        while sum(ti["state"] in ("success", "failed") for ti in airflow.task_instances("shown", run_id)) < 4:
-            assert time.monotonic() < end, airflow.log_tails()
-            time.sleep(1)
+        airflow.wait_for_task("shown", run_id, "large", "running", timeout=180)
         yield airflow, run_id
+
+
+def end_shown(real: tuple[Airflow, str]) -> None:
+    """Let the last task of the Dag end, and with it the run."""
+    airflow, run_id = real
+    (airflow.home / "end").touch()
+    airflow.wait_for_run("shown", run_id)
 
 
 def machines(airflow: Airflow) -> list[Any]:
@@ -470,12 +474,11 @@ def test_nothing_is_asked_while_nobody_looks(full: Airflow, admin: str, browser:
     asked.clear()
     page.wait_for_timeout(7000)
     assert [url for url in asked if "/lading/" in url] == []
-    page.evaluate(
-        "() => { Object.defineProperty(document, 'hidden', {value: false, configurable: true});"
-        " document.dispatchEvent(new Event('visibilitychange')); }"
-    )
-    page.wait_for_timeout(4000)
-    assert any("cursor=" in url for url in asked), "it goes on where it was"
+    with page.expect_request(lambda request: "cursor=" in request.url, timeout=60_000):  # it goes on where it was
+        page.evaluate(
+            "() => { Object.defineProperty(document, 'hidden', {value: false, configurable: true});"
+            " document.dispatchEvent(new Event('visibilitychange')); }"
+        )
     page.close()
 
 
@@ -580,8 +583,15 @@ def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
     for kind, row in of.items():
         expect(row).to_contain_text("up")
         expect(row).to_contain_text("i-")
-        prices = re.findall(r"\$([0-9.]+)", row.inner_text())
-        assert 0 < float(prices[1]) < float(prices[0]), kind
+        prices: list[float] = []
+
+        def are_shown(row: Locator = row, prices: list[float] = prices) -> bool:
+            prices[:] = map(float, re.findall(r"\$([0-9.]+)", row.inner_text()))
+            page.wait_for_timeout(100)  # so that what is new is shown
+            return prices[1] > 0
+
+        assert processes.wait_until(are_shown, 60), kind
+        assert prices[1] < prices[0], kind
     picture(window, "bought")
     asked = page.get_by_role("table", name="What was asked")
     for kind, label, words in (("on-demand", "Drain", "takes no more jobs"), ("spot", "Terminate", "it has ended")):
@@ -592,7 +602,7 @@ def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
         expect(asked).to_contain_text(words)
     expect(of["on-demand"]).to_contain_text("draining")
     expect(of["spot"]).to_have_count(0)
-    assert len(ec2.living()) == 1, "what drains has a job"
+    assert processes.wait_until(lambda: len(ec2.living()) == 1, 60), "what drains has a job"
     end.touch()
     expect(machines.locator("tr", has_text="m5.large")).to_have_count(0)
     assert processes.wait_until(lambda: ec2.living() == [], 60), ec2.ledger()
@@ -606,8 +616,8 @@ def test_machines_that_were_bought_say_what_they_cost_and_are_let_go(
 def test_who_holds_what_and_what_sleeps_is_woken(
     real: tuple[Airflow, str], ec2: FakeEC2, browser: Browser, collector: Collector, tmp_path: Path
 ) -> None:
-    airflow, run_id = real
-    airflow.wait_for_run("shown", run_id)  # this machine is empty
+    airflow, _ = real
+    end_shown(real)  # this machine is empty
     ec2.boot_seconds = 3600.0  # until that is seen for which it has to boot
     airflow.add_dag("together", TOGETHER.replace("BEGAN_FILE", str(tmp_path / "began")))
     run_id = airflow.trigger("together")

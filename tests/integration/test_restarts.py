@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,6 +47,8 @@ from tests.services.small_disk import small_disk
 LONGEST_STALL = 60
 CPUS = 4
 COMPONENTS = ("dag-processor", "scheduler", "api-server")
+# The command of a controller, an agent or what an agent has forked.
+OF_LADING = re.compile(r"\blading\.(plugin|executors)\b")
 
 SITES = f"""
 [sites.local]
@@ -241,6 +244,12 @@ class Rig:
         sessions = {self.airflow.pid(component) for component in self.airflow.components if self.runs(component)}
         return [process for process in self.airflow.processes() if process.session not in sessions]
 
+    def stop_and_leave_nothing(self) -> None:
+        """End the scheduler in order. What is Lading's ends before it, what it has forked itself maybe right after."""
+        self.stop_scheduler()
+        assert [each for each in self.left_behind() if OF_LADING.search(each.command)] == []
+        self.wait(lambda: not self.left_behind(), "what the scheduler has forked ends as well")
+
     def runs(self, component: str) -> bool:
         with contextlib.suppress(KeyError):
             return self.airflow.pid(component) in processes.living()
@@ -393,12 +402,13 @@ def test_a_scheduler_is_killed(rig: Rig) -> None:
 
 def test_a_job_is_killed(rig: Rig) -> None:
     """A job whose supervisor is gone is lost, nothing of it is left, and Airflow tries it again."""
-    run = rig.airflow.trigger("work_3", {"seconds": 4})
+    run = rig.airflow.trigger("work_3", {"seconds": 0, "held": [0, 1, 2]})
     rig.wait_for_note(run, "start", 3)
     victim = rig.notes(run)[0]
     kill(processes.living()[victim.pid].parent)
     rig.wait(lambda: rig.jobs(run, State.FAILED), "the job has failed")
     assert victim.pid not in processes.living()
+    rig.release(run)
     rig.prove(run, 3, twice=frozenset([victim.index]))
     assert [job.cause for job in rig.jobs(run, State.FAILED)] == ["lost"]
     events = [event for event in rig.airflow.events("work_3", run) if event["event"] == "lading lost"]
@@ -409,12 +419,12 @@ def test_an_orderly_stop_cancels(rig: Rig) -> None:
     """Stopping leaves no process behind. What ran is tried again, what waited still waits."""
     deaf = rig.airflow.trigger("deaf")
     rig.wait_for_note(deaf, "start")
-    run = rig.airflow.trigger("work_8", {"seconds": 8})
+    run = rig.airflow.trigger("work_8", {"seconds": 1, "held": list(range(8))})
     rig.wait_for_note(run, "start", CPUS - 1)
-    rig.stop_scheduler()
-    assert rig.left_behind() == []
+    rig.stop_and_leave_nothing()
     ended = unfinished(rig.notes(run))
     assert len(ended) == CPUS - 1
+    rig.release(run)
     rig.airflow.start("scheduler")
     assert rig.airflow.wait_for_run("deaf", deaf) == "success"
     assert [(note.try_number, note.word) for note in rig.notes(deaf)] == [
@@ -438,16 +448,13 @@ def test_a_stop_right_after_the_start(on_postgres: Rig) -> None:
     rig.wait(
         (rig.state_folder / "schedulers" / str(rig.scheduler_id())).exists, "the new scheduler has introduced itself"
     )
-    rig.stop_scheduler()
-    assert rig.left_behind() == []
+    rig.stop_and_leave_nothing()
     rig.airflow.start("scheduler")
     rig.wait(lambda: any("controller" in process.command for process in rig.left_behind()), "a controller is started")
-    rig.stop_scheduler()
-    assert rig.left_behind() == []
+    rig.stop_and_leave_nothing()
     rig.airflow.start("scheduler")
     rig.wait(rig.agent, "an agent is started")
-    rig.stop_scheduler()
-    assert rig.left_behind() == []
+    rig.stop_and_leave_nothing()
     rig.airflow.start("scheduler")
 
 
@@ -455,10 +462,11 @@ def test_an_orderly_stop_leaves(on_postgres: Rig) -> None:
     """With ``on_shutdown = leave`` running jobs go on, and what became of them is known after the next start."""
     rig = on_postgres
     rig.restart_scheduler(on_shutdown="leave")
-    run = rig.airflow.trigger("work_8", {"seconds": 6})
+    run = rig.airflow.trigger("work_8", {"seconds": 1, "held": list(range(8))})
     rig.wait_for_note(run, "start", CPUS)
     rig.stop_scheduler()
     assert rig.controller() is None
+    rig.release(run)
     rig.wait_for_note(run, "end", CPUS)
     rig.wait(lambda: not rig.left_behind(), "the agent ends after the last job")
     assert len(rig.notes(run)) == 2 * CPUS
@@ -623,8 +631,12 @@ def test_nonsense_in_the_spool_holds_nobody_up(on_postgres: Rig) -> None:
     run = rig.airflow.trigger("work_3", {"seconds": 1})
     rig.prove(run, 3)
     assert (rig.controller(), rig.agent()) == (controller, agent)
-    left = [path.name for folder in (spool.events, spool.inbox, spool.cancels) for path in folder.iterdir()]
-    assert not [name for name in left if name.partition(".")[0] in ("fifo", "folder", "link")]
+
+    def left() -> list[str]:
+        names = [path.name for folder in (spool.events, spool.inbox, spool.cancels) for path in folder.iterdir()]
+        return [name for name in names if name.partition(".")[0] in ("fifo", "folder", "link")]
+
+    rig.wait(lambda: not left(), "all of it is set aside")
 
 
 def test_two_schedulers(on_postgres: Rig) -> None:

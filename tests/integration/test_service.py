@@ -39,7 +39,7 @@ def service(airflow: Airflow) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     finally:
         process.kill()
         process.wait()

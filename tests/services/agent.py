@@ -20,6 +20,8 @@ from tests.services import unprivileged
 from tests.services.forked import Forked
 
 RUNNER = "tests.clusters.agent_runner"
+# What an agent may take for anything on a machine that is busy with something else, seconds.
+PATIENCE = 180.0
 ROOT = Path(__file__).parents[2]
 
 # What ``python -m lading.executors.agent`` does, with other constants.
@@ -152,7 +154,7 @@ class NodeAgent:
         """Leave a job that calls a function of the runner; what is no field of an envelope goes to the function."""
         limits: dict[str, Any] = {name: more.pop(name, None) for name in ("memory_limit", "time_limit", "container")}
         limits["container_python"] = more.pop("container_python", "python")
-        workload = {"function": function, "report_for": more.pop("report_for", 0.0)}
+        workload = {"function": function, "report_until": more.pop("report_until", None)}
         envelope = Envelope(
             token=token,
             resources=resources,
@@ -175,18 +177,18 @@ class NodeAgent:
     def of(self, token: str, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["token"] == token and event["event"] == kind]
 
-    def wait(self, happened: Callable[[], Any], seconds: float = 60) -> Any:
+    def wait(self, happened: Callable[[], Any]) -> Any:
         """Read the journal until something has happened, and return it."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             self.read()
             if found := happened():
                 return found
             time.sleep(0.01)
         tail = self.spool.log.read_text()[-4000:]
-        raise AgentError(f"nothing after {seconds} s; events {self.events}; the agent's log:\n{tail}")
+        raise AgentError(f"nothing after {PATIENCE:g} s; events {self.events}; the agent's log:\n{tail}")
 
-    def wait_for(self, token: str, kind: str = "finished", seconds: float = 60) -> dict[str, Any]:
+    def wait_for(self, token: str, kind: str = "finished") -> dict[str, Any]:
         """The first event of this kind of a job."""
-        found: Mapping[str, Any] = self.wait(lambda: next(iter(self.of(token, kind)), None), seconds)
+        found: Mapping[str, Any] = self.wait(lambda: next(iter(self.of(token, kind)), None))
         return dict(found)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -398,6 +398,24 @@ class Airflow:
         if not processes.wait_until(known, timeout, 0.5):
             errors = "\n".join(e["stack_trace"] for e in self.rest("GET", "importErrors")["import_errors"])
             raise AirflowError(f"no Dag {dag_id} after {timeout:g} s\n{errors}\n{self.log_tails()}")
+
+    def wait_for_callbacks(self, name: str, reached: Callable[[], bool], timeout: float = 60) -> bool:
+        """Wait for what callbacks do that the Dag processor runs for Dags of the file ``name``.py; whether they did.
+
+        A callback that comes while the file is read is kept until it is read again, so it is changed now and then.
+        """
+        changed_at = 0.0
+
+        def called() -> bool:
+            nonlocal changed_at
+            if reached():
+                return True
+            if time.monotonic() > changed_at + 10:
+                (self.dags / f"{name}.py").touch()
+                changed_at = time.monotonic()
+            return False
+
+        return processes.wait_until(called, timeout)
 
     def trigger(self, dag_id: str, conf: Mapping[str, object] | None = None) -> str:
         """Start a run now and return its id."""

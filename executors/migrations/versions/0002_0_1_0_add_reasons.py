@@ -31,6 +31,7 @@ def upgrade() -> None:
     op.add_column("lading_job", sa.Column("reason_limit", sa.String(250)))
     for table, former, name in RENAMED:
         op.execute(f"ALTER TABLE {table} RENAME COLUMN {former} TO {name}")
+    forget_what_is_found_anew()
     # A sentence becomes a reason of free text.
     is_postgresql = op.get_context().dialect.name == "postgresql"
     for table, name in REASONS:
@@ -45,7 +46,13 @@ def upgrade() -> None:
         op.execute(sa.update(rows).where(column.is_not(None)).values(values))
 
 
+def forget_what_is_found_anew() -> None:
+    """Which queues admit no jobs has reasons in it too; the next controller finds them."""
+    op.execute("UPDATE lading_site SET barred = NULL")
+
+
 def downgrade() -> None:
+    forget_what_is_found_anew()
     # What has another code has no sentence of its own, and is forgotten. A job that is to end keeps its code instead.
     dialect = op.get_context().dialect.name
     for table, name in REASONS:

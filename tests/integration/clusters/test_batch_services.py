@@ -53,6 +53,8 @@ def on_gridengine(gridengine: GridEngine, gridengine_login: Sshd, monkeypatch: p
     with SSHTransport("sge") as transport:
         yield Shell(transport)
         transport.run(["qdel -u $(id -un)"])
+        # The next test is to find none of these running.
+        assert eventually(lambda: not Shell(transport)("qstat")), Shell(transport)("qstat")
 
 
 def test_slurm_runs_a_job(on_slurm: Shell, account: Account) -> None:

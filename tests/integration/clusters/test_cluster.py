@@ -325,7 +325,7 @@ def test_tasks_that_are_ended_say_why(cluster: Airflow, diary: Path, slurm: Slur
         "cancelled_at_the_site": "lading cancelled",
     }
     assert processes.wait_until(lambda: expected.items() <= causes().items(), 60, 0.5), causes()
-    assert "its limit is 500 MiB" in cluster.logs("ended", run, "hog")
+    assert processes.wait_until(lambda: "its limit is 500 MiB" in cluster.logs("ended", run, "hog"), 60, 0.5)
     slurm.wait_until_free()
 
 
@@ -448,7 +448,7 @@ def test_an_allocation_is_drained_and_terminated_on_the_page(cluster: Airflow, s
 
 @pytest.mark.parametrize(("site", "folder"), [("hpc", "lading"), ("packed", "lading-packed")])
 def test_check_tries_a_job(cluster: Airflow, account: Account, slurm: Slurm, site: str, folder: str) -> None:
-    found = cluster.lading("check", site, "--timeout", "60", "--output", "json")
+    found = cluster.lading("check", site, "--timeout", "300", "--output", "json")
     tried = {"hpc": "a trial job and an array of 2 ran", "packed": "a trial job ran"}
     assert f"{tried[site]}; there is room" in found
     assert not list((account.home / folder).glob("lading-check-*"))

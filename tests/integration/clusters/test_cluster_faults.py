@@ -82,7 +82,7 @@ def test_a_controller_is_killed(make: Callable[..., Site], fragile: tuple[Slurm,
     first.forget()
     second = make("slurm", fragile[1])
     second.look()
-    assert set(tokens) <= (look(second.site).known or set())
+    assert wait_until(lambda: set(tokens) <= (look(second.site).known or set()), 60)
     api.gates[HEALTH].set()
     assert {event["cause"] for event in second.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "each ran once"
@@ -92,7 +92,7 @@ def test_daemons_are_killed_under_load(
     make: Callable[..., Site], fragile: tuple[Slurm, Sshd], api: ExecutionApi
 ) -> None:
     slurm, login = fragile
-    api.delays[HEALTH] = 12
+    api.gates[HEALTH] = threading.Event()
     site = make("slurm", login)
     tokens = site.put(2)
     site.wait_for("started", tokens[:1])
@@ -103,6 +103,7 @@ def test_daemons_are_killed_under_load(
     slurm.kill_controller()
     tokens += site.put(2)
     assert wait_until(lambda: "could not be asked" in (look(site.site).note or ""), 30, 0.2)
+    api.gates[HEALTH].set()
     slurm.start_controller()
     assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
     assert asked(api) == len(tokens), "each ran once"
@@ -194,9 +195,9 @@ def test_a_login_node_that_forwards_nothing(
 
         def told() -> bool:
             site.look()
-            return token in site.solo.words
+            return "AllowTcpForwarding" in site.solo.words.get(token, "")
 
-        assert wait_until(told, 90, 0.2)
+        assert wait_until(told, 90, 0.2), site.solo.words
         reason = site.solo.words[token]
         assert "takes no jobs now: no tunnel leads to Airflow's API: the SSH server refuses" in reason
         assert "AllowTcpForwarding" in reason

@@ -25,6 +25,7 @@ from lading.executors.store import ENDED, JobRow, State
 from lading.hooks.conformance.site_suite import close
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.site import EC2Site
+from lading.hooks.machines import connection
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
 from lading.hooks.machines.local import LocalConfig, LocalSite
@@ -166,14 +167,21 @@ def test_one_of_two_hosts_dies_while_room_is_held(
         site = FixedSite("lab", config, tmp_path / "lab")
         house = make_house([site])
         assert wait_until(lambda: are_up(house, site), 120, 0.2)
+        # The second one is asked for room as well, and does not come to say that it has some.
+        monkeypatch.setattr(connection, "SECONDS_UNTIL_LATE", 600.0)
+        second.freeze()
         options: dict[str, Any] = {"cpus": 2, "memory": 300, "workload": WORKLOAD}
         house.queue("head", "worker", attempts=AttemptSchedule((3600,), 2), **options)
-        assert wait_until(lambda: states(house) == {State.QUEUED.value} and bool(house.holds()), 120, 0.05)
-        dead = second if house.holds()[0].location == "lab1" else first
-        dead.halt()
+
+        def is_held() -> bool:
+            found = states(house)
+            return found == {State.QUEUED.value} and ("lab1", "held") in [(e.location, e.state) for e in house.holds()]
+
+        assert wait_until(is_held, 120, 0.05), (house.states(), house.holds())
+        second.halt()
         assert wait_until(lambda: states(house) == {State.ATTEMPTED.value}, 60, 0.2), house.states()
         assert house.holds() == []
-        dead.start()
+        second.start()
         assert wait_until(lambda: are_up(house, site), 120, 0.2)
         house.sleep(3600)
         assert wait_until(lambda: run_together(house), 180, 0.2), house.states()

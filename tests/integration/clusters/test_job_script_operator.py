@@ -30,6 +30,12 @@ kind = "sge"
 ssh_conn_id = "sge_login"
 work_dir = "~/operator-sge"
 """
+# However slowly the tasks of a scatter come, those of one are gathered into one array.
+LOCAL_SETTINGS = """
+from lading.hooks.job_scripts import batcher
+
+batcher.WINDOW = (12.0, 120.0)
+"""
 DAG = """
 from datetime import timedelta
 
@@ -56,7 +62,7 @@ def scripts():
     JobScriptOperator(task_id="marked", body="echo begun; sleep 300", **common)
     JobScriptOperator(task_id="killed", body="echo begun; sleep 300", deferrable=False, **common)
     JobScriptOperator(
-        task_id="late", body="sleep 300", execution_timeout=timedelta(seconds=4), **common
+        task_id="late", body="sleep 300", execution_timeout=timedelta(seconds=20), **common
     )
 
 
@@ -124,6 +130,8 @@ def airflow(
     """One for all tests of this module."""
     home = tmp_path_factory.mktemp("airflow-scripts")
     (home / "sites.toml").write_text(SITES)
+    (home / "config").mkdir()
+    (home / "config" / "airflow_local_settings.py").write_text(LOCAL_SETTINGS)
     config = {
         "lading.sites_file": home / "sites.toml",
         # As many processes as it is told to start; and with SQLite a request that is given up on may win.
@@ -158,6 +166,8 @@ def test_job_scripts_in_dags(airflow: Airflow, slurm: Slurm) -> None:
     examples = [airflow.trigger("batch_script", {"site": site}) for site in ("slurm", "sge")]
     airflow.wait_for_task("scripts", run, "marked", "deferred")
     assert eventually(lambda: "begun" in airflow.logs("scripts", run, "marked"))  # live
+    airflow.wait_for_task("scripts", run, "killed", "running")
+    assert eventually(lambda: "begun" in airflow.logs("scripts", run, "killed"))
     for task in ("marked", "killed"):
         airflow.rest("PATCH", f"dags/scripts/dagRuns/{run}/taskInstances/{task}", {"new_state": "failed"})
     assert airflow.wait_for_run("scripts", run) == "failed"
@@ -239,7 +249,7 @@ def test_a_scatter_is_a_job_array(airflow: Airflow, slurm: Slurm) -> None:
 
     assert eventually(lambda: [state for state, _ in elements().values()].count("success") == 5), elements()
     assert elements()[4] == ("deferred", 1)
-    assert "try 1 of 4" in airflow.logs("scattered", run, "part", map_index=4)  # live
+    assert eventually(lambda: "try 1 of 4" in airflow.logs("scattered", run, "part", map_index=4))  # live
     airflow.rest("PATCH", f"dags/scattered/dagRuns/{run}/taskInstances/part/4", {"new_state": "failed"})
     assert airflow.wait_for_run("scattered", run) == "failed"
     assert eventually(lambda: not jobs(slurm, "RUNNING,PENDING")), slurm.command("squeue")

@@ -28,7 +28,9 @@ def test_callbacks_of_tasks_and_dags(airflow: Airflow, runs: Runs, diary: Diary)
         "happy Dag succeeded": 1,
     }
     # The Dag processor runs those of the Dags, a little later.
-    assert wait_until(lambda: Counter(diary.lines("callbacks")) == expected, 60), diary.lines("callbacks")
+    assert airflow.wait_for_callbacks("callbacks", lambda: Counter(diary.lines("callbacks")) == expected), diary.lines(
+        "callbacks"
+    )
 
 
 def test_callbacks_of_deadlines_run_on_the_executor(airflow: Airflow, runs: Runs, diary: Diary) -> None:

@@ -25,6 +25,7 @@ def test_logs_are_live_while_a_task_runs_and_complete_afterwards(airflow: Airflo
     assert airflow.task_instance("logs", run, "talker")["state"] == "running"
     diary.write("logs-heard")
     assert airflow.wait_for_run("logs", run) == "success"
+    assert wait_until(lambda: "the last words" in airflow.logs("logs", run, "talker"), 60)
     log = airflow.logs("logs", run, "talker")
     assert log.count("the first words") == log.count("the last words") == 1
 

@@ -13,6 +13,7 @@ import yaml
 
 from tests.services.airflow import Airflow
 from tests.services.commands import Answer
+from tests.services.processes import wait_until
 
 SOURCE = """
 from airflow.sdk import DAG
@@ -37,6 +38,12 @@ def run(airflow: Airflow) -> str:
     airflow.add_dag("typed", SOURCE)
     run = airflow.trigger("typed")
     assert airflow.wait_for_run("typed", run) == "success"
+
+    def is_stored() -> bool:  # the task tells Airflow of its end itself, and may be sooner
+        [job] = json.loads(airflow.lading("jobs", "--dag-id", "typed", "--run-id", run, "-o", "json"))
+        return bool(job["state"] == "succeeded")
+
+    assert wait_until(is_stored, 60)
     return run
 
 

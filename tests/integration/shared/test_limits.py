@@ -28,22 +28,21 @@ def test_out_of_memory(airflow: Airflow, run: str, diary: Diary) -> None:
         assert f"its limit is {400 * number} MiB" in log, "a retry asks for twice as much"
     events = told(airflow, run, "hog", "lading out_of_memory")
     assert len(events) == 2
-    # The Dag processor calls the callbacks of a task that could not do so itself; it tells them no reason. One that
-    # comes while it reads the file it keeps until it reads it again.
-    (airflow.dags / "limits.py").touch()
-    assert diary.wait_for("hog-callbacks", lines=2) == ["retry of try 1", "failure of try 2"]
+    # The Dag processor calls the callbacks of a task that could not do so itself; it tells them no reason.
+    assert airflow.wait_for_callbacks("limits", lambda: len(diary.lines("hog-callbacks")) == 2)
+    assert diary.lines("hog-callbacks") == ["retry of try 1", "failure of try 2"]
     assert "its limit is 400 MiB" in told(airflow, run, "hog", "state mismatch")[0]
 
 
 def test_time_limit(airflow: Airflow, run: str, diary: Diary) -> None:
-    words = "the task has run for longer than its time limit of 20 s"
+    words = "the task has run for longer than its time limit of 40 s"
     log = airflow.logs("limits", run, "dawdler")
     assert "about to take longer than allowed" in log
     assert words in log
     assert diary.lines("dawdler-killed") == ["on_kill"]
     assert [words in event for event in told(airflow, run, "dawdler", "lading time_limit")] == [True]
     assert words in told(airflow, run, "dawdler", "state mismatch")[0]
-    assert diary.wait_for("dawdler-callbacks") == ["failure of try 1"]
+    assert airflow.wait_for_callbacks("limits", lambda: diary.lines("dawdler-callbacks") == ["failure of try 1"])
 
 
 def test_a_default_is_no_limit(airflow: Airflow, run: str) -> None:

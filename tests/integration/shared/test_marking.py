@@ -80,13 +80,20 @@ def test_a_queue_in_front_of_a_full_machine(airflow: Airflow, runs: Runs, diary:
             e["extra"] for e in airflow.events("queue", run) if (e["event"], e["task_id"]) == ("lading waits", task_id)
         ]
 
+    def states_of(task_id: str) -> list[str]:
+        jobs = json.loads(airflow.lading("jobs", "--dag-id", "queue", "-o", "json"))
+        return sorted(job["state"] for job in jobs if job["task_id"] == task_id)
+
     with full_machine(airflow, diary, "queue"):
         run = airflow.trigger("queue")
         assert wait_until(lambda: bool(reasons("marked_first")), 60)
+        for task in ("marked_first", "marked_last", "cleared"):
+            airflow.wait_for_task("queue", run, task, "queued")
         for task in ("marked_first", "marked_last"):
             mark(airflow, "queue", run, task, "failed")
         clear(airflow, "queue", run, "cleared")
         assert wait_until(lambda: bool(reasons("low")), 60), "a task that waits for long says why"
+        assert wait_until(lambda: len(states_of("cleared")) == 2, 60, 1), "it is queued anew"
 
         def queued_for() -> float:
             since = [ti["queued_when"] for ti in airflow.task_instances("queue", run) if ti["task_id"] != "cleared"]
@@ -112,9 +119,8 @@ def test_a_queue_in_front_of_a_full_machine(airflow: Airflow, runs: Runs, diary:
     assert any("waits for its turn" in reason for reason in reasons("low"))
     ended = {ti["task_id"]: ti["try_number"] for ti in airflow.task_instances("queue", run) if ti["state"] == "success"}
     assert {task: ended[task] for task in ("high", "middle", "low")} == {"high": 1, "middle": 1, "low": 1}
-    jobs = json.loads(airflow.lading("jobs", "--dag-id", "queue", "-o", "json"))
-    assert {job["state"] for job in jobs if job["task_id"].startswith("marked")} == {"cancelled"}
-    assert sorted(job["state"] for job in jobs if job["task_id"] == "cleared") == ["cancelled", "succeeded"]
+    assert states_of("marked_first") == states_of("marked_last") == ["cancelled"]
+    assert wait_until(lambda: states_of("cleared") == ["cancelled", "succeeded"], 60, 1), states_of("cleared")
 
 
 def test_room_that_comes_right_after_marking_starts_nothing(airflow: Airflow, runs: Runs, diary: Diary) -> None:

@@ -182,11 +182,16 @@ def test_the_tasks_instance_type_wins_over_the_dags(airflow: Airflow, scatters: 
 
 
 def test_max_jobs(airflow: Airflow, scatters: Mapping[str, str]) -> None:
-    run = Run(
-        airflow, "limited", airflow.trigger("limited")
-    )  # not among the others, of which Airflow has its hands full
+    run_id = airflow.trigger("limited")  # not among the others, of which Airflow has its hands full
+
+    def reasons() -> list[str]:
+        return [each["extra"] for each in airflow.events("limited", run_id) if each["event"] == "lading waits"]
+
+    # Those that run last until then.
+    expected = "waits: 2 jobs of task 'two' may be at work at once (max_jobs)"
+    assert wait_until(lambda: expected in reasons(), 120, 0.5), reasons()
+    (airflow.home / "diary" / "limited-end").touch()
+    run = Run(airflow, "limited", run_id)
     of_two, of_free = run.output("counts"), run.output("free_counts")
     assert max(count for count, _ in of_two) <= 2
     assert max(everything for _, everything in [*of_two, *of_free]) <= 3
-    reasons = [each["extra"] for each in airflow.events("limited", run.run_id) if each["event"] == "lading waits"]
-    assert "waits: 2 jobs of task 'two' may be at work at once (max_jobs)" in reasons

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from lading.executors.store import ENDED
 from tests.services.airflow import Airflow, AirflowError
+from tests.services.processes import wait_until
 
 SOURCE = """
 import os
@@ -67,6 +70,18 @@ spread()
 """
 
 
+def ended_jobs(airflow: Airflow, run_id: str) -> list[dict[str, Any]]:
+    """The jobs of a run when all have ended, which Airflow hears of before it is stored."""
+    jobs: list[dict[str, Any]] = []
+
+    def have_ended() -> bool:
+        jobs[:] = json.loads(airflow.lading("jobs", "--run-id", run_id, "--limit", "1000", "-o", "json"))
+        return all(job["state"] in ENDED for job in jobs)
+
+    assert wait_until(have_ended, 60, 1), jobs
+    return jobs
+
+
 def test_executors_side_by_side(two_executors: Airflow) -> None:
     airflow = two_executors
     airflow.add_dag("both", SOURCE)
@@ -80,7 +95,7 @@ def test_executors_side_by_side(two_executors: Airflow) -> None:
     ran = {task: airflow.xcom("both", run, task) for task in ("default", "alias", "path", "name", "local")}
     assert ran == {"default": "local", "alias": "lading", "path": "lading", "name": "lading", "local": "local"}
     assert [airflow.xcom("both", run, "mapped", map_index=index) for index in (0, 1)] == ["lading"] * 2
-    jobs = json.loads(airflow.lading("jobs", "--run-id", run, "--limit", "1000", "-o", "json"))
+    jobs = ended_jobs(airflow, run)
     assert sorted(job["task_id"] for job in jobs) == ["alias", "mapped", "mapped", "name", "path"]
     assert {(job["cpus"], job["state"]) for job in jobs} == {(0.5, "succeeded")}
 
@@ -93,7 +108,7 @@ def test_a_scatter(two_executors: Airflow) -> None:
     assert airflow.xcom("spread", run, "pairs") == [["0x", "01"], ["1x", None]]
     assert airflow.xcom("spread", run, "squares") == [1, 4, 9, 16, 25]
     assert "1 of 3 jobs failed: job 2 (n=3)" in airflow.logs("spread", run, "square", map_index=0)
-    jobs = json.loads(airflow.lading("jobs", "--run-id", run, "--limit", "1000", "-o", "json"))
+    jobs = ended_jobs(airflow, run)
     tries = [job for job in jobs if job["task_id"] == "square"]
     states = sorted((int(job["map_index"]), int(job["try_number"]), job["state"]) for job in tries)
     assert states == [(0, 1, "failed"), (0, 2, "succeeded"), (1, 1, "succeeded")]

@@ -168,14 +168,14 @@ def test_an_answer_that_is_lost_has_launched_all_the_same(ec2: FakeEC2) -> None:
 
 def test_a_new_instance_is_not_described_at_once(ec2: FakeEC2) -> None:
     [before] = launch(ec2)
-    ec2.hide(1.5)
+    ec2.hide(8)
     [name] = launch(ec2)
     assert before in described(ec2)
     assert name not in described(ec2)
     with pytest.raises(ClientError) as error:
         described(ec2, name)
     assert code(error) == ("InvalidInstanceID.NotFound", 400)
-    assert wait_until(lambda: name in described(ec2), 5)
+    assert wait_until(lambda: name in described(ec2), 30)
 
 
 @pytest.mark.parametrize(

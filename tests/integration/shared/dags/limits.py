@@ -57,7 +57,7 @@ def limits():
     small = Small(task_id="small")
     Hog(task_id="hog", executor_config=resources(memory="400 MiB"), retries=1, retry_delay=timedelta(0))
     # After another, which has waited for an API server that takes seconds over its first answer.
-    small >> Dawdler(task_id="dawdler", executor_config=resources(time="20s"))
+    small >> Dawdler(task_id="dawdler", executor_config=resources(time="40s"))
 
 
 limits()

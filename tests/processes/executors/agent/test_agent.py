@@ -58,7 +58,7 @@ def test_a_job_is_started_and_its_success_told(agent: NodeAgent) -> None:
     assert finished["cause"] is None
     assert finished["exit_code"] == 0
     assert finished["cpu_seconds"] >= 0
-    assert 0.1 <= finished["at"] - started["at"] < 5
+    assert started["at"] + 0.1 <= finished["at"] <= time.time()
     assert finished["started_at"] == started["at"]
     agent.wait(lambda: not list(agent.spool.jobs.iterdir()))
     assert list(agent.spool.inbox.iterdir()) == []
@@ -71,32 +71,38 @@ def test_a_failure_is_told_with_its_exit_code(agent: NodeAgent) -> None:
     assert str(finished["reason"]) == "the task ended with 3"
 
 
-def test_jobs_start_as_room_allows_by_priority(agent: NodeAgent) -> None:
-    agent.put("full", "sleep", Resources(4, 512), seconds=0.5)
+def test_jobs_start_as_room_allows_by_priority(agent: NodeAgent, tmp_path: Path) -> None:
+    agent.put("full", "until", Resources(4, 512), path=str(tmp_path / "end"))
     agent.wait_for("full", "started")
     agent.put("low", "sleep", Resources(4, 512), seconds=0.1, queued_at=time.time() - 60)
     agent.put("high", "sleep", Resources(4, 512), priority=5, seconds=0.1)
     waiting = agent.wait_for("low", "waiting")
     assert told_in(waiting) == "waits for room on this machine: needs 4 cpus, 512 MiB memory; cpus are taken"
+    (tmp_path / "end").touch()
     low, high = agent.wait_for("low"), agent.wait_for("high")
     assert low["started_at"] >= high["started_at"] + 0.1
     assert len(agent.of("low", "waiting")) == 1
     assert agent.of("high", "waiting") == [], "a short wait is not worth telling"
 
 
-def test_room_is_free_when_the_task_has_ended_not_when_its_reports_are_made(agent: NodeAgent) -> None:
-    agent.put("reports", "succeed", Resources(4, 512), report_for=5.0)
+def test_room_is_free_when_the_task_has_ended_not_when_its_reports_are_made(agent: NodeAgent, tmp_path: Path) -> None:
+    agent.put("reports", "succeed", Resources(4, 512), report_until=str(tmp_path / "reported"))
     agent.put("next", "succeed", Resources(4, 512), queued_at=time.time() + 1)
-    reports, following = agent.wait_for("reports"), agent.wait_for("next")
-    ends = [event["token"] for event in agent.events if event["event"] == "finished"]
-    assert ends == ["next", "reports"], "its reports take longer than the next job"
+    following = agent.wait_for("next")
+    assert agent.of("reports", "finished") == [], "its reports take longer than the next job"
+    (tmp_path / "reported").touch()
+    reports = agent.wait_for("reports")
     assert reports["at"] <= following["started_at"], "by the recorded times no more runs at once than there is room for"
 
 
-def test_by_the_recorded_times_no_more_runs_than_there_is_room_for(agent: NodeAgent) -> None:
+def test_by_the_recorded_times_no_more_runs_than_there_is_room_for(agent: NodeAgent, tmp_path: Path) -> None:
     cpus = {f"job{number}": 1.0 + number % 3 for number in range(15)}
+    reported = tmp_path / "reported"  # when the last one has started, in the room that the others have given back
     for token, its_cpus in cpus.items():
-        agent.put(token, "child", Resources(its_cpus, 64), seconds=0.01, report_for=0.1)
+        agent.put(token, "child", Resources(its_cpus, 64), seconds=0.01, report_until=str(reported))
+    for token in cpus:
+        agent.wait_for(token, "started")
+    reported.touch()
     ends = [agent.wait_for(token) for token in cpus]
     steps = sorted(
         step
@@ -161,17 +167,17 @@ def test_being_forked_from_the_agent_is_no_use_of_memory(agent: NodeAgent) -> No
 
 
 def test_a_job_over_its_time_limit_is_asked_to_end(agent: NodeAgent) -> None:
-    agent.put("slow", "sleep", time_limit=1, seconds=60)
+    agent.put("slow", "sleep", time_limit=3, seconds=600)
     finished = agent.wait_for("slow")
     assert (finished["cause"], finished["exit_code"]) == ("time_limit", -signal.SIGTERM)
-    assert "1 s" in str(finished["reason"])
+    assert "3 s" in str(finished["reason"])
 
 
 def test_a_deaf_job_over_its_time_limit_is_killed(agent: NodeAgent, tmp_path: Path) -> None:
-    agent.put("deaf", "sleep_deaf", time_limit=1, seconds=60, started=str(tmp_path / "started"))
+    agent.put("deaf", "sleep_deaf", time_limit=5, seconds=600, started=str(tmp_path / "started"))
     finished = agent.wait_for("deaf")
     assert (finished["cause"], finished["exit_code"]) == ("time_limit", -signal.SIGKILL)
-    assert finished["at"] - finished["started_at"] < 4
+    assert finished["at"] - finished["started_at"] < 600, "it would sleep for longer"
 
 
 def test_a_running_job_is_cancelled(agent: NodeAgent) -> None:
@@ -195,13 +201,15 @@ def test_a_job_is_cancelled_at_any_moment_of_its_start(agent: NodeAgent, delay: 
 
 
 def test_a_waiting_job_is_cancelled_at_once_and_never_runs(agent: NodeAgent, tmp_path: Path) -> None:
-    agent.put("full", "sleep", Resources(4, 512), seconds=1)
+    agent.put("full", "until", Resources(4, 512), path=str(tmp_path / "end"))
     agent.wait_for("full", "started")
     agent.put("waits", "note", path=str(tmp_path / "runs"), queued_at=time.time() - 60)
     agent.wait_for("waits", "waiting")
     agent.spool.ask_to_cancel({"waits": free_text("no longer wanted")})
-    finished = agent.wait_for("waits", seconds=0.9)
+    finished = agent.wait_for("waits")
     assert (finished["cause"], finished["started_at"]) == ("cancelled", None)
+    assert agent.of("full", "finished") == []
+    (tmp_path / "end").touch()
     agent.wait_for("full")
     agent.put("waits", "note", path=str(tmp_path / "runs"))  # renewed too late
     agent.put("after", "succeed")
@@ -271,7 +279,7 @@ def test_a_large_log_is_parted_while_the_agent_lives(agent: NodeAgent) -> None:
     agent.wait(agent.spool.old_log.exists)
     (agent.spool.inbox / "bad.json").write_text("{")
     agent.wait_for("bad")
-    assert "envelope of the job cannot be read" in agent.spool.log.read_text()
+    agent.wait(lambda: "envelope of the job cannot be read" in read_log(agent))
     assert agent.spool.log.stat().st_size < 10_000
 
 
@@ -296,16 +304,16 @@ def test_what_is_no_file_neither_holds_the_agent_up_nor_stops_it(
     os.mkfifo(agent.spool.shutdown)
     agent.spool.ring()
     agent.put("good", "sleep", seconds=60)
-    agent.wait_for("good", "started", seconds=10)
+    agent.wait_for("good", "started")
     agent.spool.ask_to_cancel({"good": free_text("no longer wanted")})
-    assert agent.wait_for("good", seconds=10)["cause"] == "cancelled"
+    assert agent.wait_for("good")["cause"] == "cancelled"
     for number in range(5):
         assert "envelope" in str(agent.wait_for(f"in-{number}")["reason"])
     agent.wait(lambda: not [*agent.spool.inbox.iterdir(), *agent.spool.cancels.iterdir()])
-    assert len(list(agent.spool.rejected.iterdir())) == 11
+    agent.wait(lambda: len(list(agent.spool.rejected.iterdir())) == 11)
     agent.put("in-1", "succeed")  # a folder in the place of an envelope that comes too late
     agent.put("after", "succeed")
-    assert agent.wait_for("after", seconds=10)["cause"] is None
+    assert agent.wait_for("after")["cause"] is None
 
 
 def test_a_file_that_is_no_envelope_at_all_does_no_harm(agent: NodeAgent) -> None:
@@ -323,7 +331,7 @@ def test_names_of_no_token_are_set_aside_whatever_they_hold(agent: NodeAgent) ->
     assert agent.wait_for("good")["cause"] is None
     agent.wait(lambda: not list(agent.spool.inbox.iterdir()))
     assert {path.name for path in agent.spool.rejected.iterdir()} == set(names)
-    assert agent.spool.log.read_text().count("is not that of an envelope") == len(names)
+    agent.wait(lambda: read_log(agent).count("is not that of an envelope") == len(names))
 
 
 def test_a_damaged_configuration_is_said_once_and_changes_nothing(agent: NodeAgent) -> None:
@@ -360,7 +368,10 @@ def test_what_a_task_leaves_running_is_ended_with_it(agent: NodeAgent, tmp_path:
     assert not alive(pid)
 
 
-def test_a_job_that_left_nothing_behind_hands_its_process_on(agent: NodeAgent, tmp_path: Path) -> None:
+def test_a_job_that_left_nothing_behind_hands_its_process_on(tmp_path: Path) -> None:
+    agent = NodeAgent(tmp_path)
+    agent.start(constants={"lading.executors.agent.warm_pool.PATIENCE": 600})
+
     def process_of(token: str, function: str, **arguments: str) -> int:
         agent.put(token, function, **arguments)
         agent.wait_for(token)
@@ -372,6 +383,7 @@ def test_a_job_that_left_nothing_behind_hands_its_process_on(agent: NodeAgent, t
     assert (tmp_path / "two").read_text() == "two"
     failed = process_of("three", "fail")
     assert process_of("four", "succeed") != failed
+    assert agent.stop() == 0
 
 
 def test_a_spare_process_waits_for_a_while_only(tmp_path: Path) -> None:
@@ -380,7 +392,7 @@ def test_a_spare_process_waits_for_a_while_only(tmp_path: Path) -> None:
     agent.put("one", "succeed")
     agent.wait_for("one")
     pid = agent.of("one", "started")[0]["pid"]
-    assert agent.wait(lambda: process_tree.Process.read(pid) is None, 4)
+    assert agent.wait(lambda: process_tree.Process.read(pid) is None)
     agent.put("two", "succeed")
     agent.wait_for("two")
     assert agent.stop() == 0
@@ -401,9 +413,10 @@ def test_more_jobs_run_at_once_than_a_process_may_have_files_open(tmp_path: Path
 
 def test_gpus_are_handed_out(tmp_path: Path) -> None:
     node = NodeAgent(tmp_path, capacity=Resources(8, 4096, 0, 2), gpu_devices=("7", "GPU-x"))
-    node.start()
+    # All before it looks: what it has seen to the end before the next one comes may have the same device.
     for token, count in (("none", 0), ("half", 0.5), ("other-half", 0.5), ("whole", 1)):
         node.put(token, "environment", Resources(1, 64, 0, count), path=str(tmp_path / token))
+    node.start()
     for token in ("none", "half", "other-half", "whole"):
         node.wait_for(token)
     node.stop()
@@ -684,7 +697,7 @@ def test_killing_the_agent_at_any_moment_runs_every_job_exactly_once(tmp_path: P
             node.kill()
             node.read()
             node.start()
-    node.wait(lambda: all(node.of(token, "finished") for token in tokens), 30)
+    node.wait(lambda: all(node.of(token, "finished") for token in tokens))
     assert Counter(runs.read_text().split()) == Counter(tokens)
     assert {event["cause"] for event in node.events if event["event"] == "finished"} == {None}
     assert node.stop() == 0

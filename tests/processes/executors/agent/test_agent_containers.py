@@ -141,8 +141,13 @@ def docker() -> Iterator[Path]:
 def real(tmp_path: Path, docker: Path) -> Iterator[NodeAgent]:
     with agent(tmp_path, docker) as node:
         yield node
-    left = subprocess.run([docker / "docker", "ps", "--all", "--quiet"], capture_output=True, check=True, timeout=60)
-    assert left.stdout == b"", "no container is left"
+
+    def left() -> bytes:
+        ps = [docker / "docker", "ps", "--all", "--quiet"]
+        return subprocess.run(ps, capture_output=True, check=True, timeout=120).stdout
+
+    # Podman removes one after its end, in a process of its own.
+    assert wait_until(lambda: not left(), 60), "a container is left"
 
 
 def test_in_a_real_container_a_job_has_what_it_has_outside(real: NodeAgent) -> None:

@@ -42,7 +42,7 @@ def test_a_job_that_has_ended_does_not_run_again(node: NodeAgent, tmp_path: Path
 
 def test_a_draining_agent_takes_jobs_again(node: NodeAgent, tmp_path: Path) -> None:
     """A new controller deletes the shutdown file of the one before it."""
-    node.put("running", "sleep", Resources(1, 64), seconds=2)
+    node.put("running", "until", Resources(1, 64), path=str(tmp_path / "end"))
     node.wait_for("running", "started")
     node.spool.ask_to_shut_down("drain")
     node.put("late", "succeed", Resources(1, 64), queued_at=time.time() + 1)
@@ -52,6 +52,7 @@ def test_a_draining_agent_takes_jobs_again(node: NodeAgent, tmp_path: Path) -> N
     node.spool.shutdown.unlink()
     assert node.wait_for("late")["cause"] is None
     assert node.of("running", "finished") == []
+    (tmp_path / "end").touch()
     assert node.wait_for("running")["cause"] is None
     assert node.process is not None
     assert node.process.poll() is None

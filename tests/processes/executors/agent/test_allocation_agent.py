@@ -48,6 +48,7 @@ class Cluster:
         Path(self.folder.terms).write_text(terms.to_json())
 
     def put(self, token: str, function: str = "succeed", time_limit: int | None = None, **more: Any) -> None:
+        """Give a job to the agent, or to one that is to begin where there is a spool."""
         workload = {"function": function, "arguments": more, "token": "secret", "log_path": f"{token}.log"}
         envelope = Envelope(token, workload, Resources(1, 100), None, time_limit, 0, 0.0, 2e9)
         write_atomically(self.spool.envelope(token), envelope.to_json())
@@ -103,8 +104,9 @@ def test_jobs_run_each_with_its_own_logs_and_threads(cluster: Cluster, tmp_path:
 
 def test_it_ends_when_nothing_runs(cluster: Cluster) -> None:
     cluster.set(replace(TERMS, idle=1))
+    cluster.spool.create()
+    cluster.put("a", "sleep", seconds=1)  # before it may end by itself
     process = cluster.start()
-    cluster.put("a", "sleep", seconds=1)
     assert cluster.wait_for("a")["cause"] is None
     assert process.wait(120) == 0
     assert not cluster.spool.inbox.exists(), "whoever puts a job there notices it"
@@ -199,9 +201,10 @@ def test_what_would_outlast_it_is_not_started(cluster: Cluster) -> None:
 
 
 def test_its_end_ends_what_has_no_limit(cluster: Cluster) -> None:
-    cluster.set(replace(TERMS, seconds=3, unlimited=1))
+    cluster.set(replace(TERMS, seconds=8, unlimited=1))
+    cluster.spool.create()
+    cluster.put("a", "sleep", seconds=600)  # it has no later time to begin than that of the agent
     process = cluster.start()
-    cluster.put("a", "sleep", seconds=60)
     cluster.wait_for("a", "started")
     event = cluster.wait_for("a")
     assert event["cause"] == "time_limit"

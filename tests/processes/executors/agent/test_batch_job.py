@@ -73,7 +73,7 @@ class Cluster:
         return self.started[-1]
 
     def run(self, *, anew: bool = False) -> int:
-        return self.start(anew=anew).wait(60)
+        return self.start(anew=anew).wait(180)
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for path in visible(self.spool.events) for line in path.read_text().splitlines()]
@@ -144,7 +144,7 @@ def test_its_scratch_folder_is_kept_when_it_fails_and_goes_when_it_succeeds(clus
 def test_a_second_batch_job_runs_nothing(cluster: Cluster, tmp_path: Path) -> None:
     cluster.put("note", path=str(tmp_path / "notes"), seconds=0.5)
     first, second = cluster.start(), cluster.start()
-    assert (first.wait(60), second.wait(60)) == (0, 0)
+    assert (first.wait(180), second.wait(180)) == (0, 0)
     assert cluster.run() == 0
     assert (tmp_path / "notes").read_text() == "a\n"
     assert [event["event"] for event in cluster.events()] == ["started", "finished"]

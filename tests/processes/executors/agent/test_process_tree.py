@@ -225,12 +225,14 @@ def test_shared_memory_counts_once(run: Callable[..., subprocess.Popen[bytes]], 
     process = run(
         "import mmap\n"
         "block = mmap.mmap(-1, 200 * 2**20)\n"
+        "filled, ours = os.pipe()\n"
         "for _ in range(3):\n"
         "    if os.fork() == 0:\n"
         "        block[:] = b'x' * len(block)\n"
-        "        time.sleep(60)\n"
-        "while block[-1] == 0: time.sleep(0.01)\n"
-        "time.sleep(1); ready(); time.sleep(60)"
+        "        os.write(ours, b'.')\n"
+        "        time.sleep(600)\n"
+        "for _ in range(3): os.read(filled, 1)\n"
+        "ready(); time.sleep(600)"
     )
     assert 195 <= measure(process.pid) < 260
 

@@ -41,7 +41,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return make_settings(tmp_path)
+    return make_settings(tmp_path, shutdown_seconds=120)
 
 
 class Clock:
@@ -263,6 +263,10 @@ def test_a_controller_that_has_lost_the_lease_ends(
     assert stopped == [True]
 
 
+# A lease that does not run out, however long a test looks on.
+LASTING = 3600.0
+
+
 def lead(engine: Engine, pid: int, seconds: float, host: str | None = None) -> None:
     """Let a process have the lease for so many seconds more."""
     with Session(engine) as session:
@@ -309,7 +313,7 @@ def test_a_controller_that_hangs_is_killed_and_replaced(
     process.ensure()
     first = process.child
     assert first is not None
-    lead(engine, first.pid, 20)
+    lead(engine, first.pid, LASTING)
     look_for(process, clock, 300)
     assert first.poll() is None, "it renews its lease"
     lead(engine, first.pid, -1)
@@ -333,13 +337,13 @@ def test_a_controller_of_an_earlier_scheduler_that_hangs_is_replaced_at_once_and
     old = stopped()
     monkeypatch.setattr(controller_process, "spawn", stopped)
     process = ControllerProcess(settings)
-    lead(engine, old.pid, 20)
+    lead(engine, old.pid, LASTING)
     process.ensure()
     assert process.child is None
     lead(engine, old.pid, -1)
     look_for(process, clock, 3)
     assert process.child is not None
-    lead(engine, process.child.pid, 20)
+    lead(engine, process.child.pid, LASTING)
     look_for(process, clock, 40)
     assert old.wait(120) == -signal.SIGKILL
     assert process.child.poll() is None
@@ -358,7 +362,7 @@ def test_a_controller_that_stands_by_or_begins_is_left_alone(
     child = process.child
     assert child is not None
     look_for(process, clock, 90)
-    lead(engine, 1, 20, host="elsewhere")
+    lead(engine, 1, LASTING, host="elsewhere")
     look_for(process, clock, 300)
     lead(engine, 1, -1, host="elsewhere")
     look_for(process, clock, 90)
@@ -378,7 +382,7 @@ def test_a_database_that_is_away_is_no_reason_to_kill(
     process = ControllerProcess(settings)
     process.ensure()
     assert process.child is not None
-    lead(engine, process.child.pid, 20)
+    lead(engine, process.child.pid, LASTING)
     look_for(process, clock, 3)
     lead(engine, process.child.pid, -1)
     for _ in range(5):
@@ -460,7 +464,7 @@ def test_no_agent_stays_when_the_controller_was_killed_right_before_an_orderly_s
     ControllerProcess(settings).stop()
     assert (tmp_path / "let_go").exists(), "one was started that lets go of what is there"
     assert left_agent.process is not None
-    assert left_agent.process.wait(60) == 0
+    assert left_agent.process.wait(120) == 0
 
 
 def test_a_controller_that_was_started_this_moment_is_waited_for(
@@ -517,7 +521,7 @@ def test_a_controller_that_was_killed_and_cannot_be_waited_for_yet_is_none(
     process.stop()
     assert (tmp_path / "let_go").exists()
     assert left_agent.process is not None
-    assert left_agent.process.wait(60) == 0
+    assert left_agent.process.wait(120) == 0
 
 
 def test_after_an_orderly_end_and_beside_another_scheduler_nothing_is_started(
@@ -574,7 +578,7 @@ def test_an_agent_that_has_yet_to_say_who_it_is_ends_with_its_site(tmp_path: Pat
     agent.start()
     try:
         assert agent.process is not None
-        assert agent.process.wait(60) == 0
+        assert agent.process.wait(120) == 0
     finally:
         NodeAgent.clean_up()
     AgentHost(Spool(tmp_path / "none"), RejectedFiles(tmp_path / "none")).close("cancel", 5.0)

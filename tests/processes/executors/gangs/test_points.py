@@ -72,7 +72,7 @@ class Watched(LocalSite):
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
         if self.point == GIVEN_BY_ONE and self.name == SITES[1] and envelopes:
-            self.first_has_its_own.wait(PATIENCE)
+            self.first_has_its_own.wait()
             kill_at(GIVEN_BY_ONE, self.point)
         super().put(envelopes)
         if self.name == SITES[0] and envelopes:
@@ -187,9 +187,11 @@ def spools(tmp_path_factory: pytest.TempPathFactory, api: ExecutionApi) -> Itera
 
 
 @pytest.fixture
-def house(airflow_database: Engine, tmp_path: Path, spools: Path) -> Iterator[House]:
+def house(airflow_database: Engine, tmp_path: Path, spools: Path, api: ExecutionApi) -> Iterator[House]:
     house = House(airflow_database, tmp_path, spools)
     yield house
+    for gate in api.gates.values():
+        gate.set()
     for process in house.living:
         process.kill()
         process.join()
@@ -197,8 +199,8 @@ def house(airflow_database: Engine, tmp_path: Path, spools: Path) -> Iterator[Ho
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_gang_outlives_its_controller(house: House, api: ExecutionApi, point: str) -> None:
-    # One that has begun waits for the other until there is a controller again.
-    api.delays[HEALTH] = 8.0 if point == GIVEN_BY_ONE else 2.5
+    # One that has begun waits for the other, also until there is a controller again.
+    api.gates[HEALTH] = both_run = threading.Event()
     before = asked(api)
     house.add()
     first = house.start(point)
@@ -207,9 +209,11 @@ def test_a_gang_outlives_its_controller(house: House, api: ExecutionApi, point: 
     assert house.held(), "nothing was left to be found"
 
     second = house.start()
+    assert wait_until(lambda: asked(api) - before == 2, PATIENCE, 0.1), house.told()
+    both_run.set()
     assert wait_until(house.is_over, PATIENCE, 0.1), house.told()
     second.terminate()
-    second.join(60)
+    second.join(180)
     assert second.exitcode == 0, house.told()
 
     jobs = house.jobs()

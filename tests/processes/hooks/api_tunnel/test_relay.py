@@ -162,16 +162,16 @@ def test_it_passes_on_until_its_input_ends(sshd: socket.socket) -> None:
     assert relay.ask(f"{api_relay.LOOK}{port}") == {"stands": False}
     assert relay.ask(str(port)) == {"relays": True}
     data = os.urandom(3_000_000)
-    with socket.create_connection(("127.0.0.5", port), 10) as far:
+    with socket.create_connection(("127.0.0.5", port), 120) as far:
         threading.Thread(target=lambda: (far.sendall(data), far.shutdown(socket.SHUT_WR)), daemon=True).start()
         back = b""
         while part := far.recv(65536):
             back += part
     assert back == data, "both ways at once, and the end of each"
-    with socket.create_connection(("127.0.0.5", port), 10):
+    with socket.create_connection(("127.0.0.5", port), 120):
         assert relay.end() == 0, "also with a connection under way"
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.5", port), 1)
+        socket.create_connection(("127.0.0.5", port), 120)
 
 
 def test_it_tries_another_port(sshd: socket.socket) -> None:

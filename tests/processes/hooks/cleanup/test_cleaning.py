@@ -351,7 +351,7 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchHook]
 def test_runs_of_a_hook(hook: BatchHook, tmp_path: Path) -> None:
     old, young, live = (hook.submit(JobScript(body)) for body in ("echo 1", "echo 2", "sleep 60"))
     for run in (old, young):
-        assert run.get(20) == 0
+        assert run.get(180) == 0
     age(tmp_path / "runs" / f"{old.key}.json")
     torn = tmp_path / "runs" / ".key.0a1b"
     torn.write_text("{")

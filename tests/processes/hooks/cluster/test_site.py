@@ -39,7 +39,7 @@ def test_jobs_are_given_and_taken_back(site: ClusterSite, paper: Paper) -> None:
     put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
     assert look(site).known == {"a"}
-    site.close("leave", 10.0)
+    site.close("leave", 60.0)
     assert paper.read("cancelled") == "1\n"
     assert look(site).known == frozenset()
 
@@ -81,7 +81,7 @@ def test_how_many_nodes_a_job_can_ever_have(tmp_path: Path, options: dict[str, A
     site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state")
     assert site.potential()[0].most_nodes == (), "nobody has been asked yet"
     assert dict(look(site).location.most_nodes or ()) == most
-    site.close("leave", 10.0)
+    site.close("leave", 60.0)
 
 
 def drive(site: ClusterSite, token: str, happened: Callable[[], bool]) -> Solo:
@@ -99,7 +99,7 @@ def test_the_script_that_is_shown_is_the_one_that_is_submitted(tmp_path: Path, m
     shown = site.script(envelope("a"))
     drive(site, "a", lambda: bool(paper.read("queue")))
     [path] = (paper.root / parent).glob("*/script")
-    site.close("leave", 10.0)
+    site.close("leave", 60.0)
     submitted = path.read_text()
     assert submitted.replace(path.parent.name, SHOWN_NAME) == shown
     assert "module load mpi" in submitted
@@ -109,7 +109,7 @@ def test_jobs_are_handed_over(site: ClusterSite, paper: Paper) -> None:
     site.observe()
     put(site, [envelope("a")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
-    site.close("hand_over", 10.0)
+    site.close("hand_over", 60.0)
     assert paper.read("cancelled") == ""
 
 
@@ -120,7 +120,7 @@ def test_running_jobs_are_ended(site: ClusterSite, paper: Paper) -> None:
     paper.begin("a")
     assert wait_until(lambda: any(event["event"] == "started" for event in site.observe().events), 20, 0.1)
     before = time.monotonic()
-    site.close("cancel", 2.0)
+    site.close("cancel", 10.0)
     assert time.monotonic() - before < 100, "the job never ends"
     assert (paper.root / "spool/cancel/a").read_text() == because("airflow_stopped").to_json()
 
@@ -136,7 +136,7 @@ def test_what_waits_is_not_ended(tmp_path: Path) -> None:
     put(site, [envelope("submitted"), envelope("waits")])
     assert wait_until(lambda: bool(paper.read("queue")), 10, 0.05)
     put(site, [envelope("given")])
-    site.close("cancel", 10.0)
+    site.close("cancel", 60.0)
     assert paper.read("cancelled") == "1\n"
     assert (look(site).known, ends(site)) == (frozenset(), [])
 
@@ -148,7 +148,7 @@ def test_a_batch_job_that_has_not_taken_its_task_gives_it_back(site: ClusterSite
     paper.write("queue", paper.read("queue").replace("PENDING", "RUNNING"))
     jobs = site.poller.tracker.jobs
     assert wait_until(lambda: jobs["a"].native is not None and jobs["a"].native.state == "running", 20, 0.05)
-    site.close("cancel", 10.0)
+    site.close("cancel", 60.0)
     assert (look(site).known, ends(site)) == (frozenset(), [])
     [submission] = (paper.root / "submissions").iterdir()
     assert (submission / "withdrawn").read_text() == "a\n"
@@ -163,7 +163,7 @@ def test_a_site_that_does_not_answer_is_no_error_for_ever(paper: Paper, site: Cl
     site.rounds.wake()
     assert wait_until(lambda: site.poller.user is not None and site.rounds.trouble is None, 10, 0.05)
     assert look(site).known == frozenset()
-    site.close("hand_over", 5.0)
+    site.close("hand_over", 60.0)
 
 
 def test_a_trial_leaves_nothing(site: ClusterSite, paper: Paper, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_trial_leaves_nothing(site: ClusterSite, paper: Paper, tmp_path: Path)
     paper.root.mkdir()
     trial.observe()
     assert list(paper.root.iterdir())
-    trial.close("cancel", 5.0)
+    trial.close("cancel", 60.0)
     assert not list(paper.root.iterdir())
 
 
@@ -184,7 +184,7 @@ def test_allocations_are_let_go(tmp_path: Path) -> None:
     drive(site, "a", lambda: bool(paper.read("queue")))
     [allocation] = site.observe().locations
     assert (allocation.location.arch, allocation.location.os) == (possible.arch, possible.os) == ("x86_64", "linux")
-    site.close("cancel", 10.0)
+    site.close("cancel", 60.0)
     assert paper.read("cancelled") == "1\n"
     told = site.observe()
     assert (told.locations[0].known, told.events) == (frozenset(), []), "it waits in Airflow"
@@ -197,7 +197,7 @@ def test_what_waits_in_an_allocation_is_not_ended(tmp_path: Path) -> None:
     [name] = fleet.begin_all()
     assert wait_until(lambda: solo.tick() is not None and fleet.inbox(name) == ["a"], 30, 0.05)
     site.put({name: [envelope("given")]})
-    site.close("cancel", 10.0)
+    site.close("cancel", 60.0)
     assert fleet.inbox(name) == []
     told = site.observe()
     assert [each.known for each in told.locations] == [frozenset()]
@@ -213,7 +213,7 @@ def test_a_trial_in_an_allocation_leaves_nothing(tmp_path: Path) -> None:
     paper.root.mkdir()
     trial = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state").trial(tmp_path / "lading-check-1")
     drive(trial, "a", lambda: bool(paper.read("queue")))
-    trial.close("cancel", 5.0)
+    trial.close("cancel", 60.0)
     assert paper.read("cancelled").startswith("1\n")
     assert not list(paper.root.iterdir())
 
@@ -269,4 +269,4 @@ def test_allocations_that_live_are_fed_while_the_batch_system_is_away(tmp_path: 
     assert told.market is not None
     assert "could not be asked" in str(told.market.held)
     assert "could not be asked" in (told.note or "")
-    site.close("cancel", 10.0)
+    site.close("cancel", 60.0)

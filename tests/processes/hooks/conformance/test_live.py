@@ -180,8 +180,9 @@ def test_nothing_can_be_tried_where_nothing_is_submitted(cluster: ToyCluster) ->
 
 
 def test_the_command(cluster: ToyCluster, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(live, "PATIENCE", 60.0)
     setup = f"TOY={cluster.folder} PATH={cluster.folder}/bin:$PATH; export TOY PATH"
-    options = ["--work-dir", str(tmp_path / "work"), "--login-setup", setup, "--timeout", "20 s"]
+    options = ["--work-dir", str(tmp_path / "work"), "--login-setup", setup, "--timeout", "120 s"]
     arguments = ["--live", f"{__name__}:Good", *options, "--queue", "short", "--native", "colour=red"]
     assert command.main(arguments) == 0
     assert capsys.readouterr().out.endswith("all went well\n")

@@ -51,6 +51,8 @@ def make(
 
     yield build
     service.allow()
+    for gate in api.gates.values():
+        gate.set()
     for each in made:
-        each.site.close("cancel", 30)
+        each.site.close("cancel", 120)
     assert service.living() == []

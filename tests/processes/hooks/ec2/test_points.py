@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -197,10 +198,12 @@ def house(
         "disk": "16 TiB",
         "idle_seconds": 1,
         "expected_boot_time": 5,
-        "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=200",
+        "setup": "export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=900",
     }
     made = House(airflow_database, EC2Config(**table), tmp_path)
     yield made
+    for gate in api.gates.values():
+        gate.set()
     for process in made.living:
         process.kill()
         process.join()
@@ -222,7 +225,7 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_f
     second = house.start("two")
     assert wait_until(house.has_ended, PATIENCE, 0.2), house.told()
     second.terminate()
-    second.join(60)
+    second.join(180)
     assert second.exitcode == 0, house.told()
 
     assert [job.state for job in house.jobs()] == [State.SUCCEEDED] * JOBS, house.told()
@@ -250,18 +253,21 @@ def test_a_spot_machine_costs_what_it_costs_at_the_time(
     monkeypatch.setattr(market, "SECONDS_BETWEEN_LOOKS", 1.0)
     monkeypatch.setattr(prices, "SPOT_SECONDS", 4.0)
     house.config = house.config.model_copy(update={"capacity_type": "spot"})
-    api.delays[HEALTH] = 20
+    api.gates[HEALTH] = threading.Event()
     before = len(service.ledger())
     house.add(1)
     first = house.start("one")
     assert wait_until(lambda: any(row.state == InstanceState.UP for row in house.rows()), PATIENCE), house.told()
-    time.sleep(2)
+    time.sleep(2)  # some of its time has the first price
     service.price("m5.*", 10 * USD_PER_HOUR, capacity_type="spot")
+    dear = pytest.approx(10 * USD_PER_HOUR + 16384 * 0.08 / 730)
+    assert wait_until(lambda: house.rows()[0].usd_per_hour == dear, PATIENCE), house.told()
+    api.gates[HEALTH].set()
     assert wait_until(house.has_ended, PATIENCE, 0.2), house.told()
     first.terminate()
-    first.join(60)
+    first.join(180)
     [bought], [row] = service.ledger()[before:], house.rows()
-    assert row.usd_per_hour == pytest.approx(10 * USD_PER_HOUR + 16384 * 0.08 / 730)
+    assert row.usd_per_hour == dear
     assert row.usd == pytest.approx(bought["usd"], abs=CENT), house.told()
 
 
@@ -269,7 +275,7 @@ def test_a_spot_machine_is_billed_by_prices_that_nobody_has_looked_at(
     house: House, service: FakeEC2, api: ExecutionApi
 ) -> None:
     house.config = house.config.model_copy(update={"capacity_type": "spot"})
-    api.delays[HEALTH] = 12
+    api.gates[HEALTH] = threading.Event()
     before = len(service.ledger())
     house.add(1)
     first = house.start("one")
@@ -277,6 +283,7 @@ def test_a_spot_machine_is_billed_by_prices_that_nobody_has_looked_at(
     for times in (10, 20, 5):  # within the minutes for which prices are kept
         service.price("m5.*", times * USD_PER_HOUR, capacity_type="spot")
         time.sleep(2)
+    api.gates[HEALTH].set()
     assert wait_until(house.has_ended, PATIENCE, 0.2), house.told()
     [bought] = service.ledger()[before:]
 
@@ -285,7 +292,7 @@ def test_a_spot_machine_is_billed_by_prices_that_nobody_has_looked_at(
 
     assert wait_until(is_billed, 20, 0.2), (bought, house.told())
     first.terminate()
-    first.join(60)
+    first.join(180)
     [row], [job] = house.rows(), house.jobs()
     assert row.usd_per_hour != pytest.approx(5 * USD_PER_HOUR, rel=0.1), "nobody has looked at prices again"
     assert (job.usd or 0.0) + (row.usd_idle or 0.0) == pytest.approx(row.usd), "and so are its jobs"
@@ -294,13 +301,14 @@ def test_a_spot_machine_is_billed_by_prices_that_nobody_has_looked_at(
 def test_while_the_api_is_down_for_two_minutes_jobs_run_on_or_wait_and_say_so(
     house: House, service: FakeEC2, api: ExecutionApi
 ) -> None:
-    api.delays[HEALTH] = OUTAGE + 20
+    api.gates[HEALTH] = long_goes_on = threading.Event()
     before = len(service.ledger())
     house.add(1)
     first = house.start("one")
     assert wait_until(lambda: asked(api) == 1, PATIENCE), house.told()
     service.refuse("unavailable", action="*")
-    since, api.delays[HEALTH] = time.monotonic(), 0
+    since = time.monotonic()
+    del api.gates[HEALTH]  # the first one waits on
     house.add(1)
     house.add(1, cpus=2)
 
@@ -320,10 +328,13 @@ def test_while_the_api_is_down_for_two_minutes_jobs_run_on_or_wait_and_say_so(
     assert [row.native_id is None for row in house.rows()] == [False, True], house.told()
     assert len(service.ledger()) - before == 1
     service.allow()
+    # The first machine has no room for the large one until then.
+    assert wait_until(lambda: len(service.ledger()) - before == 2, PATIENCE), house.told()
+    long_goes_on.set()
 
     assert wait_until(house.has_ended, PATIENCE, 0.2), house.told()
     second.terminate()
-    second.join(60)
+    second.join(180)
     assert [job.state for job in house.jobs()] == [State.SUCCEEDED] * 3, house.told()
     assert asked(api) == 3, "a job has run twice"
     bought = service.ledger()[before:]

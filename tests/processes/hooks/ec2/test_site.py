@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from tests.services.processes import wait_until
 def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
 ) -> None:
-    api.delays[HEALTH] = 3
+    api.gates[HEALTH] = threading.Event()
     drive = make()
     [name] = drive.up()
     assert drive.last is not None
@@ -43,9 +44,10 @@ def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
     drive.site.release({name: free_text("nothing needs it")})
     drive.until(lambda states: states[name] is LocationState.DRAINING)
     [late] = drive.give(name)
+    drive.wait_for("returned", late)
+    api.gates[HEALTH].set()
     [end] = drive.wait_for("finished", job)
     assert end["cause"] is None
-    drive.wait_for("returned", late)
     [released] = drive.wait_for("released", name)
     assert (released["cause"], str(released["reason"])) == (None, "nothing needs it")
     assert drive.look() == {}
@@ -55,13 +57,15 @@ def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
 def test_what_nobody_knows_is_taken_in_and_what_is_anothers_is_left_alone(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.delays[HEALTH] = 8
+    api.gates[HEALTH] = threading.Event()
     first = make("one")
     [name] = first.up()
     [job] = first.give(name)
     first.wait_for("started", job)
     first.site.close("hand_over", 10)
     second = make("two")  # another machine's controller: it has nothing but Airflow's configuration
+    second.until(lambda states: name in states)
+    api.gates[HEALTH].set()
     [end] = second.wait_for("finished", job)
     assert end["cause"] is None
     [seen] = second.last.locations if second.last is not None else ()
@@ -79,14 +83,14 @@ def test_what_nobody_knows_is_taken_in_and_what_is_anothers_is_left_alone(
 def test_a_machine_that_dies_is_noticed_and_its_jobs_told(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
 ) -> None:
-    api.delays[HEALTH] = 60
+    api.delays[HEALTH] = 600
     drive = make()
     [name] = drive.up()
     given = drive.give(name, 3)
     drive.until(lambda _: len(drive.of("started")) == 2)  # the machine has two processors; any of them waits
     started = drive.of("started").keys()
     service.kill(service.living()[0])
-    drive.wait_for("released", name, seconds=60)
+    drive.wait_for("released", name)
     ended = {**drive.of("finished"), **drive.of("returned")}
     assert ended.keys() == set(given)
     assert {drive.of("finished")[token]["cause"] for token in started} == {"node_failure"}
@@ -113,13 +117,13 @@ def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
     [name] = drive.up(capacity_type="spot")
     drive.until(lambda _: drive.last is not None and drive.last.market is not None)  # prices were asked for once
     monkeypatch.setattr(prices, "SPOT_SECONDS", 0.0)
-    service.slow("DescribeSpotPriceHistory", 90)
+    service.slow("DescribeSpotPriceHistory", 600)
     rounds = drive.site.price_rounds
     rounds.wake()
     assert wait_until(lambda: rounds.under_way_since is not None, PATIENCE)
     began = rounds.under_way_since
     service.kill(service.living()[0])
-    drive.wait_for("released", name, seconds=60)
+    drive.wait_for("released", name)
     assert rounds.under_way_since == began, "AWS has not said yet what anything costs"
 
 
@@ -177,7 +181,7 @@ def test_what_a_type_has_less_than_its_specification_makes_no_launch_loop(
 def test_a_spot_machine_that_is_taken_away_uses_up_no_try_and_counts_as_a_shortage(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
 ) -> None:
-    api.delays[HEALTH] = 60
+    api.delays[HEALTH] = 600
     drive = make(capacity_type="spot")
     [name] = drive.up(capacity_type="spot")
     [job] = drive.give(name)
@@ -204,12 +208,14 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     [short] = drive.give(name)
     drive.until(lambda _: asked(api) == 2)
     [machine] = service.living()
-    ends_at = time.time() + 40
+    before = time.time()
     service.reclaim(machine, notice=ending.BEFORE + 40)
+    after = time.time()
     drive.until(lambda states: states[name] is LocationState.DRAINING, ending.INTERVAL + 5)
     [seen] = drive.last.locations if drive.last is not None else ()
     assert "AWS reclaims it: its jobs are asked to end at" in (seen.note or "")
-    assert seen.location.ends_at == pytest.approx(ends_at, abs=10)
+    assert seen.location.ends_at is not None
+    assert before + 30 < seen.location.ends_at < after + 50, "as well as one look can tell the machine's clock"
     [late] = drive.give(name)
     [back] = drive.wait_for("returned", late)
     assert told_in(back).startswith("waits: ")
@@ -248,13 +254,13 @@ def test_a_machine_that_no_controller_asks_for_anything_switches_itself_off(
 def test_when_airflow_stops_machines_go_as_soon_as_they_are_empty(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
 ) -> None:
-    api.delays[HEALTH] = 60
+    api.delays[HEALTH] = 600
     drive = make()
     works, _ = drive.up(2)
     [job] = drive.give(works)
     drive.wait_for("started", job)
     [id] = [each.native_id for each in (drive.last.locations if drive.last else ()) if each.name == works]
-    drive.site.close("leave", 30)
+    drive.site.close("leave", 120)
     assert service.living() == [id], "the other one had nothing to do"
     assert job not in drive.of("finished")
     later = make("later")
@@ -266,7 +272,7 @@ def test_when_airflow_stops_machines_go_as_soon_as_they_are_empty(
 def test_machines_that_are_to_stay_when_airflow_stops_stay_without_their_jobs(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
 ) -> None:
-    api.delays[HEALTH] = 60
+    api.delays[HEALTH] = 600
     drive = make(terminate_on_shutdown=False)
     [name] = drive.up()
     [job] = drive.give(name)
@@ -290,10 +296,11 @@ def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
     assert len(service.ledger()) == before
     found = trial_finding("site cloud", site, PATIENCE)
     assert found.good, found.words
-    assert re.search(
-        r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) was there for \d+ s and cost 0.001", found.words
-    )
-    assert [each["type"] for each in service.ledger()[before:]] == ["m5.large"]
+    words = r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) was there for .* and cost (0\.\d+)"
+    cost = re.search(words, found.words)
+    assert cost, found.words
+    [bought] = service.ledger()[before:]
+    assert (bought["type"], float(cost[1])) == ("m5.large", pytest.approx(bought["usd"], abs=0.0005))
     assert service.living() == []
 
 

@@ -82,6 +82,14 @@ def followed(
     return list(records)
 
 
+# A body that lasts until :func:`let_go`.
+HELD = "while [ ! -e ../go ]; do sleep 0.05; done"
+
+
+def let_go(records: Sequence[RunRecord]) -> None:
+    (Path(records[0].folder).parent / "go").touch()
+
+
 def times(records: Sequence[RunRecord]) -> int:
     """How often a script has begun."""
     return len((Path(records[0].folder).parent / "times").read_text().split())
@@ -158,10 +166,11 @@ def test_no_more_are_submitted_than_may_be(make_site: MakeSite, cluster: ToyClus
     site = make_site(max_submitted=2)
     gathering = Batcher(site)
     records = followed(
-        gathering, placed(site, ["sleep 1"] * 4), lambda record: record.job_id is not None or bool(record.reason)
+        gathering, placed(site, [HELD] * 4), lambda record: record.job_id is not None or bool(record.reason)
     )
     assert [record.job_id for record in records] == ["1.1", "1.2", None, None]
     assert "max_submitted" in str(records[3].reason)
+    let_go(records)
     assert {record.state for record in followed(gathering, records)} == {"succeeded"}
     assert cluster.jobs in (2, 3)  # the first two may end in two looks
 
@@ -210,7 +219,9 @@ def test_two_at_once(make_site: MakeSite) -> None:
 def test_an_answer_that_never_came(make_site: MakeSite, cluster: ToyCluster) -> None:
     cluster.set("mute")
     site = make_site()
-    ended = followed(Batcher(site), placed(site, ["sleep 1"] * 3))
+    records = followed(Batcher(site), placed(site, [HELD] * 3), lambda record: record.job_id is not None)
+    let_go(records)
+    ended = followed(Batcher(site), records)
     assert [record.job_id for record in ended] == ["1.1", "1.2", "1.3"]
     assert (cluster.jobs, times(ended)) == (1, 3)
 
@@ -218,10 +229,11 @@ def test_an_answer_that_never_came(make_site: MakeSite, cluster: ToyCluster) -> 
 def test_one_element_is_cancelled_and_the_others_go_on(make_site: MakeSite, cluster: ToyCluster) -> None:
     site = make_site()
     gathering = Batcher(site)
-    records = followed(gathering, placed(site, ["sleep 1"] * 3), lambda record: record.job_id is not None)
+    records = followed(gathering, placed(site, [HELD] * 3), lambda record: record.job_id is not None)
     (cancelled,) = site.cancel([RunRecord(records[1].token, records[1].folder)])  # by its token alone
     assert cancelled.job_id == "1.2"
     records[1] = cancelled
+    let_go(records)
     assert [record.state for record in followed(gathering, records)] == ["succeeded", "cancelled", "succeeded"]
 
 

@@ -21,7 +21,7 @@ from tests.processes.hooks.job_scripts.test_hook import cluster, hook, make_hook
 
 __all__ = ["cluster", "hook", "make_hook"]  # fixtures
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def waits_for(name: str) -> JobScript:

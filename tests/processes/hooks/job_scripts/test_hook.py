@@ -17,7 +17,7 @@ from lading.hooks.batch import canceller
 from lading.hooks.batch.system import CancelError, Profile
 from lading.hooks.job_scripts import hook as batch_hook
 from lading.hooks.job_scripts.array_result import JobArrayRun
-from lading.hooks.job_scripts.hook import BatchHook
+from lading.hooks.job_scripts.hook import BatchHook, JobRun
 from lading.hooks.job_scripts.local_script import NearScriptError
 from lading.hooks.job_scripts.profile import SiteProfile
 from lading.hooks.job_scripts.result import JobFailed, SubmitRejected
@@ -29,6 +29,17 @@ from lading.hooks.ssh.paramiko_transport import SSHTransport
 from lading.hooks.ssh.transport import Unusable
 from tests.clusters.toy_batch import Toy, ToyCluster
 from tests.services.processes import wait_until
+
+# What a run may take on a machine that is busy with something else, seconds.
+PATIENCE = 180.0
+
+
+# A body that lasts until :func:`let_go`.
+HELD = "while [ ! -e ../go ]; do sleep 0.05; done"
+
+
+def let_go(run: JobRun | JobArrayRun) -> None:
+    (Path(run.folder).parent / "go").touch()
 
 
 @pytest.fixture
@@ -56,7 +67,7 @@ def hook(make_hook: Callable[..., BatchHook]) -> BatchHook:
 
 def test_a_run(hook: BatchHook) -> None:
     run = hook.submit(JobScript("echo {word}; pwd; echo oh >&2", attributes={"word": "hi"}))
-    assert run.get(20) == 0
+    assert run.get(PATIENCE) == 0
     assert run.output() == f"hi\n{run.folder}\noh\n"
     assert (run.status, run.job_id, run.successful()) == ("succeeded", "1", True)
 
@@ -68,7 +79,7 @@ def test_the_same_script_is_submitted_once(
     first = hook.submit(script)
     again = make_hook().submit(script)
     assert again.token == first.token
-    assert again.get(20) == first.get(20) == 0
+    assert again.get(PATIENCE) == first.get(PATIENCE) == 0
     assert cluster.jobs == 1
     assert hook.submit(script, key="other").token != first.token
     assert hook.submit(script, force=True).token != first.token
@@ -92,7 +103,7 @@ def test_a_process_killed_between_intent_and_saving(
         with pytest.raises(KeyboardInterrupt):
             make_hook().submit(script)
     run = make_hook().submit(script)
-    assert run.get(20) == 0
+    assert run.get(PATIENCE) == 0
     assert cluster.jobs == 1
     assert Path("near").read_text() == "prologue\n"
     assert (Path(run.folder).parent / "times").read_text() == "run\n"
@@ -101,8 +112,10 @@ def test_a_process_killed_between_intent_and_saving(
 @pytest.mark.parametrize("jobname", [None, "mine"])
 def test_an_answer_that_never_came(hook: BatchHook, cluster: ToyCluster, jobname: str | None) -> None:
     cluster.set("mute")
-    run = hook.submit(JobScript("echo run >> ../times; sleep 1", jobname=jobname))
-    assert run.get(20) == 0
+    run = hook.submit(JobScript(f"echo run >> ../times; {HELD}", jobname=jobname))
+    assert wait_until(lambda: run.status != "queued" and run.job_id is not None, PATIENCE)
+    let_go(run)
+    assert run.get(PATIENCE) == 0
     assert (Path(run.folder).parent / "times").read_text() == "run\n"
     if jobname is None:
         assert cluster.jobs == 1  # found by its name
@@ -113,7 +126,7 @@ def test_limits_are_waited_for(hook: BatchHook, cluster: ToyCluster) -> None:
     run = hook.submit(JobScript("true"))
     assert (run.status, run.job_id, run.record.reason) == ("queued", None, "too many jobs")
     cluster.unset("refuse")
-    assert run.get(20) == 0
+    assert run.get(PATIENCE) == 0
 
 
 def test_refusals_for_ever_are_told(hook: BatchHook, cluster: ToyCluster) -> None:
@@ -121,7 +134,7 @@ def test_refusals_for_ever_are_told(hook: BatchHook, cluster: ToyCluster) -> Non
     with pytest.raises(SubmitRejected, match="no such queue"):
         hook.submit(JobScript("true"))
     cluster.unset("refuse")
-    assert hook.submit(JobScript("true")).get(20) == 0
+    assert hook.submit(JobScript("true")).get(PATIENCE) == 0
 
 
 def test_could_not_ask_is_no_end(hook: BatchHook, cluster: ToyCluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -137,17 +150,17 @@ def test_could_not_ask_is_no_end(hook: BatchHook, cluster: ToyCluster, caplog: p
     with pytest.raises(ValueError, match="not ended"):
         run.successful()
     cluster.unset("down")
-    assert run.get(20) == 0
+    assert run.get(PATIENCE) == 0
 
 
 def test_failures_and_losses(hook: BatchHook) -> None:
     failed = hook.submit(JobScript("exit 7"))
     lost = hook.submit(JobScript("kill -KILL $PPID"))
     with pytest.raises(JobFailed, match="exit status 7") as caught:
-        failed.get(20)
+        failed.get(PATIENCE)
     assert (caught.value.record.cause, caught.value.record.exit_code) == ("error", 7)
     with pytest.raises(JobFailed, match="lost"):
-        lost.get(20)
+        lost.get(PATIENCE)
     assert not lost.successful()
 
 
@@ -155,13 +168,13 @@ def test_cancelling(hook: BatchHook, cluster: ToyCluster) -> None:
     run = hook.submit(JobScript("sleep 60"))
     run.cancel()
     with pytest.raises(JobFailed, match="cancelled"):
-        run.get(20)
+        run.get(PATIENCE)
     cluster.set("refuse", "too many jobs")
     waiting = hook.submit(JobScript("echo never"))
     waiting.cancel()
     cluster.unset("refuse")
     with pytest.raises(JobFailed, match="cancelled"):
-        waiting.get(20)
+        waiting.get(PATIENCE)
     assert cluster.jobs == 1
 
 
@@ -173,7 +186,7 @@ def test_signals_reach_the_script(hook: BatchHook, cluster: ToyCluster) -> None:
     pid = (cluster.folder / "jobs" / "1" / "pid").read_text().strip()
     subprocess.run(["kill", "-USR1", pid], check=True)
     with pytest.raises(JobFailed, match="exit status 5"):
-        run.get(20)
+        run.get(PATIENCE)
     assert run.output() == "ready\ncaught\n"
 
 
@@ -182,7 +195,7 @@ def test_prologue_and_epilogue(hook: BatchHook, make_hook: Callable[..., BatchHo
     run, same = hook.submit(script), make_hook().submit(script)
     for each in (run, same, run):
         with pytest.raises(JobFailed):
-            each.get(20)
+            each.get(PATIENCE)
     assert Path("near").read_text() == "before\nfailed error\n"
 
 
@@ -196,7 +209,7 @@ def test_an_epilogue_that_fails_is_told_to_all(hook: BatchHook) -> None:
     run = hook.submit(JobScript("true", epilogue="echo >> near; exit 4"))
     for _ in range(2):
         with pytest.raises(NearScriptError, match="status 4"):
-            run.get(20)
+            run.get(PATIENCE)
     assert Path("near").read_text() == "\n"
 
 
@@ -205,7 +218,7 @@ def test_many_runs_are_one_exchange(hook: BatchHook, cluster: ToyCluster) -> Non
     before = cluster.exchanges
     hook.refresh(at_once=True)
     assert cluster.exchanges == before + 1
-    assert all(run.get(20) == 0 for run in runs)
+    assert all(run.get(PATIENCE) == 0 for run in runs)
 
 
 def test_names_of_our_own_are_refused(hook: BatchHook, tmp_path: Path) -> None:
@@ -272,10 +285,11 @@ def test_no_more_are_submitted_than_may_be(cluster: ToyCluster, tmp_path: Path) 
     profile = SiteProfile(profile=Profile(max_submitted=1))
     work, runs = str(tmp_path / "work"), tmp_path / "runs"
     hook = BatchHook(Toy(), transport=cluster, work_dir=work, runs_folder=runs, profile=profile, max_poll_interval=0.05)
-    first, second = hook.submit(JobScript("sleep 0.5")), hook.submit(JobScript("sleep 0.4"))
+    first, second = hook.submit(JobScript(HELD)), hook.submit(JobScript("sleep 0.1"))
     assert (first.job_id, second.job_id, second.status) == ("1", None, "queued")
     assert "max_submitted" in str(second.record.reason)
-    assert (second.get(30), first.get(30)) == (0, 0)
+    let_go(first)
+    assert (second.get(PATIENCE), first.get(PATIENCE)) == (0, 0)
 
 
 def test_whoever_knows_the_token_can_cancel(hook: BatchHook, cluster: ToyCluster) -> None:
@@ -288,7 +302,7 @@ def test_whoever_knows_the_token_can_cancel(hook: BatchHook, cluster: ToyCluster
     (record,) = hook.site.cancel([RunRecord(run.token, run.folder)])
     assert record.job_id == run.job_id
     with pytest.raises(JobFailed):
-        run.get(20)
+        run.get(PATIENCE)
 
 
 def submit_array(hook: BatchHook, body: str, array: str = "1-3", **resources: Any) -> JobArrayRun:
@@ -299,7 +313,7 @@ def submit_array(hook: BatchHook, body: str, array: str = "1-3", **resources: An
 
 def test_each_element_of_an_array_has_its_own_end(hook: BatchHook, cluster: ToyCluster) -> None:
     run = submit_array(hook, 'echo "part $CLUSTERJOB_ARRAY_INDEX"; exit $(($CLUSTERJOB_ARRAY_INDEX - 1))', "1-3%2")
-    run.wait(120)
+    run.wait(PATIENCE)
     assert cluster.jobs == 1
     assert [element.status for element in run] == ["succeeded", "failed", "failed"]
     assert [element.record.exit_code for element in run] == [0, 1, 2]
@@ -316,7 +330,7 @@ def test_each_element_of_an_array_has_its_own_end(hook: BatchHook, cluster: ToyC
 
 def test_an_array_that_succeeds(hook: BatchHook) -> None:
     run = submit_array(hook, "pwd")
-    assert run.get(20) == 0
+    assert run.get(PATIENCE) == 0
     assert len(run) == 3
     assert run.output() == f"{run.folder}\n" * 3
     with pytest.raises(IndexError, match=r"no element 4; the elements are 1-3"):
@@ -333,7 +347,7 @@ def test_an_array_that_succeeds(hook: BatchHook) -> None:
 )
 def test_files_called_like_an_element_are_the_users(hook: BatchHook, body: str, scripts: dict[str, str]) -> None:
     run = hook.submit(JobScript(body, array="1-3", aux_scripts=scripts))
-    assert run.get(20) == 0
+    assert run.get(PATIENCE) == 0
     assert run.output() == "x\n" * 3
 
 
@@ -342,7 +356,7 @@ def test_another_process_finds_an_array_and_its_elements(
 ) -> None:
     first = submit_array(make_hook(), "sleep 0.3; echo once >> ../times; exit $(($CLUSTERJOB_ARRAY_INDEX % 2))")
     again = submit_array(make_hook(), "sleep 0.3; echo once >> ../times; exit $(($CLUSTERJOB_ARRAY_INDEX % 2))")
-    again.wait(120)
+    again.wait(PATIENCE)
     assert cluster.jobs == 1
     assert [element.status for element in again] == ["failed", "succeeded", "failed"]
     assert (Path(first.folder).parent / "times").read_text() == "once\n" * 3
@@ -350,8 +364,10 @@ def test_another_process_finds_an_array_and_its_elements(
 
 def test_an_array_whose_answer_never_came(hook: BatchHook, cluster: ToyCluster) -> None:
     cluster.set("mute")
-    run = submit_array(hook, "echo run >> ../times; sleep 1")
-    assert run.get(20) == 0
+    run = submit_array(hook, f"echo run >> ../times; {HELD}")
+    assert wait_until(lambda: run.status != "queued" and run.job_id is not None, PATIENCE)
+    let_go(run)
+    assert run.get(PATIENCE) == 0
     assert cluster.jobs == 1  # found by its name
     assert (Path(run.folder).parent / "times").read_text() == "run\n" * 3
 
@@ -360,7 +376,7 @@ def test_an_array_that_was_submitted_twice_runs_once(hook: BatchHook, cluster: T
     """Where the answer was lost and the job has a name that is not its own, nobody can look it up."""
     cluster.set("mute")
     run = submit_array(hook, "echo run >> ../times; sleep 1", jobname="mine")
-    assert run.get(20) == 0
+    assert run.get(PATIENCE) == 0
     assert (Path(run.folder).parent / "times").read_text() == "run\n" * 3
     assert {element.status for element in run} == {"succeeded"}
 
@@ -375,7 +391,7 @@ def test_an_array_whose_node_does_not_hear_of_its_cancel_is_cancelled_again(
     assert wait_until(lambda: bool(hook.refresh(at_once=True)) or asked_to_end(cluster) > 2, 20, 0.2)
     assert not run.ready()
     cluster.unset("deaf")
-    run.wait(120)
+    run.wait(PATIENCE)
     assert {element.status for element in run} == {"cancelled"}
 
 
@@ -387,11 +403,11 @@ def asked_to_end(cluster: ToyCluster) -> int:
 def test_an_element_is_cancelled_alone_and_the_array_whole(hook: BatchHook, cluster: ToyCluster) -> None:
     run = submit_array(hook, "sleep 60")
     run[2].cancel()
-    run[2].wait(120)
+    run[2].wait(PATIENCE)
     assert [element.record.state for element in run][1] == "cancelled"
     assert not run.ready()
     run.cancel()
-    run.wait(120)
+    run.wait(PATIENCE)
     assert {element.status for element in run} == {"cancelled"}
     assert (run.status, run.record.cause) == ("cancelled", "cancelled")
 
@@ -407,7 +423,7 @@ def test_a_cancel_that_is_done_although_the_batch_system_says_it_is_not(
     with pytest.raises(CancelError, match="cannot connect"):
         run.cancel()
     again = make_hook().submit(script)  # another process, which finds what was saved
-    again.wait(120)
+    again.wait(PATIENCE)
     assert (again.record.state, again.record.cause) == ("cancelled", "cancelled")
     again.cancel()
 
@@ -420,13 +436,13 @@ def test_an_element_whose_cancel_is_done_although_the_batch_system_says_it_is_no
     run = submit_array(hook, "sleep 60")
     with pytest.raises(CancelError, match="cannot connect"):
         run[2].cancel()
-    run[2].wait(120)
+    run[2].wait(PATIENCE)
     assert run[2].record.state == "cancelled"
     run[2].cancel()
     assert [element.record.cancelling for element in run] == [False, True, False]
     with pytest.raises(CancelError, match="cannot connect"):
         run.cancel()
-    run.wait(120)
+    run.wait(PATIENCE)
     assert {element.record.state for element in run} == {"cancelled"}
 
 
@@ -438,14 +454,14 @@ def test_an_array_that_waits_is_cancelled_whole(hook: BatchHook, cluster: ToyClu
         run[1].cancel()
     run.cancel()
     cluster.unset("refuse")
-    run.wait(120)
+    run.wait(PATIENCE)
     assert (run.status, run[3].status, cluster.jobs) == ("cancelled", "cancelled", 0)
 
 
 def test_prologue_and_epilogue_of_an_array_run_once(hook: BatchHook) -> None:
     run = submit_array(hook, "true", prologue="echo before >> near", epilogue="echo $LADING_STATE >> near")
     for element in run:
-        element.wait(120)
+        element.wait(PATIENCE)
     assert Path("near").read_text() == "before\n"
     assert run.ready()
     assert Path("near").read_text() == "before\nsucceeded\n"
@@ -455,11 +471,12 @@ def test_an_array_counts_as_its_elements(make_hook: Callable[..., BatchHook], cl
     hook = make_hook(profile=SiteProfile(profile=Profile(max_submitted=4)))
     with pytest.raises(ValueError, match="5 elements, but max_submitted is 4"):
         submit_array(hook, "true", "1-5")
-    first, second = submit_array(hook, "sleep 1"), submit_array(hook, "sleep 0.1")
+    first, second = submit_array(hook, HELD), submit_array(hook, "sleep 0.1")
     assert first.job_id is not None
     assert (second.record.state, second.job_id) == ("queued", None)
     assert "max_submitted" in str(second.record.reason)
-    assert second.get(20) == 0
+    let_go(first)
+    assert second.get(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("array", ["", "10-1", "1-", "1%", "1-3%0", "a", "1-3%4%5", "1,1"])
@@ -472,22 +489,23 @@ def test_no_array(hook: BatchHook, array: str) -> None:
 
 
 def test_the_names_of_ipyparallel(hook: BatchHook) -> None:
-    run = hook.submit(JobScript("sleep 0.3"))
+    run = hook.submit(JobScript(f"{HELD}; sleep 0.3"))
     assert not run.done()
     assert run.metadata["completed"] is None
-    assert run.result(120) == 0
+    let_go(run)
+    assert run.result(PATIENCE) == 0
     assert run.done()
     told = run.metadata
     assert told["submitted"] <= told["completed"]
     assert told["started"] <= told["completed"]
     assert (told["status"], told["job_id"], told["exit_code"]) == ("succeeded", "1", 0)
     elapsed = run.elapsed
-    assert 0.3 <= elapsed + 1 < 121  # the cluster counts in whole seconds
+    assert 0.3 <= elapsed + 1 < PATIENCE + 1  # the cluster counts in whole seconds
     time.sleep(0.05)
     assert run.elapsed == elapsed
     endless = hook.submit(JobScript("sleep 60"))
     endless.abort()
-    endless.wait(120)
+    endless.wait(PATIENCE)
     assert endless.metadata["status"] == "cancelled"
     assert endless.metadata["completed"] is not None
 
@@ -498,10 +516,10 @@ def test_nothing_is_saved_where_nobody_wants_it(cluster: ToyCluster, tmp_path: P
     script = JobScript("echo hi")
     first, second = hook.submit(script), hook.submit(script)
     assert first.token != second.token
-    assert first.get(20) == second.get(20) == 0
+    assert first.get(PATIENCE) == second.get(PATIENCE) == 0
     assert cluster.jobs == 2
     assert hook.submit(script, key="k").token == hook.submit(script, key="k").token
-    assert hook.submit(script, key="k", force=True).get(20) == 0
+    assert hook.submit(script, key="k", force=True).get(PATIENCE) == 0
     assert sum(each.number for each in hook.clean("30d")) == 0
     assert not (tmp_path / "runs").exists()
     assert not (Path.home() / ".lading" / "runs" / f"{first.key}.json").exists()

@@ -11,7 +11,8 @@ from lading.hooks.ec2 import machine as member_module
 from lading.hooks.ec2.client import AWSTrouble, EC2Error, EC2Instance, meaning, read
 from lading.hooks.ec2.life import LONGEST, LifePhase, ended, overdue, unattended
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, SECONDS_WITHOUT_CAPACITY, Bucket, Offering, Shortages
+from lading.hooks.ec2.pace import LONGEST_HOLD, MOST_SILENT, Bucket, Offering, Shortages
+from lading.hooks.ec2.refusals import SECONDS_WITHOUT_CAPACITY
 from lading.hooks.ssh import backoff
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.ec2 import boot, market
+from lading.hooks.ec2 import boot
+from lading.hooks.ec2.bills import EndedInstance
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.life import End
@@ -70,7 +71,7 @@ def make(aws: Aws, folder: Path) -> EC2Fleet:
 def test_what_aws_dates_is_dated_by_our_clock_and_lasts_as_long(
     aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    fleet, lives = make(aws, tmp_path), list[market.Life]()
+    fleet, lives = make(aws, tmp_path), list[EndedInstance]()
     monkeypatch.setattr(fleet.offers.bills, "add", lives.append)
     fleet.registration.register()
     [machine] = fleet.machines.values()
