@@ -73,7 +73,7 @@ LONGEST = (
     "tests/unit/scheduling/packing/test_priced.py",
     "tests/unit/hooks/test_readers.py",
     "tests/unit/plugin/ui/test_app.py",
-    "tests/unit/executors/gangs/test_keeper.py",
+    "tests/unit/executors/gangs/test_gang_controller.py",
     "tests/processes/hooks/job_scripts/test_hook.py",
     "tests/unit/executors/controller/test_site_threads.py",
     "tests/processes/hooks/job_scripts/test_array.py",

@@ -99,7 +99,7 @@ class Controller:
         self.has_noted = False
         self.stopping = False
         self.turn = 0
-        self.lull = IdleDetector()
+        self.idle_detector = IdleDetector()
         self.metrics = Metrics()
         self.durations = Durations()
         self.housekeeping = housekeeping.Housekeeping(
@@ -193,7 +193,7 @@ class Controller:
         if self.managed and was_stopped(self.settings):
             self.stop()
             return
-        if not self.lull.lasts(self.threads) or self.any_wait():
+        if not self.idle_detector.lasts(self.threads) or self.any_wait():
             with self.metrics.tick():
                 self._work(time.time())
             self.threads.look()
@@ -210,7 +210,7 @@ class Controller:
         decision = self.decide(seen, any_wait)
         self.record(decision, any_wait, started)
         self.act(decision)
-        self.lull.decided(seen, decision, is_work=any_wait or len(seen) < len(self.sites))
+        self.idle_detector.decided(seen, decision, is_work=any_wait or len(seen) < len(self.sites))
 
     def observe(self) -> list[SiteAnswer]:
         """Store what the sites' threads have found. No site is waited for.
@@ -438,7 +438,7 @@ class Controller:
 
 
 class IdleDetector:
-    """Whether there is a lull now.
+    """Whether there is nothing to do now.
 
     While jobs are at a site, or a site cannot be asked, there is none: their deadlines are looked after in each tick.
     """

@@ -90,11 +90,13 @@ def assign(
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
-    tour = PlacementPass(jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.ahead)
-    tour.visit(choice.run, now)
-    tour.begin_storing()
-    tour.visit(choice.store, now)
-    tour.explain(now)
+    this_pass = PlacementPass(
+        jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.ahead
+    )
+    this_pass.visit(choice.run, now)
+    this_pass.begin_storing()
+    this_pass.visit(choice.store, now)
+    this_pass.explain(now)
     return assignment
 
 

@@ -1,4 +1,4 @@
-"""The tour: how waiting jobs go from site to site until one has room for them. Pure."""
+"""The placement pass: how waiting jobs go from site to site until one has room for them. Pure."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lading.scheduling.matching.rules import Rule
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.reasons import Reason, because, free_text
 from tests.reasons import told
-from tests.unit.executors.gangs.test_keeper import ATTEMPTED, QUEUED, RUNNING, HoldingSite, House, house, lab
+from tests.unit.executors.gangs.test_gang_controller import ATTEMPTED, QUEUED, RUNNING, HoldingSite, House, house, lab
 
 __all__ = ["house", "lab"]  # fixtures
 

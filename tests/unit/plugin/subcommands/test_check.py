@@ -193,8 +193,8 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     path = tmp_path / "sites.toml"
     path.write_text(CLUSTER)
     settings = replace(settings, sites_file=path)
-    keeper = Housekeeping(settings, managed, load_sites(settings))
-    keeper._look_at_the_file()
+    housekeeping = Housekeeping(settings, managed, load_sites(settings))
+    housekeeping._look_at_the_file()
     assert controller_finding(settings).good
     path.write_text(f"# a remark\n{CLUSTER}")
     assert controller_finding(settings).good, "it says the same"
@@ -206,8 +206,8 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
         assert str(path) in found.words
         assert ("`kill 77`" in found.words) == managed
         caplog.clear()
-        keeper._look_at_the_file()
-        keeper._look_at_the_file()
+        housekeeping._look_at_the_file()
+        housekeeping._look_at_the_file()
         assert caplog.text.count("older than the sites file") == 1
     path.write_text(CLUSTER)
     assert controller_finding(settings).good
