@@ -37,6 +37,8 @@ def resources(
     max_instances: int | None = None,
     max_jobs: int | None = None,
     max_usd: float | None = None,
+    hurry: float | str | None = None,
+    finish_by: float | str | timedelta | None = None,
     queue: str | None = None,
     native: Mapping[str, str | float | bool] | None = None,
     nodes: int | tuple[int, int] | None = None,
@@ -98,6 +100,12 @@ def resources(
         the Dag, how many of all its tasks together
     :param max_usd: what all tasks of the run may cost together, USD: when that is spent nothing more is launched for
         them, while running jobs continue; in ``default_args`` of the Dag
+    :param hurry: where machines are bought by a forecast: what the end of the run is worth. 1: ten per cent longer for
+        ten per cent less is a draw; 0, or ``"cheap"``: as cheap as possible; 10, or ``"fast"``: as fast as possible; in
+        ``default_args`` of the Dag. The highest of its tasks counts
+    :param finish_by: there: how long the run may take from when its first task is queued, whatever that costs: seconds,
+        or text such as ``"2h"``; in ``default_args`` of the Dag. The least of its tasks counts. If no machines can do
+        it in that time, it takes as little longer as possible
     :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
         argument ``queue`` of Airflow's operators
     :param native: at a batch site: directives of its scheduler, such as ``{"account": "astro"}``; True

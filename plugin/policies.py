@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from lading.executors.executor_names import goes_to_lading
 from lading.plugin.gang_checks import gang_hints
 from lading.plugin.hint_checks import check, check_script, check_stage, known_bindings, known_sites
 from lading.scheduling.hints.expressions import NAMES
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 # itself, find it unfinished, and without its policy, wherever this module comes first.
 hookimpl = pluggy.HookimplMarker("airflow.policy")
 
-EXECUTOR_CLASS = "LadingExecutor"
 # The hints that say where a task runs.
 WHERE = frozenset(("site", "targets", "filters", "matching", "instance_type", "queue", "native", *LAYOUT_HINTS))
 # How many wrong tasks of a Dag its import error names.
@@ -276,19 +276,6 @@ def give(task: BaseOperator | MappedOperator, hints: Mapping[str, object], input
         task.partial_kwargs["executor_config"] = config
     else:
         task.executor_config = config
-
-
-def goes_to_lading(executor: str | None) -> bool:
-    """Whether a task with this ``executor`` is Lading's; what it gives to other executors is none of its business."""
-    from airflow.configuration import conf
-
-    # Teams, whose executors stand behind the first semicolon, cannot have Lading as theirs.
-    configured = conf.get("core", "executor").split(";")[0].split(",")
-    for position, entry in enumerate(configured):
-        alias, _, path = entry.strip().rpartition(":")
-        if path.rpartition(".")[2] == EXECUTOR_CLASS:
-            return executor in {alias, path, EXECUTOR_CLASS} if executor else position == 0
-    return False
 
 
 def runs_a_task() -> bool:

@@ -16,6 +16,7 @@ from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.places import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
+from lading.scheduling.plan import FORECAST
 from lading.scheduling.text.printable import shortened
 
 __all__ = [
@@ -90,7 +91,8 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
     model = kinds[kind].config_model
     try:
         config = model(**table)
-        if config.policy not in (valid := (*BUILT_IN, *policies())):
+        known = (each for each in (*BUILT_IN, *policies()) if each != FORECAST or model.plans_ahead)
+        if config.policy not in (valid := tuple(known)):
             raise ValueError(f"policy = {shortened(config.policy)} is unknown; valid: {', '.join(valid)}")
         kinds[kind].refuse(config)
     except ValidationError as error:

@@ -98,13 +98,22 @@ class History:
         """Whether enough is known of one of these levels, which the site is none of."""
         return any(level in self.durations and self.durations[level].number >= ENOUGH for level, _ in levels)
 
-    def predict(self, levels: Sequence[tuple[Hashable, str]], stated: float | None, enough: int = ENOUGH) -> Prediction:
-        """How long a job will run: by the narrowest level of which so many jobs have ended."""
+    def predict(
+        self,
+        levels: Sequence[tuple[Hashable, str]],
+        stated: float | None,
+        enough: int = ENOUGH,
+        weight: float = 1.0,
+    ) -> Prediction:
+        """How long a job will run: by the narrowest level of which so many jobs have ended.
+
+        :param weight: for how many jobs the assumed spread counts, but for what is known of the site alone
+        """
         for level, words in (*levels, (None, "the site")):
             known = self.durations.get(level)
             if known is None or known.number < enough:
                 continue
-            spread = known.spread(ASSUMED_SPREAD, 1.0)
+            spread = known.spread(ASSUMED_SPREAD, 1.0 if level is None else weight)
             share = self.shares.get(level)
             if stated and share is not None and share.number >= ENOUGH:
                 of_limit = share.spread(STATED_SPREAD, STATED_WEIGHT)

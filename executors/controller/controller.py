@@ -28,6 +28,7 @@ from lading.executors.controller.site_memory import Absence, Throughput
 from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
+from lading.executors.forecast.site_plans import SitePlans
 from lading.executors.gangs.ahead import Ahead
 from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.outcome import GangOutcome
@@ -124,6 +125,7 @@ class Controller:
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
+        self.site_plans = SitePlans(settings, ways, self.ring)
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -289,13 +291,17 @@ class Controller:
         """Choose where waiting jobs go, and what to do with jobs that a site does not know (any more)."""
         now = time.time()
         decision = Decision()
-        is_work = any_wait or any(each.instances for each in seen)
+        is_work = any_wait or self.site_plans.expects_jobs or any(each.instances for each in seen)
         sites = self.views(seen, now, is_work=is_work)
         if is_work:
             together = self._together(sites, now) if any_wait else GangOutcome(sites)
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
-                assignment = self.placing.assign(session, waiting, together.sites, at_work, now, wanted=together.wanted)
+                by_dag, ahead = self.by_dag, self.leadership.database_ahead
+                plans = self.site_plans.look(session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead)
+                assignment = self.placing.assign(
+                    session, waiting, together.sites, at_work, now, wanted=together.wanted, plans=plans
+                )
             for name, absence in self.turned_away.items():
                 absence.look(assignment.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
@@ -409,6 +415,7 @@ class Controller:
         place of one that was killed, whose agents and jobs go on.
         """
         self.estimator.close()
+        self.site_plans.close()
         try:
             if self.managed:
                 self.leadership.lead()

@@ -27,6 +27,7 @@ from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.policies import DATA_LOCALITY, Policy, PolicyContext
 from lading.scheduling.placing.rooms import stacks
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.reasons import Reason, free_text
 from lading.scheduling.text.printable import shortened
 
@@ -185,11 +186,13 @@ class Placing:
         at_work: Sequence[AtWork],
         now: float,
         wanted: Mapping[str, Sequence[WaitingJob]],
+        plans: Mapping[str, ForeseenActions] = {},
     ) -> Assignment:
         """Where jobs go.
 
         :param now: epoch seconds
         :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
+        :param plans: by site, what the plan of all that is to come asks for
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
@@ -206,7 +209,7 @@ class Placing:
                     filters=self.extensions.filters,
                     rules=self.extensions.rules,
                     rank=self.rank,
-                    choice=self._choice(session, some, sites, now),
+                    choice=replace(self._choice(session, some, sites, now), ahead=plans),
                     wanted=wanted,
                 )
 

@@ -28,7 +28,7 @@ from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.matching.bindings import GetTargets
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.matching.routes import reordered, router, through_filters
+from lading.scheduling.matching.routes import first_stop, router
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.stops import Route
 from lading.scheduling.matching.waiting import WaitingJob
@@ -317,10 +317,9 @@ class RunAhead:
         job, is_alone = self.jobs[task_id], self._step(task_id).partition == task_id
         try:
             its_own = (self.known.route if is_alone else self.known.route_together)(job)
-            targets = through_filters(job, its_own, self.known.filters) if its_own else None
+            stop = first_stop(job, its_own, self.known.filters)
         except ValueError:  # what a plugin has added has failed, which is said when the job has come
             return None
-        stop = next(iter(its_own if targets is None else reordered(its_own, targets)), None)
         if stop is None:
             return None
         site = next(each for each in self.sites if each.name == stop.site)
@@ -445,12 +444,18 @@ def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings) 
     if hints.ahead_after is None:
         return GangTask(task_id)
     limits = (hints.max_jobs, hints.run_max_jobs, hints.max_instances, hints.run_max_instances)
-    named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
     return GangTask(
         task_id if hints.gang is None else f"gang {hints.gang}",
         hints.ahead_after,
-        SimpleNamespace(**{**NO_COLUMNS, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}),
+        coming_row(run, task_id, hints, settings),
         # What a run may still cost is decided when its jobs wait.
         hints.ahead and not (hints.expressions or hints.auto or hints.matching or hints.max_usd),
         min((each for each in limits if each is not None), default=None),
     )
+
+
+def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings) -> Any:
+    """A task that is still to come as a row of the queue, by its hints alone."""
+    named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
+    columns = {**NO_COLUMNS, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}
+    return SimpleNamespace(**columns)

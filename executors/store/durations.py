@@ -13,7 +13,7 @@ from lading.executors.store import JobRow, State
 from lading.executors.store.tables import InstanceRow
 from lading.scheduling.matching.market import queue_of
 from lading.scheduling.matching.ranking import QueueWaits
-from lading.scheduling.prediction import History, Prediction
+from lading.scheduling.prediction import ENOUGH, History, Prediction
 from lading.scheduling.resources import Resources
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # So many of the jobs that have ended last are looked at, and again after so many seconds.
 MOST = 5_000
 SECONDS_UNTIL_STALE = 60.0
+# The end of a job may be stored after one that ended later, by so much, seconds.
+SECONDS_LATE = 10.0
 COLUMNS = (
     JobRow.dag_id,
     JobRow.run_id,
@@ -40,6 +42,8 @@ class Durations:
     def __init__(self) -> None:
         self.history = History()
         self.stale_at = -math.inf
+        self._known: set[str] = set()
+        self._newest = -math.inf
 
     def read(self, session: Session) -> Durations:
         """Read them, if that was long ago; returns itself."""
@@ -47,25 +51,41 @@ class Durations:
         if now < self.stale_at:
             return self
         self.history, self.stale_at = History(), now + SECONDS_UNTIL_STALE
-        ended = (JobRow.state == State.SUCCEEDED, JobRow.started_at.is_not(None), JobRow.ended_at.is_not(None))
-        query = (
-            select(*COLUMNS, JobRow.started_at, JobRow.ended_at)
-            .where(*ended)
-            .order_by(JobRow.ended_at.desc())
-            .limit(MOST)
-        )
-        for row in session.execute(query):
-            self.history.add(levels(row), row.ended_at - row.started_at, row.time_limit)
+        self._known, self._newest = set(), -math.inf
+        self._add(session)
         return self
+
+    def learn(self, session: Session) -> set[str | None]:
+        """Read those, too, that have ended since; returns the Dags of which some have."""
+        self.read(session)
+        since = [JobRow.ended_at >= self._newest - SECONDS_LATE] if self._known else []
+        return self._add(session, *since)
+
+    def _add(self, session: Session, *conditions: Any) -> set[str | None]:
+        ended = (JobRow.state == State.SUCCEEDED, JobRow.started_at.is_not(None), JobRow.ended_at.is_not(None))
+        columns = JobRow.token, *COLUMNS, JobRow.started_at, JobRow.ended_at
+        query = select(*columns).where(*ended, *conditions).order_by(JobRow.ended_at.desc()).limit(MOST)
+        dags: set[str | None] = set()
+        for row in session.execute(query):
+            if row.token not in self._known:
+                self._known.add(row.token)
+                self._newest = max(self._newest, row.ended_at)
+                self.history.add(levels(row), row.ended_at - row.started_at, row.time_limit)
+                dags.add(row.dag_id)
+        return dags
 
     def known(self, row: Any) -> float | None:
         """Seconds that the job of a row will run: by what has ended of its task, else its limit; None: neither is
         known."""
         return self.of(row).seconds if self.history.knows(levels(row)) else row.time_limit
 
-    def of(self, row: Any) -> Prediction:
-        """How long the job of a row will run, which has the :data:`COLUMNS`."""
-        return self.history.predict(levels(row), row.time_limit)
+    def of(self, row: Any, enough: int = ENOUGH, weight: float = 1.0) -> Prediction:
+        """How long the job of a row will run, which has the :data:`COLUMNS`.
+
+        :param enough: of so many jobs that are like it a level of the history must know
+        :param weight: see :meth:`lading.scheduling.prediction.History.predict`
+        """
+        return self.history.predict(levels(row), row.time_limit, enough, weight)
 
 
 def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:

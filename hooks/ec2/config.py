@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_validator
 
-from lading.hooks.files.table_model import Amount, Arch, Duration, DurationOrZero, Price, Texts
+from lading.hooks.files.table_model import Amount, Arch, Duration, DurationOrZero, Hurry, Price, Texts
 from lading.hooks.machines.fixed_config import MachinesConfig
 from lading.scheduling.machine_traits import ON_DEMAND, SPOT
 from lading.scheduling.placing.policies import GREEDY, HOURS, PRICED
+from lading.scheduling.plan import FORECAST
 
 # What RunInstances takes as an image: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
 AMI = re.compile(r"ami-[0-9a-f]{8,17}|/[\w./-]{1,1000}")
@@ -42,6 +43,8 @@ Table = Annotated[dict[str, str], BeforeValidator(_texts_by_name)]
 
 class EC2Config(MachinesConfig):
     """Machines of EC2, packed as one site."""
+
+    plans_ahead: ClassVar[bool] = True
 
     aws_conn_id: str = Field(
         "aws_default", description="Airflow's connection to AWS; empty: the credentials that boto3 finds by itself."
@@ -87,8 +90,15 @@ class EC2Config(MachinesConfig):
     idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
     policy: str = Field(
         HOURS,
-        description="How it is decided what is launched: `hours`, by what machine-hours cost, `greedy` or `priced`; "
-        "any other [policy](placement.md#policies) chooses among the machines that are there, and `hours` launches.",
+        description="How it is decided what is launched: `hours`, by what machine-hours cost, `forecast`, "
+        "[for all that is still to come of runs](ec2.md#machines-for-the-whole-workflow), `greedy` or `priced`; any "
+        "other [policy](placement.md#policies) chooses among the machines that are there, and `hours` launches.",
+    )
+    hurry: Hurry = Field(
+        1.0,
+        description='With `policy = "forecast"`: what the end of a run is worth whose tasks do not say it by the hint '
+        '`hurry`: at 1 ten per cent longer for ten per cent less is a draw, at 0 (`"cheap"`) only money counts; '
+        '`"balanced"` is 1, `"fast"` 10, and 100 the most.',
     )
     expected_boot_time: Duration = Field(60, description="How long a machine takes from its launch to its first job.")
     key_pair: str | None = Field(
@@ -156,6 +166,11 @@ class EC2Config(MachinesConfig):
             raise ValueError(
                 f"min_instances = {self.min_instances} is more than max_instances = {self.max_instances}; lower it"
             )
+        if "hurry" in self.model_fields_set and self.policy != FORECAST:
+            raise ValueError(
+                f'hurry = {self.hurry:g} says nothing with policy = "{self.policy}"; leave it out, or give '
+                f'policy = "{FORECAST}"'
+            )
         if self.orphan_after < 2 * self.max_poll_interval:
             raise ValueError(
                 f"orphan_after = {self.orphan_after} is too short: machines would switch themselves off between two "
@@ -213,7 +228,7 @@ class EC2Config(MachinesConfig):
     @property
     def buying(self) -> str:
         """The policy by which machines are launched."""
-        return self.policy if self.policy in (GREEDY, PRICED) else HOURS
+        return self.policy if self.policy in (GREEDY, PRICED, FORECAST) else HOURS
 
     @property
     def switch_off(self) -> str:

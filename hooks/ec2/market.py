@@ -179,6 +179,7 @@ class EC2Offers:
             config.expected_boot_time,
             shortages.reason,
             {arch: boot.mark(config, self._ids.get(arch, said)) for arch, said in config.ami.items()},
+            hurry=config.hurry,
         )
 
     def _whole(self, found: Catalogue) -> Catalogue:

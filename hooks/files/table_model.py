@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from lading.scheduling.hints.native import is_one_line
+from lading.scheduling.hints.values import parse_hurry
 from lading.scheduling.machine_traits import (
     parse_arch,
     parse_capacity_type,
@@ -151,6 +152,7 @@ Count = Annotated[float, BeforeValidator(parse_count)]
 CountOrZero = Annotated[float, BeforeValidator(partial(parse_count, zero=True))]
 # USD per hour.
 Price = Annotated[float, Field(gt=0)]
+Hurry = Annotated[float, BeforeValidator(parse_hurry)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 # What distinguishes machines.

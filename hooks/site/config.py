@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PlainValidator, StrictBool, field_validator, model_validator
 
@@ -49,6 +49,9 @@ class SiteConfig(TableModel):
         "[stage](placement.md#staging): the same store under another name (`s3a`, `gcs`, `abfss`) counts as well; an "
         "empty list: none.",
     )
+
+    plans_ahead: ClassVar[bool] = False
+    """Whether it may buy machines by a forecast."""
 
     policy: str = Field(
         GREEDY,

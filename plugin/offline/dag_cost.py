@@ -40,7 +40,6 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.resources import format_resources
 from lading.scheduling.simulation.run_cost import RunTask, as_workflow, begins, on_machines
-from lading.scheduling.simulation.simulator import NoEnd
 from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time
@@ -197,8 +196,7 @@ def forecast(
     if sum(step.jobs for step in steps.values()) > MOST_SIMULATED:
         raise UsageError(f"--dag {dag.dag_id}: more than {MOST_SIMULATED:,} jobs; valid: at most so many")
     upstream = {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks}
-    begin = begins(upstream, {step.name: step.seconds for step in steps.values()})
-    markets = charge(session, cost, steps, stops, begin, sites)
+    markets = charge(session, cost, steps, stops, upstream, sites)
     sites_of = {line.task: line.site for line in cost.lines}
     work = {
         name: SiteWork([step for step in steps.values() if sites_of[step.name] == name], upstream, market)
@@ -288,14 +286,15 @@ def charge(
     found: DagCost,
     steps: Mapping[str, RunTask],
     stops: Mapping[str, Mapping[str, Planned]],
-    begin: Mapping[str, float],
+    upstream: Mapping[str, Sequence[str]],
     sites: Mapping[str, Site[Any]],
 ) -> dict[str, MachineMarket]:
     """Note what the lines cost, and the sums; what the sites buy that buy machines.
 
     :param stops: of each task, what it asks for at each site that it may go to
-    :param begin: when each begins, seconds after the run
+    :param upstream: the tasks that come before each task of the Dag
     """
+    begin = begins(upstream, {step.name: step.seconds for step in steps.values()})
     markets: dict[str, MachineMarket] = {}
     lines = {line.task: line for line in found.lines}
     for name, site in sites.items():
@@ -311,10 +310,10 @@ def charge(
         found.prices[name] = "; ".join(market.catalogue.sources)
         markets[name] = market
         try:
-            bill = on_machines(mine, begin, market)
+            bill = on_machines(mine, begin, market, upstream)
             if len(may_go) > len(mine):
-                found.elsewhere[name] = on_machines(may_go, begin, market).usd
-        except NoEnd as error:
+                found.elsewhere[name] = on_machines(may_go, begin, market, upstream).usd
+        except ValueError as error:
             for step in mine:
                 lines[step.name].notes.append(f"site {name}: {error}")
             continue

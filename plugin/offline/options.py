@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lading.scheduling.plan import EFFORTS, FORECAST, HURRIES, LENGTHS, MOST_HURRY, POLICY_NAMES
+from lading.scheduling.hints.values import parse_hurry
+from lading.scheduling.plan import EFFORTS, FORECAST, HURRIES, LENGTHS, POLICY_NAMES
 from lading.scheduling.simulation.trace import MOST_DISK_GIB, OPTIONAL, REQUIRED, RUNNING, TRACE
 from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError
 
 
 class UsageError(ValueError):
@@ -79,14 +81,10 @@ def policies(text: str) -> tuple[str, ...]:
 
 def hurry(text: str) -> float:
     """A reader of what the end of a run is worth: a number or a word for one."""
-    if text in HURRIES:
-        return HURRIES[text]
     try:
-        return number(most=MOST_HURRY)(text)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(
-            f"{shortened(text)} is no hurry; valid: 0 to {MOST_HURRY:g}, or one of {', '.join(HURRIES)}"
-        ) from None
+        return parse_hurry(text)
+    except UnitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def option(*flags: str, **settings: Any) -> Option:

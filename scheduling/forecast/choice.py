@@ -1,13 +1,14 @@
 """Which schedule is taken: of several that are made by different terms the best trade of money for time. Pure.
 
 ``hurry`` says what time is worth: a schedule is the better one whose USD times the length of each run to the power of
-``hurry`` is less. At 1, ten per cent longer for ten per cent less is a draw; at 0 only money counts.
+``hurry`` is less. At 1, ten per cent longer for ten per cent less is a draw; at 0 only money counts. Each run may have
+a ``hurry`` of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lading.scheduling.forecast.forecast import Forecast
@@ -22,6 +23,10 @@ LONG_STRETCHES = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, math.inf)
 WORTHS = (1.0, 100.0)
 # At a hurry of 1 what a run ends later than by this part counts as so many times as late.
 LATE, LATE_COUNTS = 0.04, 10.0
+# By what a run takes longer than until it shall have ended counts as so many times as long.
+OVERDUE_COUNTS = 100.0
+# No run takes less than this, seconds.
+LEAST_SECONDS = 0.1
 # Larger machines than needed pay by steps to come; each doubling counts as so much dearer as lengths are uncertain.
 DOUBT = 0.05
 
@@ -59,38 +64,47 @@ def choose(
     spent: float = 0.0,
     ways: Sequence[Way] = (),
     now: float,
+    pause: Callable[[], None] = lambda: None,
 ) -> ChosenSchedule:
     """The best schedule of those by all ways.
 
     :param problem: what can be launched
+    :param hurry: what time is worth to runs to which the forecast says nothing else
     :param spent: USD that the runs have cost until now
     :param ways: only these are tried; none: all
     :param now: epoch seconds
+    :param pause: called again and again; other threads may want to run
     """
-    builder = Builder(forecast, locations, boot, problem.limits.instances, now)
+    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause)
     critical: dict[str | None, float] = {}
     for name, step in forecast.steps.items():
-        critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, 0.0))
+        critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, LEAST_SECONDS))
+    hurries = {run: forecast.hurries.get(run or "", hurry) for run in critical}
     least = least_usd(forecast, problem, builder)
-    worth = {run: max(hurry, 0.01) * least[run] / seconds for run, seconds in critical.items()}
+    worth = {run: max(hurries[run], 0.01) * least[run] / seconds for run, seconds in critical.items()}
     wait = 0.0 if locations else boot
     soonest = {run: now + wait + seconds for run, seconds in critical.items()}
     spread = math.fsum(each.spread for each in forecast.steps.values()) / max(1, len(forecast.steps))
     menus: dict[tuple[float, bool], Mapping[str, Bin | None]] = {}
     best: ChosenSchedule | None = None
-    for way in ways or all_ways(problem, hurry):
+    for way in ways or all_ways(problem, min(hurries.values(), default=hurry)):
         menu = way.least_cpus, way.by_work
         if menu not in menus:
             menus[menu] = launchable(forecast, problem, builder, *menu)
         if way.by_work and menus[menu] == menus.get((way.least_cpus, False)):
             continue
         terms = ScheduleTerms(
-            {run: now + wait + seconds * way.stretch for run, seconds in critical.items()},
+            {
+                run: min(
+                    now + wait + seconds * way.stretch, max(soonest[run], forecast.finish_by.get(run or "", math.inf))
+                )
+                for run, seconds in critical.items()
+            },
             {run: usd * way.worth for run, usd in worth.items()},
             menus[menu],
         )
         schedule = builder.build(terms)
-        found = score(schedule, forecast, soonest, least, hurry, spent, now)
+        found = score(schedule, forecast, soonest, least, hurries, spent, now)
         found += DOUBT * spread * math.log2(max(1.0, way.least_cpus))
         if best is None or found < best.score - 1e-12:
             best = ChosenSchedule(schedule, way, found)
@@ -127,6 +141,9 @@ def launchable(
 
     known: dict[object, Bin | None] = {}
     for name, step in forecast.steps.items():
+        if step.elsewhere:
+            bins[name] = None
+            continue
         key = builder.needs[name], step.job.wish
         if key not in known:
             large = [each for each in problem.menu(step.job.wish).bins if fits(key[0], each.capacity)]
@@ -155,19 +172,25 @@ def score(
     forecast: Forecast,
     soonest_ends: Mapping[str | None, float],
     least: Mapping[str | None, float],
-    hurry: float,
+    hurries: Mapping[str | None, float],
     spent: float,
     now: float,
 ) -> float:
-    """The logarithm of USD times the lengths of the runs to the power of ``hurry``, each by its part of the work."""
+    """The logarithm of USD times the lengths of runs to the power of their ``hurry``, each by its part of the work.
+
+    It is more where a run ends later than it shall.
+    """
     whole = sum(least.values())
     length = 0.0
     for run, end in schedule.ends.items():
         begun = forecast.began.get(run or "", now)
         seconds, soonest = max(1.0, end - begun), max(1.0, soonest_ends[run] - begun)
-        late = seconds / soonest / (1 + LATE / max(hurry, 1e-9))
-        length += least[run] / whole * (math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late)))
-    return math.log(max(1e-9, spent + schedule.usd)) + hurry * length
+        late = seconds / soonest / (1 + LATE / max(hurries[run], 1e-9))
+        worth = math.log(seconds) + LATE_COUNTS * math.log(max(1.0, late))
+        length += hurries[run] * least[run] / whole * worth
+        if (until := forecast.finish_by.get(run or "", math.inf)) < end:
+            length += OVERDUE_COUNTS * math.log(seconds / max(1.0, until - begun))
+    return math.log(max(1e-9, spent + schedule.usd)) + length
 
 
 def nearby(way: Way) -> tuple[Way, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from lading.scheduling.job import PlannedJob
@@ -22,11 +22,13 @@ class WorkflowStep:
     """One job that has not ended: a task instance that runs, waits, or is still to come.
 
     :param job: what it needs; its name is unique in the forecast
-    :param seconds: how long it is expected to run from its start, above zero; ``spread``: the standard deviation of the
-        logarithm of that, 0: it is known
+    :param seconds: how long it is expected to run from its start, above zero but where it runs elsewhere; ``spread``:
+        the standard deviation of the logarithm of that, 0: it is known
     :param parents: the names of the steps that must end before it may begin; those that have ended are left out
     :param begun: epoch seconds since when it runs; None: it does not yet
     :param location: the name of the machine on which it runs
+    :param rest: seconds of the longest way behind it to the end of its run, through steps that are left out
+    :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
     """
 
     job: PlannedJob
@@ -35,6 +37,8 @@ class WorkflowStep:
     begun: float | None = None
     location: str | None = None
     spread: float = 0.0
+    elsewhere: bool = False
+    rest: float = 0.0
 
     def left(self, now: float) -> float:
         """Seconds that it still runs. The more it exceeds what was expected, the longer it is expected to run on."""
@@ -50,10 +54,17 @@ class Forecast:
 
     :param steps: those that have not ended
     :param began: epoch seconds at which each run has begun, by ``Job.run``; one that is not here begins now
+    :param hurries: what time is worth to runs, by ``Job.run``, where it is not what it is to all others
+        (:mod:`lading.scheduling.forecast.choice`)
+    :param finish_by: epoch seconds until which runs shall have ended, whatever that costs, by ``Job.run``
+    :param most_at_once: how many steps of a run may be at work at a time, by ``Job.run``; absent: any number
     """
 
     steps: Mapping[str, WorkflowStep]
     began: Mapping[str, float] = field(default_factory=dict)
+    hurries: Mapping[str, float] = field(default_factory=dict)
+    most_at_once: Mapping[str, int] = field(default_factory=dict)
+    finish_by: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:
@@ -88,8 +99,34 @@ class Forecast:
         end of its run, by name."""
         found: dict[str, float] = {}
         for name in reversed(self.order):
-            found[name] = self.steps[name].left(now) + max((found[each] for each in self.children[name]), default=0.0)
+            step = self.steps[name]
+            found[name] = step.left(now) + max((found[each] for each in self.children[name]), default=step.rest)
         return found
+
+    def nearest(self, most: int, now: float) -> Forecast:
+        """The same without the steps that come last, where more than so many are still to begin.
+
+        When each begins is reckoned as if there were machines for all. What is left out counts in
+        :attr:`WorkflowStep.rest` of those before it.
+        """
+        if sum(step.begun is None for step in self.steps.values()) <= most:
+            return self
+        ends: dict[str, float] = {}
+        begins: list[tuple[float, int, str]] = []
+        for number, name in enumerate(self.order):
+            step = self.steps[name]
+            ready = max((ends[each] for each in step.parents if each in ends), default=now)
+            ends[name] = (now if step.begun is not None else ready) + step.left(now)
+            if step.begun is None:
+                begins.append((ready, number, name))
+        left_out = {name for _, _, name in sorted(begins)[most:]}
+        rests, kept = self.rests(now), dict[str, WorkflowStep]()
+        for name, step in self.steps.items():
+            if name not in left_out:
+                behind = [rests[each] for each in self.children[name]]
+                is_cut = any(each in left_out for each in self.children[name])
+                kept[name] = replace(step, rest=max(behind)) if is_cut else step
+        return replace(self, steps=kept)
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
         """The steps that do not run, parents first, and of those that are free of them the longest rest first."""

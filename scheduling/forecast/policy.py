@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from lading.scheduling.forecast.choice import Way, choose, nearby
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose, nearby
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import PlannedMachine, Schedule
 from lading.scheduling.location import Location
@@ -18,6 +18,8 @@ from lading.scheduling.reasons import Reason, because
 SOON = 0.5
 # A plan holds as long as nothing begins or ends so much sooner or later, seconds.
 SLACK = 2.0
+# Times that are said are one of these, or several times the last one, seconds.
+ABOUT = (5, 10, 20, 30, 40, 50, 60, 90, 120, 180, 240, 300, 600)
 # After so many plans by the last way all ways are tried again, as when a run begins: what is to come is another shape.
 PLANS_BY_ONE_WAY = 25
 
@@ -32,6 +34,9 @@ class Actions:
     :param waits: the jobs that do not begin, each with the reason
     :param refused: steps that nothing which is there or can be launched ever holds, each with the reason
     :param look: epoch seconds at which there is something to do next even if nothing has happened; None: there is not
+    :param launched_for: the steps that are planned on each launch, by its name
+    :param needed: when the next step begins on each machine that is there, epoch seconds, by its name; one that no
+        further step needs is left out
     """
 
     placements: tuple[Placement, ...]
@@ -40,6 +45,8 @@ class Actions:
     waits: tuple[Wait, ...]
     refused: Mapping[str, Reason]
     look: float | None
+    launched_for: Mapping[str, tuple[str, ...]]
+    needed: Mapping[str, float]
 
 
 class Planner:
@@ -75,18 +82,44 @@ class Planner:
         :param spent: USD that the runs have cost until now
         :param now: epoch seconds
         """
-        schedule = self.schedule
-        if schedule is None or not self._holds(schedule, forecast, locations, now):
-            is_alike = self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY
-            ways = nearby(self.way) if self.way is not None and is_alike else ()
+        if not self.holds(forecast, locations, now):
+            ways = self.ways(forecast)
             choice = choose(
                 forecast, locations, problem, boot=self.boot, hurry=self.hurry, spent=spent, ways=ways, now=now
             )
-            self.way, schedule = choice.way, choice.schedule
-            self.planned = frozenset(forecast.steps)
-            self.plans += 1
+            self.adopt(choice, forecast)
+        return self.act(forecast, waiting, problem, now)
+
+    def ways(self, forecast: Forecast) -> tuple[Way, ...]:
+        """The ways to try for a new plan: those beside the last one as long as nothing has come; none: all."""
+        is_alike = self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY
+        return nearby(self.way) if self.way is not None and is_alike else ()
+
+    def adopt(self, choice: ChosenSchedule, forecast: Forecast) -> None:
+        """Go by a schedule from now on.
+
+        :param forecast: for which it was made, also where the steps that come last were left out
+        """
+        self.way, self.schedule = choice.way, choice.schedule
+        self.planned = self.open = frozenset(forecast.steps)
+        self.plans += 1
+
+    def act(
+        self,
+        forecast: Forecast,
+        waiting: Sequence[str],
+        problem: Problem,
+        now: float,
+        kept: Collection[str] = (),
+    ) -> Actions:
+        """What the schedule asks for now, which must hold (:meth:`holds`).
+
+        :param kept: the names of machines that stay in any case
+        """
+        schedule = self.schedule
+        assert schedule is not None
         self.open = frozenset(forecast.steps)
-        actions = act(schedule, waiting, problem, forecast, self.boot, now)
+        actions = act(schedule, waiting, problem, forecast, self.boot, now, kept)
         # What is to begin later on a machine that is released now has no place in this schedule.
         is_whole = not any(
             machine.released and machine.needed(schedule, forecast) < math.inf for machine in schedule.machines
@@ -94,12 +127,14 @@ class Planner:
         self.schedule = schedule if is_whole else None
         return actions
 
-    def _holds(self, schedule: Schedule, forecast: Forecast, locations: Sequence[Location], now: float) -> bool:
-        """Whether all has gone as planned since it was made."""
-        starts, until = schedule.starts, schedule.until
-        if not find_machines(schedule, locations, now):
+    def holds(self, forecast: Forecast, locations: Sequence[Location], now: float) -> bool:
+        """Whether there is a schedule, and all has gone as planned since it was made."""
+        if self.schedule is None or not find_machines(self.schedule, locations, now):
             return False
+        starts, until = self.schedule.starts, self.schedule.until
         for name, step in forecast.steps.items():
+            if not step.seconds:
+                continue  # it is the end of others
             if name not in starts:
                 if name not in self.planned:
                     return False  # of those that were planned it fits nothing
@@ -108,7 +143,7 @@ class Planner:
                     return False
             elif abs(step.begun - starts[name]) > SLACK or until[name] + SLACK < now:
                 return False
-        ended = [name for name in self.open - forecast.steps.keys() if name in starts]
+        ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
         return all(abs(until[name] - now) <= SLACK for name in ended)
 
 
@@ -118,7 +153,7 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], now: float)
     for machine in schedule.machines:
         if machine.location is not None and not machine.released:
             location = there.pop(machine.location.name, None)
-            if location is None or (location.ready_at or now) - (machine.location.ready_at or now) > SLACK:
+            if location is None or abs((location.ready_at or now) - (machine.location.ready_at or now)) > SLACK:
                 return False
             machine.location = location
     for machine in schedule.machines:
@@ -129,6 +164,23 @@ def find_machines(schedule: Schedule, locations: Sequence[Location], now: float)
                 return False
             machine.location = there.pop(location.name)
     return not there
+
+
+def find_most(schedule: Schedule, locations: Sequence[Location]) -> None:
+    """Go by the machines that are there as far as a schedule can: one that has gone is none of it any more, and one
+    that it does not know is one of those of its kind which it has yet to launch."""
+    there = {each.name: each for each in locations}
+    for machine in schedule.machines:
+        if machine.location is not None and not machine.released:
+            found = there.pop(machine.location.name, None)
+            machine.location, machine.released = found or machine.location, found is None
+    coming = [machine for machine in schedule.machines if machine.location is None and machine.bin is not None]
+    for machine in sorted(coming, key=lambda machine: not machine.launched):
+        assert machine.bin is not None
+        kind = machine.bin.type.name, machine.bin.offering.capacity_type
+        alike = (each for each in there.values() if (each.instance_type, each.capacity_type) == kind)
+        if (its := next(alike, None)) is not None:
+            machine.location, machine.launched = there.pop(its.name), True
 
 
 class FreeRoom:
@@ -148,9 +200,18 @@ class FreeRoom:
 
 
 def act(
-    schedule: Schedule, waiting: Sequence[str], problem: Problem, forecast: Forecast, boot: float, now: float
+    schedule: Schedule,
+    waiting: Sequence[str],
+    problem: Problem,
+    forecast: Forecast,
+    boot: float,
+    now: float,
+    kept: Collection[str] = (),
 ) -> Actions:
-    """What a schedule asks for now."""
+    """What a schedule asks for now.
+
+    :param kept: the names of machines that stay in any case
+    """
     placements, waits = [], []
     looks = [schedule.until[name] + SLACK for name, step in forecast.steps.items() if step.begun is not None]
     refused = {}
@@ -168,34 +229,107 @@ def act(
         else:
             waits.append(Wait(name, 1, why(home, begin, now)))
             looks.append(begin)
-    launches, releases = [], []
+    launches, releases, needed, more = to_launch_and_release(schedule, forecast, boot, now, kept)
+    looks += more
+    look = min((each for each in looks if now + SOON < each < math.inf), default=None)
+    steps = {
+        name: tuple(each for each in machine.steps if each in forecast.steps) for name, machine in launches.items()
+    }
+    planned = tuple(as_launch(name, machine) for name, machine in launches.items())
+    return Actions(tuple(placements), planned, tuple(releases), tuple(waits), refused, look, steps, needed)
+
+
+def act_late(
+    schedule: Schedule,
+    waiting: Sequence[str],
+    forecast: Forecast,
+    locations: Sequence[Location],
+    boot: float,
+    now: float,
+    *,
+    launches: bool,
+) -> Actions:
+    """What is done by a schedule that is not of now, as jobs or machines have changed: jobs begin where it has them,
+    and nothing is released.
+
+    :param launches: whether machines are launched by it, too
+    """
+    find_most(schedule, locations)
+    placements, waits = [], []
+    free = {each.name: FreeRoom(each) for each in locations}
+    for name in waiting:
+        home = schedule.homes.get(name)
+        if home is None or home.released:
+            continue
+        location, begin, need = home.location, schedule.starts[name], vector(forecast.steps[name].job.resources)
+        is_time = location is not None and begin <= now + SOON and (location.ready_at or now) <= now
+        if location is not None and is_time and free[location.name].take(need):
+            placements.append(Placement(name, location.name))
+        else:
+            waits.append(Wait(name, 1, why(home, begin, now)))
+    due: dict[str, PlannedMachine] = {}
+    needed: dict[str, float] = {}
+    for number, machine in enumerate(schedule.machines):
+        first = math.inf if machine.released else machine.needed(schedule, forecast)
+        if first < math.inf and machine.location is not None:
+            needed[machine.location.name] = first
+        elif launches and machine.bin is not None and not machine.launched and first - boot <= now + SOON:
+            machine.launched = True
+            due[f"new-{number}"] = machine
+    steps = {name: tuple(each for each in machine.steps if each in forecast.steps) for name, machine in due.items()}
+    launched = tuple(as_launch(name, machine) for name, machine in due.items())
+    return Actions(tuple(placements), launched, (), tuple(waits), {}, None, steps, needed)
+
+
+def to_launch_and_release(
+    schedule: Schedule, forecast: Forecast, boot: float, now: float, kept: Collection[str]
+) -> tuple[dict[str, PlannedMachine], list[Release], dict[str, float], list[float]]:
+    """What is launched and released now.
+
+    :returns: the machines that have to boot, by names for them; the releases; when each of those that are there is
+        needed; and when to look at all of this again, epoch seconds
+    """
+    launches: dict[str, PlannedMachine] = {}
+    releases: list[Release] = []
+    needed: dict[str, float] = {}
+    looks: list[float] = []
     for number, machine in enumerate(schedule.machines):
         if machine.released:
             continue
         first = machine.needed(schedule, forecast)
         if machine.location is None:
-            it = machine.bin
-            if it is not None and first - boot <= now + SOON:
+            if machine.bin is not None and first - boot <= now + SOON:
                 machine.launched = True
-                launches.append(
-                    PlannedLaunch(f"new-{number}", it.type.name, it.offering.capacity_type, it.offering.zone, it.price)
-                )
+                launches[f"new-{number}"] = machine
             else:
                 looks.append(first - boot)
-        elif machine.location.empty and (machine.location.ready_at or now) <= now:
-            if first > now + boot:
+            continue
+        if first < math.inf:
+            needed[machine.location.name] = first
+        if machine.location.empty and (machine.location.ready_at or now) <= now:
+            if first > now + boot and machine.location.name not in kept:
                 reason = because("not_needed") if first == math.inf else because("not_needed_for", seconds=first - now)
                 machine.released = True
                 releases.append(Release(machine.location.name, reason))
             else:
                 looks.append(first)
-    look = min((each for each in looks if now + SOON < each < math.inf), default=None)
-    return Actions(tuple(placements), tuple(launches), tuple(releases), tuple(waits), refused, look)
+    return launches, releases, needed, looks
+
+
+def as_launch(name: str, machine: PlannedMachine) -> PlannedLaunch:
+    assert machine.bin is not None
+    offering = machine.bin.offering
+    return PlannedLaunch(name, machine.bin.type.name, offering.capacity_type, offering.zone, machine.bin.price)
+
+
+def about(seconds: float) -> int:
+    """Seconds as they are said: coarse, for a reason that is another one in each second is stored as often."""
+    return next((each for each in ABOUT if seconds <= each), round(math.ceil(seconds / ABOUT[-1]) * ABOUT[-1]))
 
 
 def why(home: PlannedMachine, begin: float, now: float) -> Reason:
     """Why a step does not begin now."""
-    seconds = max(1, round(begin - now))
+    seconds = about(begin - now)
     if home.location is None:
         return because("machine_launched", seconds=seconds)
     boots = home.location.ready_at is not None and home.location.ready_at > now

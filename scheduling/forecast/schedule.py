@@ -12,14 +12,17 @@ Generation Computer Systems 29, 2013).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.timeline import MachineTimeline
-from lading.scheduling.job import PlannedJob
-from lading.scheduling.location import Location
-from lading.scheduling.packing.problem import Bin, fits, vector
+from lading.scheduling.job import Wish
+from lading.scheduling.location import Location, MachineKind
+from lading.scheduling.packing.problem import Bin, Vector, fits, vector
+
+# One of the steps of a run that may be at work at a time, as an amount.
+ONE: Vector = (1, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -29,6 +32,7 @@ class PlannedMachine:
     :param location: the machine that is there; None: it is to be launched
     :param bin: what is to be launched; ``launched``: it was asked for
     :param released: its location was released
+    :param kind: the number of what it is, for :class:`Builder`
     :param closes: epoch seconds at which it has to be gone, for another one to be launched within the limit
     :param steps: what begins on it, in the order in which it was planned
     """
@@ -40,6 +44,7 @@ class PlannedMachine:
     launched: bool = False
     released: bool = False
     closes: float = math.inf
+    kind: int = 0
 
     def needed(self, schedule: Schedule, forecast: Forecast) -> float:
         """When the next step begins on it that has not begun, epoch seconds; infinite: none does."""
@@ -88,16 +93,43 @@ class Builder:
     :param boot: seconds from a launch to the first job
     :param most: how many machines there may be at a time; None: as many as it takes
     :param now: epoch seconds
+    :param pause: called between two steps; other threads may want to run
     """
 
     def __init__(
-        self, forecast: Forecast, locations: Sequence[Location], boot: float, most: int | None, now: float
+        self,
+        forecast: Forecast,
+        locations: Sequence[Location],
+        boot: float,
+        most: int | None,
+        now: float,
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
         self.forecast, self.locations, self.boot, self.most, self.now = forecast, locations, boot, most, now
+        self.pause = pause
         self.rests = forecast.rests(now)
         self.order = tuple(forecast.by_rest(self.rests))
         self.needs = {name: vector(step.job.resources) for name, step in forecast.steps.items()}
-        self._grants: dict[tuple[object, object], bool] = {}
+        self._numbers: dict[MachineKind | Wish, int] = {}
+        self._grants: dict[tuple[int, int], bool] = {}
+        self._wishes = {name: self._number(step.job.wish) for name, step in forecast.steps.items()}
+        self._free = self._without_strangers()
+        self._slots: dict[str | None, MachineTimeline] = {}
+
+    def _without_strangers(self) -> dict[str, Vector]:
+        """What the steps can use of each machine, by its name: all but what is held there, and what jobs have that are
+        no steps, of which it is not known when they end."""
+        steps: dict[str, list[Vector]] = {each.name: [] for each in self.locations}
+        for name, step in self.forecast.steps.items():
+            if step.begun is not None and step.location in steps:
+                steps[step.location].append(self.needs[name])
+        found = {}
+        for each in self.locations:
+            mine = tuple(map(sum, zip((0, 0, 0, 0), *steps[each.name], strict=True)))
+            others = (max(0, used - own) for used, own in zip(vector(each.used), mine, strict=True))
+            cpus, memory, disk, gpus = map(int.__sub__, vector(each.capacity), others)
+            found[each.name] = cpus, memory, disk, gpus
+        return found
 
     def build(self, terms: ScheduleTerms) -> Schedule:
         """The schedule by these terms."""
@@ -105,6 +137,10 @@ class Builder:
         schedule = Schedule([self._there(each) for each in self.locations])
         by_name = {each.location.name: each for each in schedule.machines if each.location is not None}
         ends = schedule.until
+        self._slots = {
+            run: MachineTimeline((most, 0, 0, 0), 0.0, 0.0, self.now)
+            for run, most in self.forecast.most_at_once.items()
+        }
         for name, step in steps.items():
             if step.begun is None:
                 continue
@@ -112,7 +148,10 @@ class Builder:
             home = by_name.get(step.location or "")
             if home is not None:
                 home.timeline.add(home.timeline.since, step.left(self.now), self.needs[name])
+            if (slots := self._slots.get(step.job.run)) is not None:
+                slots.add(self.now, step.left(self.now), ONE)
         for name in self.order:
+            self.pause()
             self._place(name, schedule, terms)
         for name, end in ends.items():
             run = steps[name].job.run
@@ -123,7 +162,9 @@ class Builder:
     def _there(self, location: Location) -> PlannedMachine:
         up = max(self.now, location.ready_at or self.now)
         price = location.usd_per_hour / 3600
-        return PlannedMachine(MachineTimeline(vector(location.capacity), price, self.boot, up, is_there=True), location)
+        capacity = self._free[location.name]
+        timeline = MachineTimeline(capacity, price, self.boot, up, is_there=True)
+        return PlannedMachine(timeline, location, kind=self._number(location.kind))
 
     def _place(self, name: str, schedule: Schedule, terms: ScheduleTerms) -> None:
         step, need, ends = self.forecast.steps[name], self.needs[name], schedule.until
@@ -131,11 +172,33 @@ class Builder:
         if any(each not in ends for each in before):
             return  # what it waits for fits nothing
         ready = max((ends[each] for each in before), default=self.now)
+        slots = self._slots.get(step.job.run)
+        if slots is not None and step.seconds:
+            ready = slots.earliest(ready, step.seconds, ONE)
+        if step.elsewhere:
+            best, home = (0.0, ready), None
+        else:
+            best, home = self._cheapest(name, ready, schedule, terms)
+            if home is None:
+                return
+            home.timeline.add(best[1], step.seconds, need)
+            home.steps.append(name)
+            schedule.homes[name] = home
+        schedule.starts[name], ends[name] = best[1], best[1] + step.seconds
+        if slots is not None and step.seconds:
+            slots.add(best[1], step.seconds, ONE)
+
+    def _cheapest(
+        self, name: str, ready: float, schedule: Schedule, terms: ScheduleTerms
+    ) -> tuple[tuple[float, float], PlannedMachine | None]:
+        """Where a step costs the least: what it costs there, USD, and when it begins; and the machine, which may be one
+        more; None: it fits nothing."""
+        step, need = self.forecast.steps[name], self.needs[name]
         latest = max(ready, terms.deadlines[step.job.run] - self.rests[name])
         worth, seconds = terms.usd_per_second[step.job.run], step.seconds
         best, home = (math.inf, math.inf), None
         for machine in schedule.machines:
-            if not self._suits(machine, name, step.job):
+            if not self._suits(machine, name):
                 continue
             begin = machine.timeline.earliest(ready, seconds, need)
             if begin + seconds > machine.closes:
@@ -152,20 +215,20 @@ class Builder:
             if key < best:
                 best = key
                 home = self._open(launched, begin, schedule)
-        if home is not None:
-            home.timeline.add(best[1], seconds, need)
-            home.steps.append(name)
-            schedule.starts[name], schedule.homes[name] = best[1], home
-            ends[name] = best[1] + seconds
+        return best, home
 
-    def _suits(self, machine: PlannedMachine, name: str, job: PlannedJob) -> bool:
-        """Whether a machine can ever run a job."""
+    def _number(self, what: MachineKind | Wish) -> int:
+        """Kinds and wishes by number: they are compared for each machine and step."""
+        return self._numbers.setdefault(what, len(self._numbers))
+
+    def _suits(self, machine: PlannedMachine, name: str) -> bool:
+        """Whether a machine can ever run a step."""
         if not fits(self.needs[name], machine.timeline.capacity):
             return False
-        what = machine.location or machine.bin
-        key = id(what), id(job)  # of the same two it is asked again and again, and both live as long as this
+        key = machine.kind, self._wishes[name]
         if key not in self._grants:
-            self._grants[key] = what is not None and what.kind.grants(job.wish)
+            what = machine.location or machine.bin
+            self._grants[key] = what is not None and what.kind.grants(self.forecast.steps[name].job.wish)
         return self._grants[key]
 
     def _opening(self, begin: float, seconds: float, schedule: Schedule) -> float:
@@ -186,7 +249,8 @@ class Builder:
             for machine in schedule.machines:
                 if self._span(machine)[1] <= begin - self.boot:
                     machine.closes = min(machine.closes, begin - self.boot)
-        home = PlannedMachine(MachineTimeline(launched.capacity, launched.price / 3600, self.boot, since), bin=launched)
+        timeline = MachineTimeline(launched.capacity, launched.price / 3600, self.boot, since)
+        home = PlannedMachine(timeline, bin=launched, kind=self._number(launched.kind))
         schedule.machines.append(home)
         return home
 

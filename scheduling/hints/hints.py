@@ -74,6 +74,9 @@ class Hints:
     :param run_max_instances: the same for all tasks of the run together: what the Dag's ``max_instances`` has become
     :param run_max_jobs: likewise
     :param max_usd: what all tasks of the run may cost together before nothing more is launched for them, USD
+    :param hurry: what the end of the run is worth where machines are bought by a forecast, see
+        :mod:`lading.scheduling.forecast.choice`
+    :param finish_by: seconds after its first task was queued until which the run shall have ended, whatever that costs
     :param gang: what those jobs of its run are called together that start together with it
     :param partial: whether those of them start for which there is room, and the others are tried alone
     :param spread: whether each of them runs on a location of its own
@@ -110,6 +113,8 @@ class Hints:
     run_max_instances: int | None = None
     run_max_jobs: int | None = None
     max_usd: float | None = None
+    hurry: float | None = None
+    finish_by: int | None = None
     gang: str | None = None
     partial: bool = False
     spread: bool = False

@@ -15,6 +15,7 @@ from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.hints.patterns import parse_matching
 from lading.scheduling.hints.places import parse_container
+from lading.scheduling.plan import HURRIES, MOST_HURRY
 from lading.scheduling.text.printable import shortened
 from lading.scheduling.text.units import UnitError, parse_count, parse_memory, parse_time
 
@@ -115,6 +116,22 @@ def _usd(value: object) -> float:
     return usd
 
 
+def parse_hurry(value: object) -> float:
+    """What the end of a run is worth (:mod:`lading.scheduling.forecast.choice`).
+
+    :raises UnitError: it is no number from 0 to ``MOST_HURRY``, nor one of the words for some
+    """
+    if isinstance(value, str) and value.strip() in HURRIES:
+        return HURRIES[value.strip()]
+    try:
+        found = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        found = math.nan
+    if not 0 <= found <= MOST_HURRY:
+        raise UnitError(f"{shortened(value)} is no hurry; valid: 0 to {MOST_HURRY:g}, or one of {', '.join(HURRIES)}")
+    return found
+
+
 # The hints there are, in the order in which messages list them, and what turns each into its value.
 PARSERS: dict[str, Callable[[object], Any]] = {
     "cpus": parse_count,
@@ -138,6 +155,8 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "max_instances": partial(_whole, of="machines"),
     "max_jobs": _whole,
     "max_usd": _usd,
+    "hurry": parse_hurry,
+    "finish_by": parse_time,
     "queue": parse_queue,
     "native": parse_native,
     "nodes": partial(_whole, of="nodes", or_else=", or two of them as a range: (2, 8)"),

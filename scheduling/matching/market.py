@@ -56,7 +56,7 @@ class MachineMarket:
 
     :param catalogue: their types, with what jobs can use of each and where it can be had at which price
     :param limits: how many instances there may be at once, of a type, for how many USD per hour, of how many vCPUs
-    :param policy: by which they are bought; a key of ``lading.scheduling.provisioning.planner.POLICIES``
+    :param policy: by which they are bought: one of ``lading.scheduling.provisioning.planner.POLICIES``, or ``forecast``
     :param idle_seconds: for which an empty one is kept
     :param min_instances: so many are not released, busy ones included
     :param boot_seconds: from an order until the first job starts, as far as it is known
@@ -64,6 +64,7 @@ class MachineMarket:
     :param images: what machines boot from, by their architecture; after a space what else decides what they have
     :param without_gpus: images of which machines with GPUs have shown none
     :param learning: types with GPUs of which no machine of the image was ever seen: few are bought before that
+    :param hurry: by ``forecast``: what time is worth to runs that do not say it (``lading.scheduling.forecast.choice``)
     """
 
     catalogue: Catalogue
@@ -76,6 +77,7 @@ class MachineMarket:
     images: Mapping[str, str] = field(default_factory=dict)
     without_gpus: frozenset[str] = frozenset()
     learning: frozenset[str] = frozenset()
+    hurry: float = 1.0
 
     def sized(self, known: Mapping[tuple[str, str], Resources]) -> MachineMarket:
         """The same with what machines really have in the place of their specification.

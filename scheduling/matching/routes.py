@@ -90,6 +90,17 @@ def through_rank(job: WaitingJob, its_route: Route, found: Sequence[Match], rank
     return tuple(dict.fromkeys(map(place, its_route) if order is None else (each.site for each in order)))
 
 
+def first_stop(job: WaitingJob, its_route: Route, known: Mapping[str, GetTargets]) -> Stop | None:
+    """Where a job goes first; None: nowhere.
+
+    :param its_route: where it may ever run
+    :param known: the binding filters by name
+    :raises ValueError: a filter has failed, or leaves none
+    """
+    targets = through_filters(job, its_route, known) if its_route else None
+    return next(iter(its_route if targets is None else reordered(its_route, targets)), None)
+
+
 def place(stop: Stop) -> str:
     """What a stop is called among those of a job: its target, or of a job without targets its site."""
     return stop.target or stop.site

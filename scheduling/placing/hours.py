@@ -14,9 +14,10 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.policies import HOURS
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.machines import MachinePlan, is_short
 
 # Machines may be refused again and again. So a job goes wherever there is room, whatever that costs, when it has waited
@@ -26,10 +27,10 @@ PATIENCE, BOOTS = 60.0, 17.0
 
 def by_hours(site: SiteView) -> MachineMarket | None:
     """The market of a site at which machine-hours decide where jobs go; None: they do not."""
-    market = site.market
-    if not isinstance(market, MachineMarket) or market.held is not None or market.policy != HOURS:
+    market = None if not isinstance(site.market, MachineMarket) else machines.without_forecast(site.market)
+    if market is None or market.held is not None or market.policy != HOURS:
         return None
-    return market if site.policy == HOURS else None
+    return market if site.policy in (HOURS, FORECAST) else None
 
 
 def begin(
@@ -67,6 +68,26 @@ def begin(
         if others:
             taken |= fill(others, [each for each in with_jobs(there, rest, taken) if each.name in up])
     return {job: name for job, name in homes.items() if name in up} | taken, made
+
+
+def begin_foreseen(
+    site: SiteView,
+    jobs: Sequence[PlannedJob],
+    fill: Callable[[Sequence[PlannedJob], Sequence[Location]], dict[str, str]],
+    ahead: ForeseenActions,
+) -> dict[str, str]:
+    """The location of each job that begins now, by the job's name, where a plan of all that is to come says so.
+
+    Those that are not in the plan fill what is left.
+
+    :param fill: see :func:`begin`
+    """
+    up, waiting = {each.name for each in site.locations}, {job.name for job in jobs}
+    taken = {
+        each.job: each.location for each in ahead.actions.placements if each.job in waiting and each.location in up
+    }
+    others = [job for job in jobs if job.name not in ahead.planned]
+    return taken | fill(others, with_jobs(site.locations, jobs, taken)) if others else taken
 
 
 def with_jobs(there: Sequence[Location], jobs: Sequence[PlannedJob], taken: Mapping[str, str]) -> list[Location]:

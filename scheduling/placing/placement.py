@@ -90,7 +90,9 @@ def assign(
         its_own.jobs.append(job)
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
-    this_pass = PlacementPass(jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted)
+    this_pass = PlacementPass(
+        jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.ahead
+    )
     this_pass.visit(choice.run, now)
     this_pass.begin_prefetching()
     this_pass.visit(choice.prefetch, now)

@@ -15,6 +15,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.job_classes import NAME, ApproachingClasses, ClassAtStop, JobClass
 from lading.scheduling.provisioning import Provision, decide, decide_apart
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because, combined
 
@@ -32,6 +33,7 @@ class PlacementPass:
     :param failures: by site, of the jobs for which its policy has failed: what it did
     :param plans: by site, the plan by which its machines were filled last
     :param wanted: by site, further jobs for which it is to launch what they need
+    :param ahead: by site, what the plan of all that is to come asks for
     :param positions: of a job among all, by its name
     :param hidden: those behind which others come that were not looked at, each with all that are alike
     :param resting: the jobs that come to no other site now, at the stop that has turned them away last
@@ -49,6 +51,7 @@ class PlacementPass:
     failures: Mapping[str, Mapping[str, Reason]]
     plans: Mapping[str, MachinePlan]
     wanted: Mapping[str, Sequence[WaitingJob]] = field(default_factory=dict)
+    ahead: Mapping[str, ForeseenActions] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, JobClass] = field(init=False)
     resting: list[ClassAtStop] = field(default_factory=list)
@@ -197,7 +200,8 @@ class PlacementPass:
         first, kept = Provision(), frozenset[str]()
         if spread:
             first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
-        provision = decide(waiting, launched, market, since, limits, now=now, made=self.plans.get(site.name))
+        made, ahead = self.plans.get(site.name), self.ahead.get(site.name)
+        provision = decide(waiting, launched, market, since, limits, now=now, made=made, ahead=ahead)
         if spread:
             provision = replace(
                 provision,
@@ -263,7 +267,7 @@ class PlacementPass:
         self.found.waits |= dict.fromkeys(self.held)
         provisions = self.found.provisions.values()
         known: list[Mapping[str, Hashable]] = [
-            some for each in provisions for some in (each.waits, each.refused) if some
+            some for each in provisions for some in (each.waits, each.refused, each.awaits) if some
         ]
         known += [some for some in (self.awaited, *self.failures.values()) if some]
         for party in self.resting:
@@ -308,7 +312,8 @@ class PlacementPass:
         before, sites = alike.route[order[number - 1]], self.sites
         last = sites[before.site]
         if self.awaited.get(job.name) == last.name:
-            return last.coming(before.asked(job)) if is_late else None
+            its_own = self.found.provisions[last.name].awaits.get(job.name)
+            return (its_own or last.coming(before.asked(job))) if is_late else None
         met, following = self._met(job, alike, order[:number]), [alike.route[each].site for each in order[number:]]
         is_busy = met[-1] == last.no_room
         is_only = len(met) == 1 and not following and (len(sites) == 1 or not job.site)

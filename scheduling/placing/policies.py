@@ -8,6 +8,7 @@ from typing import Protocol
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
+from lading.scheduling.plan import FORECAST
 from lading.scheduling.resources import Resources
 
 GREEDY, PRICED, HOURS = "greedy", "priced", "hours"
@@ -15,7 +16,7 @@ FIRST_COME, DATA_LOCALITY = "first_come", "data_locality"
 # Those that come with Lading, which see all jobs of a site at once. By the first ones machines are filled, and get more
 # than they can run now; ``hours`` fills as ``greedy`` does where nothing is bought. By the others a place is sought
 # when something has come free.
-FILLING = (GREEDY, PRICED, HOURS)
+FILLING = (GREEDY, PRICED, HOURS, FORECAST)
 BUILT_IN = (*FILLING, FIRST_COME, DATA_LOCALITY)
 # Where a job goes when no location that has its data has room.
 RANDOM, CHEAPEST = "random", "cheapest"

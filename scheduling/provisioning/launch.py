@@ -48,6 +48,7 @@ class Provision:
     :param waits: why nothing is launched for jobs, by their names: the others have a place, or are to get one
     :param refused: jobs that are too large for all that can be launched, each with the reason
     :param homes: the machines that boot and on which jobs have a place, by the names of the jobs
+    :param awaits: what jobs wait for that have a place in a forecast, by their names
     """
 
     launches: tuple[Launch, ...] = ()
@@ -56,6 +57,7 @@ class Provision:
     waits: Mapping[str, Reason] = field(default_factory=dict)
     refused: Mapping[str, Reason] = field(default_factory=dict)
     homes: Mapping[str, str] = field(default_factory=dict)
+    awaits: Mapping[str, Reason] = field(default_factory=dict)
 
 
 def settled(

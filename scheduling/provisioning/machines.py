@@ -17,7 +17,7 @@ from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching import groups
 from lading.scheduling.matching.market import MOST_TO_LEARN, MachineMarket
-from lading.scheduling.plan import InstanceLimits, Objective, Placement, Plan
+from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Plan
 from lading.scheduling.prediction import predicted
 from lading.scheduling.provisioning.allocations import MOST_CLASSIFIED
 from lading.scheduling.provisioning.budgets import coming, within
@@ -87,6 +87,7 @@ def decide(
     where something else could then be bought for what waits. Where nothing that is there can ever run a job, and the
     limits allow no more, one machine takes no more jobs, and makes way when its jobs have ended.
     """
+    market = without_forecast(market)
     prefetched = [job for each in live for job in each.prefetched]
     waiting = [*jobs, *prefetched]
     needs = _needed(waiting, live, market, limits, now, made) if waiting else _Needs((), frozenset(), {}, {})
@@ -268,6 +269,11 @@ def _planned(
         bound=False,
         policies={**POLICIES, "hours": by_number(jobs, now)} if effort == "fast" else POLICIES,
     )
+
+
+def without_forecast(market: MachineMarket) -> MachineMarket:
+    """The market as what is in no forecast is decided about: by machine-hours."""
+    return replace(market, policy="hours") if market.policy == FORECAST else market
 
 
 def by_number(jobs: Sequence[PlannedJob], now: float) -> Policy:

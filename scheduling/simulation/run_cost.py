@@ -9,18 +9,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
+from typing import Any
 
 from lading.scheduling import billing
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import MachineKind
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.reasons import Reason
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import expected_lengths
 
 # So many times a job may wait for another: where all of 1,000 wait for 1,000, that is a million.
 MOST_WAITS = 2_000_000
@@ -102,18 +105,31 @@ def as_workflow(steps: Sequence[RunTask], upstream: Mapping[str, Sequence[str]])
     ]
 
 
-def on_machines(steps: Sequence[RunTask], begin: Mapping[str, float], market: MachineMarket) -> Bill:
+def on_machines(
+    steps: Sequence[RunTask],
+    begin: Mapping[str, float],
+    market: MachineMarket,
+    upstream: Mapping[str, Sequence[str]] = {},
+) -> Bill:
     """What steps cost at a site that buys machines for them and has none yet, as the simulator computes it.
 
     :param begin: when each step begins, seconds after the run
+    :param upstream: the tasks that come before each task of the run, by which a site buys that does so by a forecast
     :raises NoEnd: it would never end
+    :raises ValueError: jobs wait for each other in more ways than :data:`MOST_WAITS`
     """
     jobs = [replace(step.job, name=step.name, count=step.jobs, expected=None) for step in steps]
     trace = [Arrival(job, begin[step.name], step.seconds) for job, step in zip(jobs, steps, strict=True) if step.jobs]
+    known: dict[str, Any] = {}
+    if market.policy == FORECAST:
+        trace = as_workflow(steps, {**{step.name: () for step in steps}, **upstream})
+        known = {"hurry": market.hurry, "lengths": expected_lengths(trace, "known")}
     rules = ScaleIn(market.idle_seconds, min_instances=0)
     conditions = Conditions(boot_seconds=market.boot_seconds)
-    report = simulate(trace, market.catalogue, market.limits, market.policy, scale_in=rules, conditions=conditions)
-    refused = dict(report.refusals)
+    report = simulate(
+        trace, market.catalogue, market.limits, market.policy, scale_in=rules, conditions=conditions, **known
+    )
+    refused = {name.partition("[")[0] if known else name: reason for name, reason in report.refusals}
     parts = {
         step.name: step.jobs * step.seconds * least_price(step.job, market.catalogue)
         for step in steps

@@ -52,6 +52,7 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
         ("executors/migrations",),
         ("executors",),
         ("executors/sizing", "executors/locality", "executors/gangs"),
+        ("executors/forecast",),
         ("executors/controller", "executors/agent/tasks"),
     ),
     "plugin": (

@@ -1,7 +1,8 @@
-"""The queries on runs whose Dags ask ahead: what of them is live, and what of them is to come."""
+"""The queries on runs: what of them is live, what of them is to come, and how earlier runs of their Dags went."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import func, or_, select
 
-from lading.executors.store import LIVE, JobRow, chunks
+from lading.executors.store import LIVE, JobRow, State, chunks, groups
 from lading.executors.store.gangs.tables import GangRow
 from lading.scheduling.gangs.gang import Stage
 
@@ -23,7 +24,7 @@ LIVE_AHEAD = (JobRow.ahead.is_(True), JobRow.state.in_(LIVE), JobRow.task_id.is_
 OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED)
 COLUMNS = (
     TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state,
-    TaskInstance.start_date, TaskInstance.try_number,
+    TaskInstance.start_date, TaskInstance.try_number, TaskInstance.executor,
 )  # fmt: skip
 
 
@@ -79,6 +80,50 @@ def configs(session: Session, run: DagRunKey) -> dict[str, Any]:
     # Of a task that is mapped over thousands of elements one says it for all.
     query = query.where(TaskInstance.map_index <= 0)
     return {str(task_id): config for task_id, config in session.execute(query)}
+
+
+def live_jobs(session: Session) -> list[Any]:
+    """All live jobs, as rows of the queue, with where they are and since when."""
+    columns = (
+        *groups.COLUMNS, JobRow.state, JobRow.site, JobRow.location, JobRow.placed_at, JobRow.started_at, JobRow.gang,
+        JobRow.sizing, JobRow.max_jobs, JobRow.run_max_jobs,
+    )  # fmt: skip
+    return list(session.execute(select(*columns).where(JobRow.state.in_(LIVE))))
+
+
+def last_jobs(session: Session, dag_id: str) -> dict[str, Any]:
+    """The job of each task of a Dag that has succeeded last, as a row of the queue."""
+    mine = JobRow.dag_id == dag_id, JobRow.state == State.SUCCEEDED
+    last_end = func.max(JobRow.ended_at).label("at")
+    last = select(JobRow.task_id, last_end).where(*mine).group_by(JobRow.task_id).subquery()
+    query = select(*groups.COLUMNS).join(last, (last.c.task_id == JobRow.task_id) & (last.c.at == JobRow.ended_at))
+    return {str(row.task_id): row for row in session.execute(query.where(*mine))}
+
+
+def dag_runs(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, DagRun]:
+    """Runs as Airflow has them."""
+    found = {}
+    for dag_id, its_runs in _by_dag(runs).items():
+        for chunk in chunks(its_runs):
+            for run in session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id.in_(chunk))):
+                found[DagRunKey(dag_id, run.run_id)] = run
+    return found
+
+
+def past_states(session: Session, dag_id: str, most: int) -> list[dict[str, Counter[str]]]:
+    """How the task instances of the last runs of a Dag have ended, the last run first: by task, how many in which
+    state.
+
+    :param most: how many runs
+    """
+    ended = DagRun.dag_id == dag_id, DagRun.state.in_((DagRunState.SUCCESS, DagRunState.FAILED))
+    last = list(session.scalars(select(DagRun.run_id).where(*ended).order_by(DagRun.start_date.desc()).limit(most)))
+    columns = TaskInstance.run_id, TaskInstance.task_id, TaskInstance.state
+    query = select(*columns, func.count()).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(last))
+    found: dict[str, dict[str, Counter[str]]] = {run_id: {} for run_id in last}
+    for run_id, task_id, state, count in session.execute(query.group_by(*columns)):
+        found[run_id].setdefault(task_id, Counter())[str(state)] += count
+    return [found[run_id] for run_id in last]
 
 
 def _by_dag(runs: Iterable[DagRunKey]) -> dict[str, list[str]]:

@@ -426,6 +426,11 @@ def test_the_filters_of_a_third_party_have_names_of_their_own() -> None:
         plugin_manager().unregister(plugin)
 
 
+def test_a_site_that_buys_nothing_buys_nothing_by_a_forecast(make: Make) -> None:
+    with pytest.raises(SitesError, match="policy = 'forecast' is unknown; valid: greedy, priced, hours, first_come, d"):
+        load_sites(make('[sites.local]\nkind = "local"\npolicy = "forecast"\n'))
+
+
 def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
     class Ours:
         name = "ours"

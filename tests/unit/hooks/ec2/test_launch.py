@@ -149,3 +149,14 @@ def test_only_what_this_deployment_has_launched_is_ours_whatever_its_tags_say() 
     for name in (boot.PROOF, boot.DEPLOYMENT, boot.SITE, boot.TOKEN, boot.PRICE):
         assert not ours({**its_tags, name: "another"}), name
         assert not ours({key: value for key, value in its_tags.items() if key != name}), name
+
+
+def test_a_hurry_is_for_a_site_that_buys_by_a_forecast() -> None:
+    assert config(policy="forecast", hurry="fast").hurry == 10.0
+    assert (config(policy="forecast").buying, config(policy="forecast").hurry) == ("forecast", 1.0)
+    with pytest.raises(
+        ValueError, match='hurry = 10 says nothing with policy = "hours"; leave it out, or give policy ='
+    ):
+        config(hurry="fast")
+    with pytest.raises(ValueError, match="'soon' is no hurry; valid: 0 to 100, or one of cheap, balanced, fast"):
+        config(policy="forecast", hurry="soon")

@@ -34,3 +34,13 @@ def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
 def test_tasks_that_wait_for_each_other_are_named() -> None:
     with pytest.raises(CycleError, match="2 tasks wait for each other, among them b, c"):
         _ = of(step("a", 1), step("b", 1, "c"), step("c", 1, "b")).order
+
+
+def test_the_nearest_steps_know_what_was_left_out_behind_them() -> None:
+    whole = of(
+        step("runs", 10, begun=100.0), step("a", 5, "runs"), step("b", 7, "a"), step("c", 1, "b"), step("d", 50, "runs")
+    )
+    found = whole.nearest(2, 100.0)
+    assert found.steps.keys() == {"runs", "a", "d"}
+    assert found.rests(100.0) == {"runs": 60, "a": 13, "d": 50}
+    assert whole.nearest(4, 100.0) is whole

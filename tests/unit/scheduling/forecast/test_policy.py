@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from lading.scheduling.forecast.choice import choose
 from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
-from lading.scheduling.forecast.policy import SLACK, Actions, Planner
+from lading.scheduling.forecast.policy import SLACK, Actions, Planner, act_late
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing.problem import pose
@@ -141,3 +142,34 @@ def test_nothing_is_placed_where_something_still_runs() -> None:
     here.end("a")
     assert [each.job for each in here.decide(101.0).placements] == ["b"]
     assert here.planner.plans == 1
+
+
+def late(here: Workflow, now: float, waiting: list[str], *, launches: bool = False) -> Actions:
+    assert here.planner.schedule is not None
+    forecast = Forecast(here.steps, {"r": 0.0})
+    return act_late(here.planner.schedule, waiting, forecast, here.locations, BOOT, now, launches=launches)
+
+
+def test_by_an_old_plan_jobs_begin_and_nothing_is_released() -> None:
+    here = Workflow(step("a", 100), step("b", 50, "a"), locations=("up", "spare"))
+    here.decide(0.0)
+    here.steps["new"] = step("new", 10)
+    found = late(here, 0.0, ["a", "new"])
+    assert [(each.job, each.location) for each in found.placements] == [("a", "up")]
+    assert (found.releases, found.launches, found.waits) == ((), (), ())
+    here.locations = here.locations[1:]
+    assert late(here, 0.0, ["a"]).placements == (), "its machine has gone"
+
+
+def test_by_an_old_plan_a_machine_is_launched_once_and_known_again_by_its_kind() -> None:
+    here = Workflow(step("a", 100))
+    here.planner.adopt(
+        choose(Forecast(here.steps, {"r": 0.0}), [], PROBLEM, boot=BOOT, now=0.0), Forecast(here.steps, {"r": 0.0})
+    )
+    assert late(here, 0.0, ["a"]).launches == ()
+    [launch] = late(here, 0.0, ["a"], launches=True).launches
+    assert launch.instance_type == "small"
+    assert late(here, 1.0, ["a"], launches=True).launches == ()
+    here.locations = [here.location("new", ready_at=60.0)]
+    [wait] = clauses(late(here, 2.0, ["a"], launches=True).waits)
+    assert clauses(wait.reason) == "new is booting, and can run it in about 60 s"

@@ -122,3 +122,58 @@ def test_the_type_is_chosen_for_all_that_is_to_come(most: int | None) -> None:
     chosen = choose(Forecast({each.job.name: each for each in steps}), [], problem, boot=60.0, now=0.0)
     assert [each.bin.type.name for each in chosen.schedule.machines if each.bin is not None] == ["even"]
     assert chosen.schedule.ends == {"r": 960.0}
+
+
+def run_of(*steps: WorkflowStep, **known: object) -> Forecast:
+    return Forecast({each.job.name: each for each in steps}, {"r": NOW}, **known)  # type: ignore[arg-type]
+
+
+def one(name: str, seconds: float, *parents: str, cpus: float = 2, **known: object) -> WorkflowStep:
+    return WorkflowStep(PlannedJob(name, Resources(cpus, 1), run="r"), seconds, parents, **known)  # type: ignore[arg-type]
+
+
+def test_what_runs_elsewhere_takes_time_and_no_machine() -> None:
+    forecast = run_of(one("a", 100, elsewhere=True), one("b", 10, "a"))
+    found = choose(forecast, [], posed(), boot=BOOT, now=NOW).schedule
+    assert (found.starts["a"], found.starts["b"]) == (NOW, NOW + 100)
+    assert [machine.steps for machine in found.machines] == [["b"]]
+    assert found.usd == pytest.approx((BOOT + 10) * 0.0001)
+
+
+def test_no_more_of_a_run_are_at_work_than_may_be() -> None:
+    steps = [one(f"s{number}", 10) for number in range(6)]
+    free = choose(run_of(*steps), [there("m", 64)], posed(0), boot=BOOT, now=NOW).schedule
+    assert max(free.starts.values()) == NOW
+    bound = choose(run_of(*steps, most_at_once={"r": 2}), [there("m", 64)], posed(0), boot=BOOT, now=NOW).schedule
+    assert sorted(bound.starts.values()) == [NOW, NOW, NOW + 10, NOW + 10, NOW + 20, NOW + 20]
+
+
+def test_what_others_have_on_a_machine_is_not_planned_with() -> None:
+    machine = there("m", 4, used=Resources(2, 1024), jobs=1)
+    found = choose(run_of(one("a", 10), one("b", 10)), [machine], posed(0), boot=BOOT, now=NOW).schedule
+    assert sorted(found.starts.values()) == [NOW, NOW + 10], "one after the other beside it"
+    its_own = choose(
+        run_of(one("runs", 5, begun=NOW, location="m"), one("a", 10)), [machine], posed(0), boot=BOOT, now=NOW
+    ).schedule
+    assert its_own.starts["a"] == NOW
+
+
+def test_a_run_may_be_in_a_hurry_of_its_own() -> None:
+    steps = [one(f"s{number}", 200) for number in range(4)]
+    cheap = choose(run_of(*steps, hurries={"r": 0.0}), [], posed(), boot=BOOT, hurry=10.0, now=NOW).schedule
+    fast = choose(run_of(*steps, hurries={"r": 10.0}), [], posed(), boot=BOOT, hurry=0.0, now=NOW).schedule
+    assert cheap.usd < fast.usd
+    assert fast.ends["r"] == NOW + BOOT + 200 < cheap.ends["r"]
+
+
+def test_a_run_ends_by_when_it_shall_and_is_as_cheap_as_it_can_be_by_then() -> None:
+    steps = [one(f"s{number}", 200) for number in range(4)]
+    ends = {}
+    for seconds in (math.inf, 700.0, 300.0, 10.0):
+        forecast = run_of(*steps, finish_by={"r": NOW + seconds} if seconds < math.inf else {})
+        found = choose(forecast, [], posed(), boot=BOOT, hurry=0.0, now=NOW).schedule
+        ends[seconds] = found.ends["r"] - NOW, found.usd
+    assert ends[math.inf][0] == BOOT + 800
+    assert BOOT + 200 < ends[700.0][0] <= 700
+    assert ends[300.0][0] == ends[10.0][0] == BOOT + 200, "as little late as possible"
+    assert ends[math.inf][1] < ends[700.0][1] < ends[300.0][1]

@@ -82,7 +82,7 @@ def test_unknown_hint() -> None:
     assert str(error.value) == (
         "hint mem: there is no such hint, valid: cpus, memory, disk, gpus, time, site, targets, filters, matching, "
         "instance_type, arch, os, features, properties, preferred, capacity_type, container, stage, max_instances, "
-        "max_jobs, max_usd, queue, native, nodes, ppn, threads, gang, partial, spread, on_failure, "
+        "max_jobs, max_usd, hurry, finish_by, queue, native, nodes, ppn, threads, gang, partial, spread, on_failure, "
         "attempts, ahead; did you mean memory?"
     )
 
@@ -388,3 +388,18 @@ def test_features_of_a_task_are_in_the_place_of_those_of_its_dag() -> None:
 
 def test_features_are_in_one_order_whatever_they_are_given_in() -> None:
     assert resources(features={"b", "a"}) == resources(features=("b", "a")) == {HINT_KEY: {"features": ["a", "b"]}}
+
+
+@pytest.mark.parametrize(
+    ("value", "hurry"), [("cheap", 0.0), ("balanced", 1.0), ("fast", 10.0), (2, 2.0), ("0.5", 0.5)]
+)
+def test_a_hurry_is_a_number_or_a_word_for_one(value: object, hurry: float) -> None:
+    assert Hints.parse({"hurry": value}).hurry == hurry
+
+
+@pytest.mark.parametrize("value", [-1, 101, "slow", True, float("nan")])
+def test_a_hurry_that_is_none_names_those_there_are(value: object) -> None:
+    with pytest.raises(
+        HintError, match=r"hint hurry: .* is no hurry; valid: 0 to 100, or one of cheap, balanced, fast"
+    ):
+        Hints.parse({"hurry": value})

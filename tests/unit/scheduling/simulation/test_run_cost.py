@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lading.scheduling.catalogue import Catalogue, InstanceType, Offering
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.run_cost import Bill, RunTask, begins, least_price, on_machines
@@ -57,3 +60,15 @@ def test_machines_are_shared_among_steps_and_what_has_no_place_is_said() -> None
     refused = on_machines([huge], {"huge": 0.0}, MARKET)
     assert (refused.usd, refused.of_steps, list(told(refused.refused))) == (0.0, {}, ["huge"])
     assert on_machines([], {}, MARKET) == Bill(0.0, {}, {})
+
+
+def test_by_a_forecast_a_chain_has_one_machine() -> None:
+    market = MachineMarket(MARKET.catalogue, policy=FORECAST, boot_seconds=60.0)
+    steps = [step("one", 2, 100.0), step("three", 1, 100.0)]
+    upstream = {"one": [], "between": ["one"], "three": ["between"]}
+    by_hours = on_machines(steps, {"one": 0.0, "three": 100.0}, replace(market, policy="hours"))
+    found = on_machines(steps, {"one": 0.0, "three": 100.0}, market, upstream)
+    assert 0 < found.usd <= by_hours.usd
+    assert found.of_steps.keys() == {"one", "three"}
+    huge = RunTask("huge", 1, PlannedJob("huge", Resources(999, 1)), Prediction(10.0))
+    assert on_machines([huge], {"huge": 0.0}, market).refused.keys() == {"huge"}

@@ -1,0 +1,97 @@
+"""What recorded workflows cost by the engine itself: a real controller and database, machines of paper, a moved clock.
+
+    python -m benchmarks.live_workflows                    all recordings but those of more than 1,000 tasks
+    python -m benchmarks.live_workflows rnaseq hic         these
+    python -m benchmarks.live_workflows --scale 20 rnaseq
+    python -m benchmarks.live_workflows --policy hours rnaseq
+
+Each runs twice as a Dag whose tasks are those of the recording: first nothing is known of their lengths, then what the
+first run has shown. Beside the second run stands the simulator's, which knows each length. Boot time 60 s, each machine
+is billed by the second, a minute at least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from airflow import settings
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from sqlalchemy.orm import sessionmaker
+
+from benchmarks.packing import machine
+from benchmarks.workflows import BOOT, DATA, goods
+from lading.executors import store
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.simulation import wfformat
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import expected_lengths
+from tests.clusters.workflow_runs import WorkflowRuns
+from tests.services.sqlite import open_sqlite
+
+MOST = 1_000
+POLICIES = ("hours", "greedy", FORECAST)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    names = sorted(path.stem for path in DATA.glob("*.json"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--hurry", type=float, default=1.0)
+    parser.add_argument("--policy", choices=POLICIES, default=FORECAST)
+    args = parser.parse_args(argv)
+    logging.disable(logging.WARNING)
+    print(machine())
+    for name in args.names or names:
+        workflow = wfformat.read((DATA / f"{name}.json").read_text(encoding="utf-8"), name, scale=args.scale)
+        if args.names or len(workflow) <= MOST:
+            compare(name, workflow, args.policy, args.hurry)
+    return 0
+
+
+def compare(name: str, workflow: Sequence[Arrival], policy: str, hurry: float) -> None:
+    """Print what a workflow costs by the engine and by the simulator."""
+    lengths = expected_lengths(workflow, "known")
+    conditions = Conditions(boot_seconds=BOOT, tick_seconds=0.1)
+    limits = InstanceLimits()
+    paper = simulate(workflow, goods(), limits, policy, conditions=conditions, hurry=hurry, lengths=lengths)
+    market = MachineMarket(goods(), policy=policy, idle_seconds=120.0, boot_seconds=BOOT, hurry=hurry)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        engine = open_sqlite(Path(folder, "airflow.db"), timeout=30)
+        import_all_models()
+        Base.metadata.create_all(engine)
+        store.metadata.create_all(engine)
+        patch.setattr(settings, "NonScopedSession", sessionmaker(engine, expire_on_commit=False))
+        house = WorkflowRuns(engine, {"d": workflow}, market, Path(folder), patch)
+        first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
+        house.close()
+        engine.dispose()
+    took = time.perf_counter() - began
+    for which, its in (("first", first), ("second", second)):
+        print(
+            f"{name:16}{policy:9}{which:7}{its.usd:9.4f} USD {its.seconds:8.0f} s {its.launches:4} launches, "
+            f"{its.usd / paper.cost:.3f} and {its.seconds / paper.makespan:.3f} of the simulator's"
+        )
+    ticks = [1000 * each for each in (*first.ticks, *second.ticks)]
+    print(
+        f"{name:16}{policy:9}paper  {paper.cost:9.4f} USD {paper.makespan:8.0f} s {paper.launches:4} launches; ticks "
+        f"{statistics.median(ticks):.0f} ms at the median, {max(ticks):.0f} ms at most, in {took:.0f} s",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""The structure of Dags, as Airflow has stored it, and what earlier runs say of mapped tasks and branches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow.models.dagbag import DBDagBag
+from airflow.utils.state import TaskInstanceState
+
+from lading.executors.store.gangs import runs
+from lading.hooks.files.logs import Trouble
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+# Of so many runs that have ended it is counted how often a task was skipped, again after so many seconds.
+MOST_RUNS = 10
+SECONDS_UNTIL_STALE = 60.0
+# A task that was skipped in more than this part of them is not expected.
+OFTEN_SKIPPED = 0.5
+# The rules by which a task does not run any more when one before it has failed.
+NEED_SUCCESS = frozenset(("all_success", "none_failed", "none_failed_min_one_success", "none_skipped"))
+TROUBLE = "The structure of some Dags cannot be read, so their jobs are planned without what comes after them"
+
+
+@dataclass(frozen=True, slots=True)
+class DagTask:
+    """A task as the Dag has it.
+
+    :param upstream: the tasks that come right before it
+    :param by_index: those of them that are in the same mapped task group: each of its jobs waits for one of theirs
+    :param is_mapped: whether how many jobs it becomes is known in a run only
+    :param is_empty: whether Airflow ends it without a job
+    :param needs_success: whether it does not run when one before it has failed
+    :param executor: that it names; None: the first one of Airflow's configuration
+    """
+
+    upstream: tuple[str, ...] = ()
+    by_index: frozenset[str] = frozenset()
+    is_mapped: bool = False
+    is_empty: bool = False
+    needs_success: bool = True
+    executor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DagStructure:
+    """The tasks of a Dag.
+
+    :param most_at_once: how many of its jobs Airflow lets be at work at a time in a run
+    """
+
+    tasks: Mapping[str, DagTask]
+    most_at_once: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DagPast:
+    """How earlier runs of a Dag went.
+
+    :param lengths: how many jobs its tasks became in the last run that has ended
+    :param skipped: the tasks that most of the last runs have skipped
+    """
+
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    skipped: frozenset[str] = frozenset()
+
+
+class Dags:
+    """What is known of Dags. A structure is read once per version, the past again from time to time."""
+
+    def __init__(self) -> None:
+        self.bag = DBDagBag(load_op_links=False)
+        self.structures: dict[Any, tuple[Any, DagStructure]] = {}
+        self.pasts: dict[str, tuple[float, DagPast]] = {}
+        self.trouble = Trouble(log)
+
+    def structure(self, session: Session, run: DagRun) -> DagStructure | None:
+        """The structure of the Dag of a run; None: it cannot be read, so that nothing is known of what is to come."""
+        try:
+            dag = self.bag.get_dag_for_run(run, session)
+            if dag is None:
+                return None
+            known = self.structures.get(run.dag_id)
+            if known is None or known[0] is not dag:
+                self.structures[run.dag_id] = known = dag, structure_of(dag)
+            return known[1]
+        except Exception as error:  # what is stored may be of another version of Airflow, or of a provider
+            self.trouble.begin(TROUBLE, error, traceback=True)
+            return None
+
+    def past(self, session: Session, dag_id: str) -> DagPast:
+        """How earlier runs of a Dag went."""
+        now = time.monotonic()
+        stale_at, found = self.pasts.get(dag_id, (0.0, DagPast()))
+        if now >= stale_at:
+            found = past_of(runs.past_states(session, dag_id, MOST_RUNS))
+            self.pasts[dag_id] = now + SECONDS_UNTIL_STALE, found
+        return found
+
+
+def structure_of(dag: Any) -> DagStructure:
+    """The structure of a Dag as Airflow has stored it."""
+    found = {}
+    groups = {task_id: mapped_group(task) for task_id, task in dag.task_dict.items()}
+    for task_id, task in dag.task_dict.items():
+        group, upstream = groups[task_id], tuple(sorted(task.upstream_task_ids))
+        found[task_id] = DagTask(
+            upstream,
+            frozenset(each for each in upstream if group is not None and groups.get(each) == group),
+            bool(task.is_mapped) or group is not None,
+            bool(task.inherits_from_empty_operator) and not (task.has_on_execute_callback or task.outlets),
+            str(getattr(task.trigger_rule, "value", task.trigger_rule)) in NEED_SUCCESS,
+            task.executor,
+        )
+    return DagStructure(found, dag.max_active_tasks)
+
+
+def mapped_group(task: Any) -> str | None:
+    """The id of the mapped task group in which a task is; None: it is in none."""
+    group = task.get_closest_mapped_task_group()
+    return None if group is None else str(group.group_id)
+
+
+def past_of(states: list[dict[str, Any]]) -> DagPast:
+    """What the states of the task instances of runs say, the last run first."""
+    if not states:
+        return DagPast()
+    skipped = TaskInstanceState.SKIPPED.value
+    lengths = {task_id: sum(counts.values()) for task_id, counts in states[0].items()}
+    often = set()
+    for task_id in {task_id for run in states for task_id in run}:
+        ran = [run[task_id] for run in states if task_id in run]
+        times = sum(counts[skipped] == sum(counts.values()) for counts in ran)
+        if times > OFTEN_SKIPPED * len(ran):
+            often.add(task_id)
+    return DagPast(lengths, frozenset(often))

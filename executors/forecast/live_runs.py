@@ -1,0 +1,344 @@
+"""Which runs are live, and what is still to come of each: Airflow's task instances beside the jobs of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import cache
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils.state import TaskInstanceState
+
+from lading.executors.executor_names import goes_to_lading
+from lading.executors.forecast.dags import DagPast, Dags, DagStructure, DagTask
+from lading.executors.forecast.tasks import AskingTask, asking_task
+from lading.executors.gangs.ahead import BEGUN, FAILED
+from lading.executors.settings import Settings
+from lading.executors.store import State, groups, queue
+from lading.executors.store.durations import Durations
+from lading.executors.store.gangs import runs
+from lading.executors.store.gangs.runs import DagRunKey
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
+from lading.scheduling.gangs.room import Ways
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.matching.groups import run_name
+from lading.scheduling.matching.routes import first_stop, router
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.stops import Route
+from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.prediction import Prediction
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+# The task instances of a run are read again when its jobs have changed, and after so many seconds, of so many runs in a
+# tick.
+SECONDS_BETWEEN_LOOKS = 5.0
+MOST_RUNS_PER_TICK = 20
+# So many runs of which nothing has changed are looked at anew in a tick because more is known of lengths.
+MOST_RUNS_TO_LEARN = 4
+# Between two tasks a run may have no job for a moment; what is known of it is forgotten after so many seconds.
+SECONDS_UNTIL_FORGOTTEN = 60.0
+# Airflow has handed over what is in these states: without a live job it has ended, and Airflow has yet to store it.
+HANDED_OVER = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
+# How many jobs have ended before one of the same task is expected to take as long; what is assumed of the spread counts
+# for this part of one.
+ENOUGH, WEIGHT = 1, 0.1
+AT_ONCE = Prediction(0.0, source="it has no job")
+
+
+@dataclass(slots=True)
+class KnownRun:
+    """What is known of a run.
+
+    :param seen_at: when it had a live job last; ``read_at``: when its task instances were read, epoch seconds
+    :param began: when its first job that was seen was queued, epoch seconds
+    :param jobs: its live jobs, with their states, when its task instances were read
+    :param rows: its task instances that had not ended then
+    :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
+    :param asks: its tasks as their hints have them
+    :param is_read: whether Dag and hints were read
+    :param version: how often any of this has changed
+    :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then
+    """
+
+    seen_at: float
+    began: float
+    read_at: float = 0.0
+    jobs: AbstractSet[tuple[Any, ...]] = frozenset()
+    rows: Sequence[Any] = ()
+    structure: DagStructure | None = None
+    past: DagPast = field(default_factory=DagPast)
+    asks: Mapping[str, AskingTask] = field(default_factory=dict)
+    is_read: bool = False
+    version: int = 0
+    made: tuple[object, ComingRun] | None = None
+    learnt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskToCome:
+    """A task of which jobs are to come.
+
+    :param site: to which they go first, and what each of them takes there; None: to none that is known
+    """
+
+    run: DagRunKey
+    task_id: str
+    task: DagTask
+    past: DagPast
+    site: str | None
+    need: PlannedJob | None
+    expected: Prediction
+
+    def name(self, index: int) -> str:
+        return job_name(self.run, self.task_id, index)
+
+    def job(self, index: int) -> ComingJob:
+        return ComingJob(self.name(index), self.expected, self.site, self.need, index)
+
+
+class LiveRuns:
+    """What is known of live runs from tick to tick.
+
+    :param ways: how places are found for jobs
+    """
+
+    def __init__(self, settings: Settings, ways: Ways) -> None:
+        self.settings, self.ways = settings, ways
+        self.durations, self.dags = Durations(), Dags()
+        self.known: dict[DagRunKey, KnownRun] = {}
+        self.needs: dict[str, tuple[str | None, PlannedJob | None]] = {}
+        self.learnt: dict[str | None, int] = {}
+
+    def look(
+        self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
+    ) -> list[ComingRun]:
+        """What is to come of all live runs, and the jobs of none.
+
+        :param sites: all of them, in their order
+        :param now: epoch seconds
+        :param by_dag: whether some site does not take every Dag
+        :param database_ahead: by how many seconds the database's clock is before ours
+        """
+        for dag_id in self.durations.learn(session):
+            self.learnt[dag_id] = self.learnt.get(dag_id, 0) + 1
+        rows = runs.live_jobs(session)
+        by_run: dict[DagRunKey, list[Any]] = {}
+        for row in rows:
+            if row.task_id is not None:
+                by_run.setdefault(DagRunKey(row.dag_id, row.run_id), []).append(row)
+        for run, its_rows in by_run.items():
+            queued = min(row.queued_at for row in its_rows) - database_ahead
+            known = self.known.setdefault(run, KnownRun(now, queued))
+            known.seen_at, known.began = now, min(known.began, queued)
+        self._forget(rows, now)
+        self._read(session, by_run, by_dag, now)
+        here = Places(sites, self.ways, self.needs, by_dag)
+        found = [self._coming(run, known, by_run.get(run, ()), here, now) for run, known in self.known.items()]
+        for row in rows:
+            if row.task_id is None:
+                job = self._job(row, row.token, here, now)
+                found.append(alone(job, row.queued_at - database_ahead))
+        return found
+
+    @property
+    def without_structure(self) -> set[str]:
+        """The names of the live runs of which it is not known what comes after their jobs."""
+        return {run_name(*run) for run, known in self.known.items() if known.structure is None}
+
+    @property
+    def with_budget(self) -> set[str]:
+        """The names of the live runs that may cost no more than a sum."""
+        limited = (run for run, known in self.known.items() if any(ask.has_budget for ask in known.asks.values()))
+        return {run_name(*run) for run in limited}
+
+    def _forget(self, rows: Iterable[Any], now: float) -> None:
+        gone = [run for run, known in self.known.items() if abs(now - known.seen_at) > SECONDS_UNTIL_FORGOTTEN]
+        for run in gone:
+            del self.known[run]
+        live = {row.token for row in rows}
+        self.needs = {token: need for token, need in self.needs.items() if token in live}
+
+    def _read(self, session: Session, by_run: Mapping[DagRunKey, Sequence[Any]], by_dag: bool, now: float) -> None:
+        """Bring up to date what Airflow says of runs, of those first that were looked at longest ago."""
+        jobs = {run: frozenset(signature(row) for row in by_run.get(run, ())) for run in self.known}
+        due = [
+            run
+            for run, known in self.known.items()
+            if known.jobs != jobs[run] or abs(now - known.read_at) >= SECONDS_BETWEEN_LOOKS
+        ]
+        due = sorted(due, key=lambda run: self.known[run].read_at)[:MOST_RUNS_PER_TICK]
+        if not due:
+            return
+        new = [run for run in due if not self.known[run].is_read]
+        as_airflow_has = runs.dag_runs(session, new) if new else {}
+        coming = runs.unfinished(session, due)
+        for run in due:
+            known = self.known[run]
+            rows, past = coming.get(run, ()), self.dags.past(session, run.dag_id)
+            if (rows, past) != (known.rows, known.past):
+                known.rows, known.past, known.version = rows, past, known.version + 1
+            known.jobs, known.read_at = jobs[run], now
+            if run in as_airflow_has:
+                known.structure = self.dags.structure(session, as_airflow_has[run])
+                last = runs.last_jobs(session, run.dag_id)
+                known.asks = {
+                    task_id: asking_task(run, task_id, config, last, self.settings, by_dag)
+                    for task_id, config in runs.configs(session, run).items()
+                }
+                known.is_read, known.version = True, known.version + 1
+
+    def _coming(self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], here: Places, now: float) -> ComingRun:
+        """What is to come of a run; the same as before where nothing has changed, and of few others at a time where
+        only more is known of lengths."""
+        asked, learnt = (frozenset(map(signature, rows)), known.version), self.learnt.get(run.dag_id, 0)
+        is_same = known.made is not None and known.made[0] == asked
+        if is_same and known.learnt != learnt and here.more_to_learn > 0:
+            here.more_to_learn -= 1
+            is_same = False
+        if known.made is None or not is_same:
+            known.made, known.learnt = (asked, self._made(run, known, rows, here, now)), learnt
+        return known.made[1]
+
+    def _made(self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], here: Places, now: float) -> ComingRun:
+        by_task: dict[str, list[Any]] = {}
+        for each in known.rows:
+            by_task.setdefault(each.task_id, []).append(each)
+        live: dict[str, list[Any]] = {}
+        for row in rows:
+            live.setdefault(row.task_id, []).append(row)
+            by_task.setdefault(row.task_id, [])
+        doomed = self._doomed(known, by_task)
+        structure = {} if known.structure is None else known.structure.tasks
+        tasks = {}
+        for task_id, its_rows in by_task.items():
+            task, ask = structure.get(task_id, DagTask()), known.asks.get(task_id, AskingTask())
+            mine = live.get(task_id, ())
+            jobs = [self._job(row, job_name(run, task_id, row.map_index), here, now) for row in mine]
+            # Nothing is known of what comes after the jobs of a Dag that cannot be read.
+            have_come = {row.map_index for row in mine}
+            rest = [each for each in its_rows if each.map_index not in have_come]
+            if rest and known.structure is not None and task_id not in doomed:
+                site, need = (None, None) if ask.job is None else here.find(ask.job)
+                of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask))
+                jobs += self._to_come(of, rest, here, now, has_come=bool(mine))
+            has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
+            if not has_ended:
+                tasks[task_id] = ComingTask(jobs, task.upstream, task.by_index, ask.most)
+        of_run = [each.run_most for each in known.asks.values()]
+        most = [*of_run, None if known.structure is None else known.structure.most_at_once]
+        seconds = min((each.finish_by for each in known.asks.values() if each.finish_by is not None), default=None)
+        hurries = [each.hurry for each in known.asks.values() if each.hurry is not None]
+        return ComingRun(
+            run_name(*run),
+            known.began,
+            tasks,
+            max(hurries, default=None),
+            min((each for each in most if each is not None), default=None),
+            None if seconds is None else known.began + seconds,
+        )
+
+    def _doomed(self, known: KnownRun, rows: Mapping[str, Sequence[Any]]) -> set[str]:
+        """The tasks of which nothing comes any more, for they have failed, or one before them has."""
+        failed = {task_id for task_id, some in rows.items() if any(row.state in FAILED for row in some)}
+        if not failed or known.structure is None:
+            return failed
+        tasks, found = known.structure.tasks, set(failed)
+        for task_id in TopologicalSorter({name: task.upstream for name, task in tasks.items()}).static_order():
+            if task_id in tasks and tasks[task_id].needs_success and not found.isdisjoint(tasks[task_id].upstream):
+                found.add(task_id)
+        return found
+
+    def _to_come(
+        self, of: TaskToCome, rows: Sequence[Any], here: Places, now: float, *, has_come: bool
+    ) -> list[ComingJob]:
+        """The jobs of a task that are to come, and its instances that are at work without one.
+
+        :param has_come: whether a job of the task has come
+        """
+        found: list[ComingJob] = []
+        for row in rows:
+            is_ours = here.is_ours(row.executor)
+            if row.state in BEGUN and not (is_ours and row.state in HANDED_OVER):  # it is at work without a job
+                begun = now if row.start_date is None else min(now, row.start_date.timestamp())
+                found.append(ComingJob(of.name(row.map_index), of.expected, index=row.map_index, begun=begun))
+            elif of.task.is_empty or not is_ours:
+                expected = AT_ONCE if of.task.is_empty else of.expected
+                found.append(ComingJob(of.name(row.map_index), expected, index=row.map_index))
+            elif row.state in HANDED_OVER or (row.state is None and of.task_id in of.past.skipped and not has_come):
+                continue
+            elif of.task.is_mapped and row.map_index < 0:
+                found += map(of.job, range(max(1, of.past.lengths.get(of.task_id, 1))))
+            else:
+                found.append(of.job(row.map_index))
+        return found
+
+    def _expected(self, ask: AskingTask) -> Prediction:
+        return (
+            self.durations.history.predict((), None) if ask.row is None else self.durations.of(ask.row, ENOUGH, WEIGHT)
+        )
+
+    def _job(self, row: Any, name: str, here: Places, now: float) -> ComingJob:
+        """A job that waits or is at work."""
+        begun = None
+        if row.state in groups.AT_WORK:
+            began = row.started_at if row.state == State.RUNNING else row.placed_at
+            begun = now if began is None else min(now, began)
+        site, need = here.of_row(row, begun is not None)
+        return ComingJob(
+            name, self.durations.of(row, ENOUGH, WEIGHT), site, need, row.map_index, row.token, begun, row.location
+        )
+
+
+class Places:
+    """Where jobs go first, in one tick.
+
+    :param needs: what is known of jobs already, by their tokens: the site, and what they take there
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[SiteView],
+        ways: Ways,
+        needs: dict[str, tuple[str | None, PlannedJob | None]],
+        by_dag: bool,
+    ) -> None:
+        self.sites = {site.name: site for site in sites}
+        self.ways, self.needs, self.by_dag = ways, needs, by_dag
+        self.route: Callable[[WaitingJob], Route] = router(sites, ways.rules, ways.rank)
+        self.more_to_learn = MOST_RUNS_TO_LEARN
+        self.is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
+
+    def find(self, job: WaitingJob) -> tuple[str | None, PlannedJob | None]:
+        """The site to which a job goes first, and what it takes there; None: to none."""
+        try:
+            stop = first_stop(job, self.route(job), self.ways.filters)
+        except ValueError:  # what a plugin has added has failed, which is said when the job is placed
+            return None, None
+        return (None, None) if stop is None else (stop.site, self.sites[stop.site].need(stop.asked(job)))
+
+    def of_row(self, row: Any, is_at_work: bool) -> tuple[str | None, PlannedJob | None]:
+        """The same of a live job, which stays where it is at work."""
+        if is_at_work:
+            if row.site not in self.sites:
+                return None, None
+            return row.site, self.sites[row.site].need(queue.as_waiting(row, self.by_dag))
+        is_planned = row.gang is None and row.sizing is None
+        if not is_planned or row.max_instances is not None or row.run_max_instances is not None:
+            return None, None
+        if row.token not in self.needs:
+            self.needs[row.token] = self.find(queue.as_waiting(row, self.by_dag))
+        return self.needs[row.token]
+
+
+def signature(row: Any) -> tuple[Any, ...]:
+    """What a plan depends on of a live job."""
+    return row.token, row.state, row.location, row.started_at, row.sizing is None
+
+
+def job_name(run: DagRunKey, task_id: str, map_index: int) -> str:
+    """What a job is called in a forecast, before it has come and after."""
+    return f"{run.dag_id} {run.run_id} {task_id} {map_index}"

@@ -1,0 +1,352 @@
+"""The plan of each site that buys machines by a forecast: made in a thread of its own, and followed tick by tick.
+
+A tick waits for a new plan for a moment only, and goes by the last one else: jobs begin where that has them, and
+nothing is released before there is a plan that is of now.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lading.executors.forecast.live_runs import LiveRuns
+from lading.executors.settings import Settings
+from lading.hooks.files.logs import Trouble
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
+from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, run_at_site, site_forecast
+from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.forecast.policy import Actions, Planner, act_late
+from lading.scheduling.gangs.room import Ways
+from lading.scheduling.job import Budget
+from lading.scheduling.location import Location
+from lading.scheduling.matching.groups import run_name
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.matching.waiting import WaitingJob
+from lading.scheduling.packing.problem import Problem, pose
+from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Wait
+from lading.scheduling.provisioning.foreseen import ForeseenActions, as_planned
+from lading.scheduling.provisioning.machines import left_of, with_kept
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
+
+# A tick waits for a new plan for so long, seconds.
+SECONDS_FOR_A_PLAN = 0.05
+# What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
+SECONDS_PENDING = 10.0
+# So many steps that are still to begin are planned, and those behind them when they come nearer.
+MOST_STEPS = 1_000
+# A plan tries as many ways as it takes for so many looks at a machine for a step, and one at least.
+MOST_LOOKS = 1_000_000
+TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
+NOTHING = Actions((), (), (), (), {}, None, {}, {})
+
+
+class PlanningEnded(Exception):
+    """The plan that is being made is of no use any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningInput:
+    """What a plan is made of; nothing in it changes.
+
+    :param spent: USD that the machines have cost until now
+    :param kept: the names of the machines that stay in any case
+    """
+
+    forecast: Forecast
+    locations: Sequence[Location]
+    problem: Problem
+    boot: float
+    hurry: float
+    spent: float
+    now: float
+    kept: frozenset[str]
+
+
+class SitePlan:
+    """The plan of one site.
+
+    :param start: has a plan made in another thread
+    :param ring: called when one is ready for which no tick has waited until then
+    """
+
+    def __init__(
+        self, market: MachineMarket, start: Callable[..., Future[ChosenSchedule]], ring: Callable[[], None]
+    ) -> None:
+        self.planner = Planner(market.boot_seconds, market.hurry)
+        self.start, self.ring = start, ring
+        self.making: Future[ChosenSchedule] | None = None
+        """The plan that is being made."""
+        self.made_of: PlanningInput | None = None
+        self.is_awaited = False
+        """Whether a tick has waited for it in vain."""
+        self.at_site: dict[str, RunAtSite] = {}
+        self.of_now_at = -math.inf
+        """When there was a plan of now last, epoch seconds."""
+        self.pending_since: dict[str, float] = {}
+        self.ordered_at: dict[str, float] = {}
+        self.machines: dict[str, tuple[float, float]] = {}
+        """Since when each machine is paid for, epoch seconds, and its price, USD per hour."""
+        self.spent = 0.0
+        """What those have cost that have gone, USD."""
+
+    def look(
+        self, its: SiteForecast, site: SiteView, market: MachineMarket, now: float, *, is_blind: bool = False
+    ) -> ForeseenActions:
+        """What is to be done now.
+
+        :param its: what is to come at the site
+        :param now: epoch seconds
+        :param is_blind: whether it is not known of some run what comes after its jobs, so that nothing goes by the plan
+        :raises Exception: whatever planning has raised
+        """
+        self.planner.boot, self.planner.hurry = market.boot_seconds, market.hurry
+        here, waiting = self._input(its.forecast, site, market, now), list(its.waiting)
+        kept = frozenset(each.name for each in here.locations) if is_blind else here.kept
+        if not self._is_of_now(here):
+            self._plan(here)
+        homes: dict[str, str] = {}
+        if is_of_now := self._is_of_now(here):
+            self.of_now_at = now
+            actions = self.planner.act(here.forecast, waiting, here.problem, now, kept)
+            homes = self._homes(waiting)
+            planned = {name for name in waiting if name not in actions.refused}
+        else:
+            actions = self._act_late(here, waiting)
+            planned = {*(each.job for each in actions.placements), *(each.job for each in actions.waits)}
+        tokens = its.waiting
+        return ForeseenActions(
+            with_tokens(actions, tokens),
+            is_of_now,
+            frozenset(tokens[name] for name in planned),
+            frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
+            {tokens[name]: place for name, place in homes.items()},
+        )
+
+    def parts(self, runs: Sequence[ComingRun], name: str) -> Iterable[RunAtSite]:
+        """What runs have to do at the site of this name; of those that are the same as before it is known."""
+        known = {run.name: self.at_site.get(run.name) for run in runs}
+        parts = {run.name: part for run in runs if (part := known[run.name]) is not None and part.run is run}
+        self.at_site = {run.name: parts.get(run.name) or run_at_site(run, name) for run in runs}
+        return self.at_site.values()
+
+    def _act_late(self, here: PlanningInput, waiting: Sequence[str]) -> Actions:
+        """What is done as long as no plan is of now."""
+        if (schedule := self.planner.schedule) is None:
+            return NOTHING
+        is_late = here.now - self.of_now_at > SECONDS_PENDING
+        return act_late(schedule, waiting, here.forecast, here.locations, here.boot, here.now, launches=is_late)
+
+    def _pending(self, waiting: Iterable[str], planned: Collection[str], now: float) -> list[str]:
+        """The jobs for which a plan is being made, and not for long."""
+        names = [] if self.making is None else [name for name in waiting if name not in planned]
+        self.pending_since = {name: self.pending_since.get(name, now) for name in names}
+        return [name for name in names if now - self.pending_since[name] < SECONDS_PENDING]
+
+    def _is_of_now(self, here: PlanningInput) -> bool:
+        """Whether there is a plan by which all has gone so far."""
+        return self.planner.holds(here.forecast, here.locations, here.now)
+
+    def _plan(self, here: PlanningInput) -> None:
+        """Have a plan made, and take it if it is there soon."""
+        deadline = time.monotonic() + SECONDS_FOR_A_PLAN
+        for _ in range(2):  # the one that is being made may be of before, and the next one quick
+            if self.making is None:
+                self.made_of = here
+                self.is_awaited = False
+                self.making = self.start(here, self._ways(here))
+            try:
+                # One for which an earlier tick has waited takes long.
+                choice = self.making.result(0.0 if self.is_awaited else max(0.0, deadline - time.monotonic()))
+            except NotYet:
+                if not self.is_awaited:
+                    self.is_awaited = True
+                    self.making.add_done_callback(lambda _: self.ring())
+                return
+            except BaseException:
+                self.making = self.made_of = None
+                raise
+            made_of, self.making, self.made_of = self.made_of, None, None
+            assert made_of is not None
+            self.planner.adopt(choice, made_of.forecast)
+            if self._is_of_now(here):
+                return
+
+    def _ways(self, here: PlanningInput) -> Sequence[Way]:
+        """The ways to try: fewer of them where each takes long."""
+        hurries = here.forecast.hurries.values()
+        ways = self.planner.ways(here.forecast) or all_ways(here.problem, min(hurries, default=here.hurry))
+        looks = min(MOST_STEPS, len(here.forecast.steps)) * max(1, len(here.locations))
+        return ways[:: math.ceil(len(ways) * looks / MOST_LOOKS)] if looks else ways
+
+    def _homes(self, waiting: Iterable[str]) -> dict[str, str]:
+        """The machines that are there on which waiting steps have their places."""
+        schedule = self.planner.schedule
+        if schedule is None:
+            return {}
+        homes = ((name, schedule.homes[name].location) for name in waiting if name in schedule.homes)
+        return {name: location.name for name, location in homes if location is not None}
+
+    def _input(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
+        closed = [each for each in site.launched if each.draining]
+        there = {each.name for each in site.launched}
+        booting = [each.name for each in site.launched if each.booting]
+        self.ordered_at = {name: self.ordered_at.get(name, now) for name in booting}
+        seen = [
+            as_planned(each, market, self.ordered_at.get(each.name, now), now)
+            for each in site.launched
+            if not each.draining
+        ]
+        locations, _ = with_kept(seen, market.min_instances - len(closed))
+        # What has gone has cost what it cost when it was seen last; with the last run that is over.
+        for name in self.machines.keys() - there:
+            since, usd_per_hour = self.machines.pop(name)
+            self.spent += (now - since) / 3600 * usd_per_hour
+        for each in site.launched:
+            since = now if each.launched_at is None else min(now, each.launched_at)
+            self.machines[each.name] = since, each.usd_per_hour
+        if not forecast.steps:
+            self.spent = 0.0
+        spent = math.fsum((now - since) / 3600 * usd for since, usd in self.machines.values())
+        limits = left_of(market.limits, InstanceLimits(), closed)
+        catalogue = None if market.held is not None else market.catalogue
+        problem = pose([], locations, catalogue, limits, Objective(), now, None)
+        kept = frozenset(each.name for each, before in zip(locations, seen, strict=True) if each is not before)
+        return PlanningInput(
+            forecast, locations, problem, market.boot_seconds, market.hurry, self.spent + spent, now, kept
+        )
+
+
+class SitePlans:
+    """The plans of all sites that buy by a forecast.
+
+    :param ring: called when a plan has been made for which no tick has waited
+    """
+
+    def __init__(self, settings: Settings, ways: Ways, ring: Callable[[], None]) -> None:
+        self.live_runs = LiveRuns(settings, ways)
+        self.ring = ring
+        self.plans: dict[str, SitePlan] = {}
+        self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
+        self.trouble = Trouble(log)
+        self.is_closed = self.is_used = False
+
+    def look(
+        self,
+        session: Session,
+        sites: Sequence[SiteView],
+        waiting: Iterable[WaitingJob],
+        now: float,
+        *,
+        by_dag: bool,
+        database_ahead: float = 0.0,
+    ) -> dict[str, ForeseenActions]:
+        """What the plans ask for now, by site.
+
+        :param sites: all of them, in their order, with what is held taken
+        :param waiting: the jobs that wait for a place, with what their runs may cost
+        :param now: epoch seconds
+        :param by_dag: whether some site does not take every Dag
+        :param database_ahead: by how many seconds the database's clock is before ours
+        """
+        by_forecast = {
+            site.name: (site, site.market)
+            for site in sites
+            if isinstance(site.market, MachineMarket) and site.market.policy == FORECAST and site.trouble is None
+        }
+        self.is_used = bool(by_forecast)
+        if not by_forecast:
+            return {}
+        runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+        blind = self.live_runs.without_structure
+        budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
+        found = {}
+        for name, (site, market) in by_forecast.items():
+            plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring))
+            its = site_forecast(plan.parts(runs, name))
+            trouble = TROUBLE.format(site=name)
+            try:
+                actions = plan.look(its, site, market, now, is_blind=not blind.isdisjoint(its.forecast.began))
+            except Exception as error:  # without a plan jobs are decided about as by machine-hours
+                self.trouble.begin(trouble, error, traceback=True)
+                self.plans.pop(name)
+                continue
+            self.trouble.end(trouble)
+            found[name] = self._within_budgets(actions, its.forecast, budgets)
+        return found
+
+    @property
+    def expects_jobs(self) -> bool:
+        """Whether a run lives of which jobs may be to come, though none waits."""
+        return self.is_used and bool(self.live_runs.known)
+
+    def _within_budgets(
+        self, actions: ForeseenActions, forecast: Forecast, budgets: Mapping[str, Budget]
+    ) -> ForeseenActions:
+        """The same with what the runs of steps that are to come may cost."""
+        if not (limited := self.live_runs.with_budget):
+            return actions
+        runs = {name: step.job.run for name, step in forecast.steps.items()}
+        names = [name for some in actions.actions.launched_for.values() for name in some if runs.get(name) in limited]
+        if not names:
+            return actions
+        known = {name: budgets[str(runs[name])] for name in names if runs[name] in budgets}
+        return replace(actions, budgets=known, unpaid=frozenset(names) - known.keys())
+
+    def _start(self, here: PlanningInput, ways: Sequence[Way]) -> Future[ChosenSchedule]:
+        return self.threads.submit(planned, here, ways, self._pause)
+
+    def _pause(self) -> None:
+        """Let other threads run, for which there is one lock of the interpreter; or end.
+
+        :raises PlanningEnded: the controller ends
+        """
+        if self.is_closed:
+            raise PlanningEnded
+        time.sleep(0)
+
+    def close(self) -> None:
+        """Let the plan that is being made be."""
+        self.is_closed = True
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None]) -> ChosenSchedule:
+    """The plan of one site, made in a thread of its own.
+
+    :param pause: called again and again; other threads may want to run
+    """
+    return choose(
+        here.forecast.nearest(MOST_STEPS, here.now),
+        here.locations,
+        here.problem,
+        boot=here.boot,
+        hurry=here.hurry,
+        spent=here.spent,
+        ways=ways,
+        now=here.now,
+        pause=pause,
+    )
+
+
+def with_tokens(actions: Actions, tokens: Mapping[str, str]) -> Actions:
+    """Actions in which jobs that have come are called by their tokens."""
+    return replace(
+        actions,
+        placements=tuple(Placement(tokens[each.job], each.location) for each in actions.placements),
+        waits=tuple(Wait(tokens[each.job], 1, each.reason) for each in actions.waits),
+        refused={},
+        launched_for={
+            launch: tuple(tokens.get(name, name) for name in names) for launch, names in actions.launched_for.items()
+        },
+    )

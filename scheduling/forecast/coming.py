@@ -1,0 +1,193 @@
+"""What is still to come of live runs, as a forecast of the jobs of one site: the others take time alone. Pure.
+
+A job has the same name before Airflow has queued it and after, so that a plan which was made before holds afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.prediction import Prediction
+from lading.scheduling.resources import Resources
+
+# No job is expected to be over sooner than this, seconds.
+LEAST_SECONDS = 0.1
+NO_NEED = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class ComingJob:
+    """A job that has not ended, or is still to come.
+
+    :param name: unique, and the same as long as it is for the same task instance
+    :param expected: how long it runs from its start
+    :param site: the name of the site whose machines it needs; None: it needs none that is bought by a forecast
+    :param need: what it takes there
+    :param index: its place among the jobs of a mapped task; -1: the task is not mapped
+    :param token: the name of the job that waits or is at work; None: it is still to come
+    :param begun: epoch seconds since when it is at work; None: it waits, or is still to come
+    :param location: the name of the machine on which it is at work
+    """
+
+    name: str
+    expected: Prediction
+    site: str | None = None
+    need: PlannedJob | None = None
+    index: int = -1
+    token: str | None = None
+    begun: float | None = None
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComingTask:
+    """A task of a run that has not ended.
+
+    :param jobs: those of it that have not ended; a task that is left out has none, and is passed through
+    :param upstream: the tasks that come right before it; those that have ended may be left out
+    :param by_index: those of them of which only the job of the same index comes before a job, as in a mapped task group
+    :param most: how many of its jobs may be at work at a time; None: any number
+    """
+
+    jobs: Sequence[ComingJob]
+    upstream: Sequence[str] = ()
+    by_index: AbstractSet[str] = frozenset()
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComingRun:
+    """A live run.
+
+    :param name: unique among the runs
+    :param began: epoch seconds
+    :param tasks: those that have not ended, by their ids
+    :param hurry: what time is worth to it (:mod:`lading.scheduling.forecast.choice`); None: what the site says
+    :param finish_by: epoch seconds until which it shall have ended; None: its hurry alone counts
+    :param most_at_once: how many of its jobs Airflow lets be at work at a time; None: any number
+    """
+
+    name: str
+    began: float
+    tasks: Mapping[str, ComingTask]
+    hurry: float | None = None
+    most_at_once: int | None = None
+    finish_by: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteForecast:
+    """What is to come at one site.
+
+    :param waiting: the names of the steps that wait there for a place, each with the token of its job
+    """
+
+    forecast: Forecast
+    waiting: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunAtSite:
+    """What is to come of one run, as far as it concerns a site: see :class:`SiteForecast`."""
+
+    run: ComingRun
+    steps: Mapping[str, WorkflowStep]
+    waiting: Mapping[str, str]
+
+
+def site_forecast(parts: Iterable[RunAtSite]) -> SiteForecast:
+    """What runs still have to do, as far as it concerns a site; those of which nothing is to be done there are left
+    out."""
+    its = [part for part in parts if part.steps]
+    steps: dict[str, WorkflowStep] = {}
+    waiting: dict[str, str] = {}
+    for part in its:
+        steps.update(part.steps)
+        waiting.update(part.waiting)
+    runs = [part.run for part in its]
+    return SiteForecast(
+        Forecast(
+            steps,
+            {run.name: run.began for run in runs},
+            {run.name: run.hurry for run in runs if run.hurry is not None},
+            {run.name: run.most_at_once for run in runs if run.most_at_once is not None},
+            {run.name: run.finish_by for run in runs if run.finish_by is not None},
+        ),
+        waiting,
+    )
+
+
+def run_at_site(run: ComingRun, site: str) -> RunAtSite:
+    """What is to come of a run, as far as it concerns a site; without steps where nothing of it does."""
+    its = [job for task in run.tasks.values() for job in task.jobs if job.site == site]
+    waiting = {job.name: job.token for job in its if job.token is not None and job.begun is None}
+    return RunAtSite(run, run_steps(run, site) if its else {}, waiting)
+
+
+def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
+    """The steps of a run: its jobs, and where all jobs of a task come before others a step without a length that ends
+    with the last of them, for of a thousand jobs before a thousand others each would have a thousand parents."""
+    steps: dict[str, WorkflowStep] = {}
+    ends = {task_id: _end(run, task_id, task) for task_id, task in run.tasks.items()}
+    for task_id, task in run.tasks.items():
+        upstream = [each for each in task.upstream if each in run.tasks]
+        every = tuple(ends[each] for each in upstream)
+        in_common = tuple(ends[each] for each in upstream if each not in task.by_index)
+        alike: dict[int, list[str]] = {}
+        for other in (job for each in upstream if each in task.by_index for job in run.tasks[each].jobs):
+            alike.setdefault(other.index, []).append(other.name)
+        # Those at work come first, then those that wait; where there are too many each waits for one before it.
+        jobs = sorted(task.jobs, key=lambda job: (job.begun is None, job.token is None, job.index))
+        for place, job in enumerate(jobs):
+            has_come = job.token is not None or job.begun is not None
+            parents = () if has_come else (*in_common, *alike.get(job.index, ()))
+            if task.most is not None and place >= task.most and job.begun is None:
+                parents = (*parents, jobs[place - task.most].name)
+            steps[job.name] = _step(run, job, parents, site)
+        if not _is_one(task):
+            nothing = PlannedJob(ends[task_id], NO_NEED, run=run.name)
+            parents = tuple(job.name for job in task.jobs) or every
+            steps[ends[task_id]] = WorkflowStep(nothing, 0.0, parents, elsewhere=True)
+    return steps
+
+
+def _end(run: ComingRun, task_id: str, task: ComingTask) -> str:
+    """The name of the step whose end is the end of a task."""
+    return task.jobs[0].name if _is_one(task) else f"{run.name} {task_id} end"
+
+
+def _is_one(task: ComingTask) -> bool:
+    """Whether a task is one job, and was from the beginning: of a mapped one that is left others have ended."""
+    return len(task.jobs) == 1 and task.jobs[0].index < 0
+
+
+def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -> WorkflowStep:
+    seconds, need = max(LEAST_SECONDS, job.expected.seconds), job.need
+    if need is None or job.site != site:
+        nothing = PlannedJob(job.name, NO_NEED, run=run.name)
+        return WorkflowStep(nothing, seconds, parents, job.begun, None, job.expected.spread, elsewhere=True)
+    asked = PlannedJob(
+        job.name,
+        need.resources,
+        run=run.name,
+        arch=need.arch,
+        features=need.features,
+        instance_type=need.instance_type,
+        capacity_type=need.capacity_type,
+        hints=need.hints,
+        os=need.os,
+        types=need.types,
+    )
+    return WorkflowStep(asked, seconds, parents, job.begun, job.location, job.expected.spread)
+
+
+def alone(job: ComingJob, since: float) -> ComingRun:
+    """A job of which nothing else is known, as a run of its own.
+
+    :param since: epoch seconds
+    """
+    return ComingRun(job.name, since, {"": ComingTask((job,))})

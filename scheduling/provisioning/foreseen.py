@@ -1,0 +1,197 @@
+"""Machines that are bought by a forecast: what its plan asks for becomes launches, what is kept, and releases. Pure.
+
+What is needed again sooner than another machine would boot is kept, and what is not goes at once; ``idle_seconds``
+bounds what no plan says anything of. A plan that is not of now, for jobs or machines have changed since it was made,
+lets nothing go. What it cannot have within the limits, and jobs that are not in it, are decided about by machine-hours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lading.scheduling.forecast.policy import Actions
+from lading.scheduling.job import Budget, PlannedJob
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.provisioning import machines
+from lading.scheduling.provisioning.budgets import coming, within
+from lading.scheduling.provisioning.launch import Launch, Provision
+from lading.scheduling.quotas import quota, vcpus
+from lading.scheduling.reasons import Reason
+from lading.scheduling.resources import Resources
+
+NO_NEED = Resources()
+# A machine that should be up and still boots is expected after so many seconds more, again and again.
+MORE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ForeseenActions:
+    """What a plan of all that is to come asks for at a site now, in which jobs have their tokens as names.
+
+    :param actions: what is to be done; of a plan that is not of now no releases
+    :param is_of_now: whether jobs and machines are as the plan has them
+    :param planned: the waiting jobs that have a place in it
+    :param pending: those for which a plan is being made, so that nothing is bought for them otherwise
+    :param homes: the machines that are there on which waiting jobs have their places, by the names of the jobs
+    :param budgets: what the runs of steps that are still to come may cost, by the names of the steps
+    :param unpaid: steps for which nothing is bought before they wait, for it is not known what their runs have cost
+    """
+
+    actions: Actions
+    is_of_now: bool
+    planned: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
+    homes: Mapping[str, str] = field(default_factory=dict)
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
+    unpaid: frozenset[str] = frozenset()
+
+
+def decide(
+    jobs: Sequence[PlannedJob],
+    live: Sequence[Location],
+    market: MachineMarket,
+    since: Mapping[str, float] | None,
+    limits: InstanceLimits,
+    foreseen: ForeseenActions,
+    *,
+    now: float,
+) -> Provision:
+    """See :func:`lading.scheduling.provisioning.decision.decide`."""
+    actions = foreseen.actions
+    launches, dropped = wanted(foreseen, live, market)
+    paid, over = within(launches, budgeted(launches, jobs, foreseen.budgets), coming(jobs, foreseen.homes, live))
+    paid, late = machines.learnt(paid, live, market)
+    if market.held is not None:
+        over, paid = {name: market.held for launch in launches for name in launch.jobs}, ()
+    not_launched = {name: reason for name, reason in {**over, **late}.items() if name in foreseen.planned}
+    others = [
+        job for job in jobs if job.name in dropped or not (job.name in foreseen.planned or job.name in foreseen.pending)
+    ]
+    # What a machine has been given has its place there.
+    there = [*(replace(each, prefetched=()) for each in live), *map(as_ordered, paid)]
+    found = machines.decide(others, there, market, since, limits, now=now)
+    needed = actions.needed.keys() | {each.location for each in actions.placements}
+    # What the plan needs does not go because other jobs do not need it.
+    releases = {name: reason for name, reason in found.releases.items() if name not in needed}
+    if foreseen.is_of_now:
+        free = {each.name for each in live if each.empty and each.name in found.spare}
+        spare = {each.location: each.reason for each in actions.releases if each.location in free}
+        releases |= within_least(spare, releases, live, market.min_instances)
+    awaits = {each.job: each.reason for each in actions.waits if each.job in foreseen.planned}
+    return replace(
+        found,
+        launches=(*paid, *found.launches),
+        releases=releases,
+        spare=frozenset(each.name for each in live if each.name in found.spare and each.name not in needed),
+        waits={**found.waits, **not_launched},
+        awaits={name: reason for name, reason in awaits.items() if name not in not_launched and name not in dropped},
+    )
+
+
+def wanted(
+    foreseen: ForeseenActions, live: Sequence[Location], market: MachineMarket
+) -> tuple[list[Launch], frozenset[str]]:
+    """The launches of a plan that may be made within the limits, and the steps of the others."""
+    launches: list[Launch] = []
+    dropped: set[str] = set()
+    there = [as_launch_of(each) for each in live]
+    for each in foreseen.actions.launches:
+        names = foreseen.actions.launched_for[each.name]
+        if names and foreseen.unpaid.issuperset(names):
+            continue
+        capacity = market.catalogue.types[each.instance_type].capacity
+        launch = Launch(each.instance_type, capacity, math.inf, names, each.zone, each.capacity_type, each.usd_per_hour)
+        if is_within(launch, [*there, *launches], market.limits):
+            launches.append(launch)
+        else:
+            dropped.update(names)
+    return launches, frozenset(dropped)
+
+
+def as_launch_of(location: Location) -> Launch:
+    """A machine that is there, as limits count it."""
+    kind, usd = str(location.instance_type), location.usd_per_hour
+    return Launch(kind, location.capacity, math.inf, (), None, str(location.capacity_type), usd)
+
+
+def as_ordered(launch: Launch) -> Location:
+    """What is launched now, which counts against limits and takes none of the other jobs."""
+    return Location(
+        f"for {launch.jobs[0] if launch.jobs else launch.kind}",
+        launch.capacity,
+        instance_type=launch.kind,
+        capacity_type=launch.capacity_type,
+        usd_per_hour=launch.usd_per_hour or 0.0,
+        booting=True,
+        draining=True,
+    )
+
+
+def is_within(launch: Launch, others: Sequence[Launch], limits: InstanceLimits) -> bool:
+    """Whether a machine may be launched beside others."""
+    if limits.instances is not None and len(others) >= limits.instances:
+        return False
+    most = limits.types.get(launch.kind)
+    if most is not None and sum(each.kind == launch.kind for each in others) >= most:
+        return False
+    every = [*others, launch]
+    if limits.usd_per_hour is not None and sum(each.usd_per_hour or 0.0 for each in every) > limits.usd_per_hour:
+        return False
+    used: Counter[str] = Counter()
+    for each in every:
+        used[quota(each.kind, each.capacity_type)] += vcpus(each.kind, each.capacity.cpus)  # type: ignore[assignment]
+    name = quota(launch.kind, launch.capacity_type)
+    return name not in limits.vcpus or used[name] <= limits.vcpus[name]
+
+
+def budgeted(launches: Iterable[Launch], jobs: Iterable[PlannedJob], budgets: Mapping[str, Budget]) -> list[PlannedJob]:
+    """The jobs for which is launched, those that are still to come as well, with what their runs may cost."""
+    waiting = {job.name: job for job in jobs}
+    names = dict.fromkeys(name for launch in launches for name in launch.jobs)
+    found = []
+    for name in names:
+        if name in waiting:
+            found.append(waiting[name])
+        elif name in budgets:
+            found.append(PlannedJob(name, NO_NEED, budget=budgets[name]))
+    return found
+
+
+def within_least(
+    asked: Mapping[str, Reason], others: Mapping[str, Reason], live: Sequence[Location], least: int
+) -> dict[str, Reason]:
+    """Those of the releases by which so many machines stay; the youngest go first.
+
+    :param others: what goes in any case
+    """
+    staying = sum(not each.draining and each.name not in others for each in live)
+    spare = max(0, staying - least)
+    names = [each.name for each in reversed(live) if each.name in asked and each.name not in others]
+    return {name: asked[name] for name in names[:spare]}
+
+
+def as_planned(location: Location, market: MachineMarket, ordered_at: float, now: float) -> Location:
+    """A machine as the planner sees it: of one that boots it is known when it is up, and what it is then.
+
+    :param ordered_at: epoch seconds since when it is known to boot
+    :param now: epoch seconds
+    """
+    if not location.booting:
+        return replace(location, ready_at=None) if location.ready_at is not None else location
+    ready_at = ordered_at + market.boot_seconds if location.ready_at is None else location.ready_at
+    if ready_at <= now:
+        ready_at += MORE_SECONDS * (1 + (now - ready_at) // MORE_SECONDS)
+    kind = market.catalogue.types.get(location.instance_type or "")
+    if kind is None:
+        return replace(location, ready_at=ready_at)
+    return replace(
+        location,
+        ready_at=ready_at,
+        arch=location.arch or kind.arch,
+        features=location.features or kind.features,
+    )

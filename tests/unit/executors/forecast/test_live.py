@@ -1,0 +1,73 @@
+"""A controller that buys by a forecast: real Dags in real tables, machines of paper, a clock that is moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import Engine
+
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.plan import FORECAST
+from lading.scheduling.resources import Resources
+from lading.scheduling.simulation.conditions import Conditions
+from lading.scheduling.simulation.simulator import simulate
+from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import expected_lengths
+from tests.clusters.workflow_runs import WorkflowRuns
+from tests.services.packing import catalogue
+
+GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
+MARKET = MachineMarket(GOODS, policy=FORECAST, idle_seconds=120.0, boot_seconds=60.0)
+
+
+def task(name: str, seconds: float, *parents: str, time: float | None = None) -> Arrival:
+    return Arrival(PlannedJob(name, Resources(2, 1024), time=time), 0.0, seconds, parents)
+
+
+def test_a_chain_has_one_machine_for_its_time_alone(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = [task("a", 100), task("b", 50, "a"), task("c", 25, "b")]
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": chain}, MARKET, tmp_path, patch)
+        first = house.run([(0.0, "d", "r1")])
+        second = house.run([(0.0, "d", "r2")])
+        house.close()
+    assert second.launches == 1
+    assert second.seconds == pytest.approx(60 + 175, abs=5)
+    assert second.usd == pytest.approx((60 + 175) * 0.0001, rel=0.05)
+    assert first.launches >= 1
+
+
+def test_a_second_run_is_cheaper_for_lengths_are_known(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time each of the three that follow is expected to be long, so that they do not share a machine; the
+    second time they do."""
+    some = [task(f"m{number}", 5, "a", time=1800.0) for number in range(3)]
+    wide = [task("a", 400, time=1800.0), *some]
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": wide}, MARKET, tmp_path, patch)
+        first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
+        house.close()
+    assert second.usd < 0.9 * first.usd
+    assert second.launches < first.launches
+    conditions, lengths = Conditions(boot_seconds=60.0, tick_seconds=0.1), expected_lengths(wide, "known")
+    paper = simulate(wide, GOODS, policy=FORECAST, conditions=conditions, lengths=lengths)
+    assert second.usd == pytest.approx(paper.cost, rel=0.05), "as the simulator has it"
+    assert second.seconds == pytest.approx(paper.makespan, rel=0.05)
+    assert second.launches == paper.launches
+
+
+def test_jobs_without_a_dag_have_machines_too(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": [task("a", 30)]}, MARKET, tmp_path, patch)
+        house.add_alone("x", Resources(2, 1024), 40.0)
+        found = house.run([(0.0, "d", "r1")])
+        house.close()
+    assert house.site.diary.begun.keys() >= {"x"}
+    assert found.launches in (1, 2)

@@ -1,0 +1,256 @@
+"""What is to come of live runs, from real rows of Airflow and of the store."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.taskinstance import TaskInstance
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
+from airflow.utils.types import DagRunType
+from sqlalchemy import insert, update
+from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
+from uuid6 import uuid7
+
+from lading.executors import store
+from lading.executors.forecast import live_runs
+from lading.executors.forecast.live_runs import LiveRuns
+from lading.executors.store import JobRow, State
+from lading.operators import resources
+from lading.scheduling.forecast.coming import ComingJob, ComingRun
+from lading.scheduling.gangs.room import Ways
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.plan import FORECAST
+from lading.scheduling.resources import Resources
+from tests.clusters.sites import make_settings
+from tests.services.packing import catalogue
+
+NOW = 1_800_000_000.0
+GOODS = catalogue(small=(2, 4096, 0.36))
+CLOUD = SiteView(
+    name="cloud",
+    possible=[Location("small", Resources(2, 4096), instance_type="small")],
+    market=MachineMarket(GOODS, policy=FORECAST),
+)
+LAB = SiteView(name="lab", possible=[Location("m", Resources(2, 4096))])
+
+
+class House:
+    """A Dag ``d``: a >> b >> c, a >> branch >> c, a >> empty >> last, many (mapped) after b."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self.engine, self.live_runs = engine, LiveRuns(make_settings(folder), Ways())
+        with DAG("d", schedule=None, max_active_tasks=7) as dag:
+            tasks = {each: BashOperator(task_id=each, bash_command=":") for each in ("a", "b", "branch", "c", "last")}
+            many = BashOperator.partial(task_id="many").expand(bash_command=["1", "2"])
+            empty = EmptyOperator(task_id="empty")
+            tasks["a"] >> [tasks["b"], tasks["branch"]] >> tasks["c"]
+            tasks["a"] >> empty >> tasks["last"]
+            tasks["b"] >> many
+        with Session(engine) as session:
+            session.add(DagBundleModel(name="bundle"))
+            session.flush()
+            session.add(DagModel(dag_id="d", bundle_name="bundle", is_paused=False))
+            session.flush()
+            SerializedDagModel.write_dag(LazyDeserializedDAG.from_dag(dag), "bundle", session=session)
+            session.commit()
+
+    def run(self, run_id: str, state: str, **states: str | None) -> None:
+        """A run, with the states of its task instances; where they are several, one of each is mapped."""
+        with Session(self.engine) as session:
+            run = DagRun(dag_id="d", run_id=run_id, run_type=DagRunType.MANUAL, state=state)
+            run.start_date = datetime.fromtimestamp(NOW - 9000, timezone.utc)
+            session.add(run)
+            session.flush()
+            for task_id, said in states.items():
+                each_state = (said or "none").split()
+                for number, each in enumerate(each_state):
+                    index = number if len(each_state) > 1 else -1
+                    self.instance(session, run_id, task_id, None if each == "none" else each, index)
+            session.commit()
+
+    @staticmethod
+    def instance(session: Session, run_id: str, task_id: str, state: str | None, index: int = -1, **hints: Any) -> None:
+        values = {
+            "id": uuid7(), "dag_id": "d", "run_id": run_id, "task_id": task_id, "map_index": index, "state": state,
+            "pool": "p", "pool_slots": 1, "try_number": 1, "max_tries": 0,
+            "executor_config": resources(**{"cpus": 2, "time": 600, **hints}),
+        }  # fmt: skip
+        session.execute(insert(TaskInstance.__table__), [values])
+
+    def say(self, task_id: str, **hints: Any) -> None:
+        """Give a task of the run ``r`` these hints."""
+        with Session(self.engine) as session:
+            mine = TaskInstance.run_id == "r", TaskInstance.task_id == task_id
+            session.execute(update(TaskInstance).where(*mine).values(executor_config=resources(**hints)))
+            session.commit()
+
+    def job(self, task_id: str | None, state: State = State.RUNNING, run_id: str = "r", **columns: Any) -> None:
+        known: dict[str, Any] = {"cpus": 2.0, "memory": 512, "disk": 0, "gpus": 0.0, "dag_id": "d", "run_id": run_id}
+        known |= {"token": f"{run_id}-{task_id}", "queued_at": NOW - 50, "subject": "s", "workload": "{}"}
+        known |= {"kind": "ExecuteTask", "priority": 1, "task_id": task_id, "map_index": -1, "try_number": 1}
+        if state == State.RUNNING:
+            known |= {"site": "cloud", "location": "m", "started_at": NOW - 10}
+        with Session(self.engine) as session:
+            store.add_job(session, state=state, **{**known, **columns})
+            session.commit()
+
+    def look(self, *sites: SiteView, now: float = NOW) -> dict[str, ComingRun]:
+        with Session(self.engine) as session:
+            found = self.live_runs.look(session, sites or [CLOUD], now, by_dag=False)
+        return {each.name: each for each in found}
+
+    def jobs(self, now: float = NOW) -> dict[str, list[ComingJob]]:
+        """The jobs of the run ``r`` by their tasks."""
+        [run] = self.look(now=now).values()
+        return {task_id: list(task.jobs) for task_id, task in run.tasks.items()}
+
+
+@pytest.fixture
+def house(airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "lading.executors.LadingExecutor")
+    monkeypatch.setattr(live_runs, "SECONDS_BETWEEN_LOOKS", 0.0)
+    return House(airflow_database, tmp_path)
+
+
+def fresh(house: House, **states: str | None) -> None:
+    """A run whose first task runs."""
+    known: dict[str, str | None] = dict.fromkeys(("b", "branch", "c", "last", "many", "empty"))
+    house.run("r", "running", **{"a": "running", **known, **states})
+
+
+def test_a_run_is_all_that_is_to_come_of_it(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    [run] = house.look().values()
+    assert (run.began, run.most_at_once, run.hurry) == (NOW - 50, 7, None)
+    [a] = run.tasks["a"].jobs
+    assert (a.token, a.begun, a.location, a.site) == ("r-a", NOW - 10, "m", "cloud")
+    [b] = run.tasks["b"].jobs
+    assert (b.token, b.site, b.need and b.need.resources.cpus, run.tasks["b"].upstream) == (None, "cloud", 2, ("a",))
+    [empty] = run.tasks["empty"].jobs
+    assert (empty.site, empty.expected.seconds) == (None, 0.0)
+    assert [each.index for each in run.tasks["many"].jobs] == [0]
+    assert run.tasks["c"].upstream == ("b", "branch")
+
+
+def test_mapped_tasks_and_branches_are_expected_as_in_earlier_runs(house: House) -> None:
+    house.run("old", "success", many="success success success", branch="skipped", c="success")
+    fresh(house)
+    house.job("a")
+    jobs = house.jobs()
+    assert [each.index for each in jobs["many"]] == [0, 1, 2]
+    assert jobs["branch"] == []
+    with Session(house.engine) as session:
+        session.execute(
+            update(TaskInstance)
+            .where(TaskInstance.run_id == "r", TaskInstance.task_id == "branch")
+            .values(state="scheduled")
+        )
+        session.commit()
+    assert len(house.jobs(NOW + 1)["branch"]) == 1, "it comes all the same"
+
+
+def test_lengths_are_learnt_at_once(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    before = house.jobs()["b"][0].expected.seconds
+    house.job("b", State.SUCCEEDED, "old", started_at=NOW - 100, ended_at=NOW - 70)
+    assert (before, round(house.jobs(NOW + 1)["b"][0].expected.seconds)) == (600.0, 30)
+
+
+def test_a_job_keeps_its_name(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    [before] = house.jobs()["b"]
+    house.job("b", State.QUEUED)
+    [after] = house.jobs(NOW + 1)["b"]
+    assert before.name == after.name
+    assert (before.token, after.token, after.begun) == (None, "r-b", None)
+
+
+def test_what_has_been_handed_over_and_has_no_job_has_ended(house: House) -> None:
+    """Lading knows of the end of a job before Airflow has stored it."""
+    fresh(house, b="running")
+    house.job("a")
+    assert "b" not in house.jobs()
+
+
+def test_behind_what_has_failed_nothing_comes(house: House) -> None:
+    fresh(house, b="failed")
+    house.job("a")
+    jobs = house.jobs()
+    assert (jobs["b"], jobs["c"], jobs["many"]) == ([], [], [])
+    assert len(jobs["branch"]) == 1
+
+
+def test_hints_say_what_a_run_is_worth_and_what_is_planned_otherwise(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    house.say("b", cpus=2, hurry="fast", max_usd=5, finish_by="1h")
+    house.say("c", cpus=2, max_instances=2)
+    house.say("last", cpus=2, memory="input_size + 1 MiB")
+    [run] = house.look().values()
+    assert (run.hurry, run.finish_by) == (10.0, NOW - 50 + 3600)
+    assert house.live_runs.with_budget == {run.name}
+    assert run.tasks["c"].jobs[0].site is None, "on which machines it may be is decided when it has come"
+    assert run.tasks["last"].jobs[0].site is None, "what it asks for is not known"
+    house.job("last", State.SUCCEEDED, "old", cpus=1.5, started_at=NOW - 100, ended_at=NOW - 70)
+    later = LiveRuns(house.live_runs.settings, Ways())
+    house.live_runs = later
+    [last] = house.jobs(NOW + 1)["last"]
+    assert last.need is not None
+    assert last.need.resources.cpus == 1.5, "as much as its last job"
+
+
+def test_a_site_that_comes_first_has_it(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    [run] = house.look(LAB, CLOUD).values()
+    assert run.tasks["b"].jobs[0].site == "lab"
+    assert run.tasks["a"].jobs[0].site == "cloud", "it is at work there"
+
+
+def test_of_a_dag_that_cannot_be_read_its_jobs_are_known_alone(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def odd(run: object, session: object) -> None:
+        raise KeyError("another version of Airflow")
+
+    monkeypatch.setattr(house.live_runs.dags.bag, "get_dag_for_run", odd)
+    fresh(house)
+    house.job("a")
+    jobs = house.jobs()
+    assert {task_id: len(some) for task_id, some in jobs.items() if some} == {"a": 1}
+    assert house.live_runs.without_structure == set(house.look())
+    assert "another version of Airflow" in caplog.text
+
+
+def test_jobs_of_no_run_are_alone(house: House) -> None:
+    house.job(None, State.QUEUED)
+    assert [(name, [job.token for job in run.tasks[""].jobs]) for name, run in house.look().items()] == [
+        ("r-None", ["r-None"])
+    ]
+
+
+def test_a_run_is_forgotten_when_it_has_had_no_job_for_a_while(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    assert len(house.look()) == 1
+    with Session(house.engine) as session:
+        session.execute(update(JobRow).values(state=State.SUCCEEDED, ended_at=NOW))
+        session.commit()
+    assert len(house.look(now=NOW + 30)) == 1
+    assert house.look(now=NOW + 61) == {}

@@ -1,0 +1,180 @@
+"""The plan of a site from tick to tick: made in another thread, and followed as far as it is of now."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lading.executors.forecast import site_plans
+from lading.executors.forecast.site_plans import SECONDS_PENDING, PlanningInput, SitePlan
+from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.plan import FORECAST, InstanceLimits
+from lading.scheduling.prediction import Prediction
+from lading.scheduling.provisioning import Provision, decide
+from lading.scheduling.provisioning.foreseen import ForeseenActions
+from lading.scheduling.reasons import free_text
+from lading.scheduling.resources import Resources
+from tests.services.packing import catalogue
+
+GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
+MARKET = MachineMarket(GOODS, policy=FORECAST, idle_seconds=120.0, boot_seconds=60.0)
+NOW = 1000.0
+
+
+class House:
+    """A site, what is to come there, and the plans that are asked for, each made when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, ComingTask] = {}
+        self.machines: list[Location] = []
+        self.asked: list[tuple[Future[ChosenSchedule], PlanningInput, Any]] = []
+        self.rings = 0
+        self.at_once = True
+        self.plan = SitePlan(MARKET, self.start, self.ring)
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    def start(self, here: PlanningInput, ways: tuple[Way, ...]) -> Future[ChosenSchedule]:
+        self.asked.append((Future(), here, ways))
+        if self.at_once:
+            self.make()
+        return self.asked[-1][0]
+
+    def make(self) -> None:
+        """Make the plan that was asked for last."""
+        future, here, ways = self.asked[-1]
+        future.set_result(
+            choose(here.forecast, here.locations, here.problem, boot=here.boot, hurry=1.0, ways=ways, now=here.now)
+        )
+
+    def job(self, name: str, *after: str, seconds: float = 100.0, **known: Any) -> None:
+        need = PlannedJob("", Resources(2, 1024))
+        self.jobs[name] = ComingTask((ComingJob(name, Prediction(seconds), "cloud", need, **known),), after)
+
+    def machine(self, name: str, **known: Any) -> None:
+        its = Location(name, Resources(2, 4096), instance_type="small", usd_per_hour=0.36, launched_at=0.0, **known)
+        self.machines = [*(each for each in self.machines if each.name != name), its]
+
+    def look(self, now: float = NOW, market: MachineMarket = MARKET, **known: Any) -> ForeseenActions:
+        up = [each for each in self.machines if not each.booting]
+        site = SiteView(name="cloud", market=market, locations=up, launched=self.machines)
+        its = site_forecast([run_at_site(ComingRun("r", NOW, self.jobs), "cloud")])
+        return self.plan.look(its, site, market, now, **known)
+
+    def decided(self, now: float = NOW) -> Provision:
+        return decide([], self.machines, MARKET, None, InstanceLimits(), now=now, ahead=self.look(now))
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_plans, "SECONDS_FOR_A_PLAN", 0.0)
+
+
+def test_jobs_begin_by_the_plan_under_their_tokens_and_what_comes_has_a_machine() -> None:
+    here = House()
+    here.machine("up", idle_since=NOW)
+    here.job("a", token="t-a", seconds=500)
+    here.job("b", "a")
+    here.job("c", "a")
+    found = here.look()
+    assert [(each.job, each.location) for each in found.actions.placements] == [("t-a", "up")]
+    assert (found.is_of_now, found.planned, here.rings) == (True, {"t-a"}, 0)
+    assert found.actions.needed.keys() == {"up"}
+
+
+def test_a_plan_that_is_not_of_now_releases_nothing() -> None:
+    """A machine has become idle, and a job has come: by the old plan, and with the new one to come, it stays."""
+    here = House()
+    here.machine("up", idle_since=NOW)
+    here.machine("busy", used=Resources(2, 1024), jobs=1)
+    here.job("a", token="a", begun=NOW, location="busy")
+    assert here.decided().releases.keys() == {"up"}, "nothing needs it"
+    here = House()
+    here.machine("up", idle_since=NOW)
+    here.job("a", token="a", begun=NOW, location="gone")
+    here.at_once = False
+    assert here.decided().releases == {}, "there is no plan yet"
+    here.make()
+    here.job("b", "a", token="b")
+    found = here.look(NOW + 3)
+    assert not found.is_of_now
+    assert found.actions.releases == ()
+    assert here.decided(NOW + 4).releases == {}
+    here.make()
+    assert here.look(NOW + 5).is_of_now
+
+
+def test_as_long_as_a_plan_is_made_jobs_wait_for_it_but_not_for_long() -> None:
+    here = House()
+    here.at_once = False
+    here.job("a", token="t")
+    first = here.look()
+    assert (first.is_of_now, first.planned, first.pending) == (False, frozenset(), {"t"})
+    assert here.look(NOW + SECONDS_PENDING).pending == frozenset()
+    assert here.rings == 0
+    here.make()
+    assert here.rings == 1, "no tick has waited for it"
+    found = here.look(NOW + SECONDS_PENDING + 1)
+    assert [each.instance_type for each in found.actions.launches] == ["small"]
+
+
+def test_where_plans_are_always_late_machines_are_launched_all_the_same() -> None:
+    here = House()
+    here.job("a", token="t")
+    here.look()
+    here.at_once = False
+    here.job("b", token="u")
+    assert here.look(NOW + 3).actions.launches == ()
+    late = here.look(NOW + SECONDS_PENDING + 1)
+    assert (late.is_of_now, late.actions.launches) == (False, ()), "it was launched by the plan that was of now"
+    here.make()
+    here.job("c", token="v")
+    late = here.look(NOW + SECONDS_PENDING + 20)
+    assert not late.is_of_now
+    assert {name for each in late.actions.launches for name in late.actions.launched_for[each.name]} == {"t", "u"}
+
+
+def test_what_comes_after_is_not_known_and_so_nothing_goes() -> None:
+    here = House()
+    here.machine("up", idle_since=NOW)
+    here.job("a", token="a", begun=NOW, location="gone")
+    found = here.look(is_blind=True)
+    assert (found.is_of_now, found.actions.releases) == (True, ())
+    assert here.look(NOW + 1).actions.releases[0].location == "up"
+    assert len(here.asked) == 1
+
+
+def test_what_stays_in_any_case_is_no_reason_to_plan_anew() -> None:
+    here = House()
+    here.machine("up", idle_since=NOW)
+    market = replace(MARKET, min_instances=1)
+    assert [here.look(NOW + seconds, market).actions.releases for seconds in range(3)] == [(), (), ()]
+    assert len(here.asked) == 1
+
+
+def test_launches_that_are_held_leave_the_jobs_to_be_decided_about_otherwise() -> None:
+    here = House()
+    here.job("a", token="t")
+    found = here.look(market=replace(MARKET, held=free_text("no")))
+    assert (found.planned, found.actions.launches) == (frozenset(), ())
+
+
+def test_what_fails_is_raised_and_planned_anew() -> None:
+    here = House()
+    here.at_once = False
+    here.job("a", token="t")
+    here.look()
+    here.asked[-1][0].set_exception(ZeroDivisionError("odd"))
+    with pytest.raises(ZeroDivisionError):
+        here.look(NOW + 1)
+    here.at_once = True
+    assert here.look(NOW + 2).is_of_now
