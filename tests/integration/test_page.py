@@ -626,7 +626,7 @@ def test_who_holds_what_and_what_sleeps_is_woken(
     waits = page.get_by_role("table", name="Waiting jobs")
     expect(waits).to_contain_text(re.compile(r"together's gang far holds 1 cpus at local/\S+ for 1 of its jobs"))
     expect(waits.locator("tr", has_text="Reserving capacity for all that start together")).to_contain_text(
-        "looked for at cloud"
+        "looking for room for gang 'far' at cloud"
     )
     large = waits.locator("tr", has_text="Waiting for its next attempt")
     expect(large).to_contain_text("attempt 1 of 9")
