@@ -143,7 +143,7 @@ def test_a_large_one_comes_in_parts(cluster: Cluster, monkeypatch: pytest.Monkey
     (cluster.dags / "mine/data").write_bytes(os.urandom(2500))
     cluster.write("other/dag.py", "a")
     waits = [cluster.prepare("mine", "other").wait_of(envelope("mine")) for _ in range(3)]
-    assert waits == ["Dag bundle 'mine' is being sent to the site"] * 2 + [None]
+    assert waits == [because("bundle_sending", bundle="mine")] * 2 + [None]
     assert cluster.way.exchanges == 1 + 3, "in each round one"
     bound = cluster.prepare("mine", "other")
     assert bound.hash_of(envelope("mine")) != bound.hash_of(envelope("other"))

@@ -157,7 +157,7 @@ def test_a_machine_that_the_store_has_lost_is_seen(house: House) -> None:
     assert rows["Lknown"]["usd"] == pytest.approx(0.096, abs=0.001)
     assert (rows["Llost"]["state"], rows["Llost"]["native_id"], rows["Llost"]["usd_per_hour"]) == (None, lost, 0.096)
     assert "the store does not know it" in rows["Llost"]["note"]
-    assert "its seller does not have it" in rows["Lgone"]["note"]
+    assert "its seller does not list it" in rows["Lgone"]["note"]
     assert (rows["Lnode"]["instance_type"], rows["Lnode"]["note"]) == ("queue short", None)
     assert "0.096" in house.run(output="plain")[1]
 
