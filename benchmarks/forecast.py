@@ -180,7 +180,8 @@ def main() -> None:
             ticks, of_now = [], 0
             for _ in range(options.ticks):
                 house.end(options.ends)
-                seconds, is_of_now = house.tick()
+                with house.plans.paused():
+                    seconds, is_of_now = house.tick()
                 ticks.append(seconds)
                 of_now += is_of_now
                 time.sleep(max(0.0, 1.0 - seconds))

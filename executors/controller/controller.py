@@ -194,7 +194,7 @@ class Controller:
             self.stop()
             return
         if not self.idle_detector.lasts(self.threads) or self.any_wait():
-            with self.metrics.tick():
+            with self.metrics.tick(), self.site_plans.paused():
                 self._work(time.time())
             self.threads.look()
         if self.housekeeping.due(self.metrics, self.threads.troubles()):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 
 # A tick waits for a new plan for so long, seconds.
 SECONDS_FOR_A_PLAN = 0.05
+# While a tick is at work, planning goes on by one step in so many seconds.
+SECONDS_OF_A_PAUSE = 0.1
 # What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
 SECONDS_PENDING = 10.0
 # So many steps that are still to begin are planned, and those behind them when they come nearer.
@@ -78,13 +82,18 @@ class SitePlan:
 
     :param start: has a plan made in another thread
     :param ring: called when one is ready for which no tick has waited until then
+    :param may_plan: cleared while a tick is at work that does not wait for a plan
     """
 
     def __init__(
-        self, market: MachineMarket, start: Callable[..., Future[ChosenSchedule]], ring: Callable[[], None]
+        self,
+        market: MachineMarket,
+        start: Callable[..., Future[ChosenSchedule]],
+        ring: Callable[[], None],
+        may_plan: threading.Event,
     ) -> None:
         self.planner = Planner(market.boot_seconds, market.hurry)
-        self.start, self.ring = start, ring
+        self.start, self.ring, self.may_plan = start, ring, may_plan
         self.making: Future[ChosenSchedule] | None = None
         """The plan that is being made."""
         self.made_of: PlanningInput | None = None
@@ -159,6 +168,15 @@ class SitePlan:
 
     def _plan(self, here: PlanningInput) -> None:
         """Have a plan made, and take it if it is there soon."""
+        is_in_tick = not self.may_plan.is_set()
+        self.may_plan.set()
+        try:
+            self._wait_for_a_plan(here)
+        finally:
+            if is_in_tick:
+                self.may_plan.clear()
+
+    def _wait_for_a_plan(self, here: PlanningInput) -> None:
         deadline = time.monotonic() + SECONDS_FOR_A_PLAN
         for _ in range(2):  # the one that is being made may be of before, and the next one quick
             if self.making is None:
@@ -240,6 +258,17 @@ class SitePlans:
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
         self.is_closed = self.is_used = False
+        self.may_plan = threading.Event()
+        self.may_plan.set()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let a tick work while the planner rests, for threads share one lock; the tick may still wait for a plan."""
+        self.may_plan.clear()
+        try:
+            yield
+        finally:
+            self.may_plan.set()
 
     def look(
         self,
@@ -272,7 +301,7 @@ class SitePlans:
         budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
         found = {}
         for name, (site, market) in by_forecast.items():
-            plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring))
+            plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring, self.may_plan))
             its = site_forecast(plan.parts(runs, name))
             trouble = TROUBLE.format(site=name)
             try:
@@ -307,17 +336,19 @@ class SitePlans:
         return self.threads.submit(planned, here, ways, self._pause)
 
     def _pause(self) -> None:
-        """Let other threads run, for which there is one lock of the interpreter; or end.
+        """Let other threads run, of which only one has the lock of the interpreter; or end.
 
         :raises PlanningEnded: the controller ends
         """
         if self.is_closed:
             raise PlanningEnded
-        time.sleep(0)
+        if self.may_plan.wait(SECONDS_OF_A_PAUSE):
+            time.sleep(0)
 
     def close(self) -> None:
         """Let the plan that is being made be."""
         self.is_closed = True
+        self.may_plan.set()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
 

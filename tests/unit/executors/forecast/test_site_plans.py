@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -38,7 +39,7 @@ class House:
         self.asked: list[tuple[Future[ChosenSchedule], PlanningInput, Any]] = []
         self.rings = 0
         self.at_once = True
-        self.plan = SitePlan(MARKET, self.start, self.ring)
+        self.plan = SitePlan(MARKET, self.start, self.ring, threading.Event())
 
     def ring(self) -> None:
         self.rings += 1
