@@ -427,8 +427,23 @@ def test_the_filters_of_a_third_party_have_names_of_their_own() -> None:
 
 
 def test_a_site_that_buys_nothing_buys_nothing_by_a_forecast(make: Make) -> None:
-    with pytest.raises(SitesError, match="policy = 'forecast' is unknown; valid: greedy, priced, hours, first_come, d"):
+    words = (
+        "policy = 'forecast' is none of such a site; leave it out for 'greedy', or give one of greedy, priced, first_"
+    )
+    with pytest.raises(SitesError, match=words):
         load_sites(make('[sites.local]\nkind = "local"\npolicy = "forecast"\n'))
+
+
+@pytest.mark.parametrize("policy", ["hours", "priced"])
+def test_policies_that_a_forecast_has_replaced_are_refused(make: Make, policy: str) -> None:
+    table = (
+        '[sites.cloud]\nkind = "ec2"\nsubnets = ["subnet-0a1b2c3d"]\nami = {x86_64 = "ami-0a1b2c3d"}\n'
+        f'work_dir = "/w"\npython = "/p"\npolicy = "{policy}"\n'
+    )
+    words = f"policy = '{policy}' is none of such a site; leave it out for 'forecast', or give one of forecast, greedy"
+    with pytest.raises(SitesError, match=words):
+        load_sites(make(table))
+    assert load_sites(make(table.replace(f'"{policy}"', '"greedy"')))["cloud"].config.policy == "greedy"
 
 
 def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
@@ -440,7 +455,8 @@ def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
             return {self.name: self}
 
     table = '[sites.local]\nkind = "local"\npolicy = "ours"\n'
-    with pytest.raises(SitesError, match="policy = 'ours' is unknown; valid: greedy, priced, hours, first_come, d"):
+    words = "policy = 'ours' is unknown; leave it out for 'greedy', or give one of greedy, priced, first_come, data_loc"
+    with pytest.raises(SitesError, match=words):
         load_sites(make(table))
     plugin = Ours()
     plugin_manager().register(plugin)
