@@ -43,6 +43,7 @@ class DagTask:
     :param needs_success: whether it does not run when one before it has failed
     :param executor: that it names; None: the first one of Airflow's configuration
     :param most: how many of its jobs Airflow lets be at work at a time; None: any number
+    :param priority: the weight that its author gave it, without those of the tasks around it
     """
 
     upstream: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class DagTask:
     needs_success: bool = True
     executor: str | None = None
     most: int | None = None
+    priority: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ def structure_of(dag: Any) -> DagStructure:
             str(getattr(task.trigger_rule, "value", task.trigger_rule)) in NEED_SUCCESS,
             task.executor,
             min(limits, default=None),
+            int(task.priority_weight),
         )
     return DagStructure(found, dag.max_active_tasks)
 

@@ -254,7 +254,9 @@ class LiveRuns:
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
                 limits = [each for each in (ask.most, task.most) if each is not None]
-                tasks[task_id] = ComingTask(jobs, task.upstream, task.by_index, min(limits, default=None))
+                tasks[task_id] = ComingTask(
+                    jobs, task.upstream, task.by_index, min(limits, default=None), task.priority
+                )
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
         seconds = min((each.finish_by for each in known.asks.values() if each.finish_by is not None), default=None)

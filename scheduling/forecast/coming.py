@@ -56,12 +56,14 @@ class ComingTask:
     :param upstream: the tasks that come right before it; those that have ended may be left out
     :param by_index: those of them of which only the job of the same index comes before a job, as in a mapped task group
     :param most: how many of its jobs may be at work at a time; None: any number
+    :param priority: the higher it is the sooner its jobs get room
     """
 
     jobs: Sequence[ComingJob]
     upstream: Sequence[str] = ()
     by_index: AbstractSet[str] = frozenset()
     most: int | None = None
+    priority: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
             parents = () if has_come else (*in_common, *alike.get(job.index, ()))
             if task.most is not None and place >= task.most and job.begun is None:
                 parents = (*parents, jobs[place - task.most].name)
-            steps[job.name] = _step(run, job, parents, site)
+            steps[job.name] = _step(run, job, parents, site, task.priority)
         if not _is_one(task):
             nothing = PlannedJob(ends[task_id], NO_NEED, run=run.name)
             parents = tuple(job.name for job in task.jobs) or every
@@ -209,7 +211,7 @@ def _is_one(task: ComingTask) -> bool:
     return len(task.jobs) == 1 and task.jobs[0].index < 0
 
 
-def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -> WorkflowStep:
+def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, priority: int) -> WorkflowStep:
     seconds, need = max(LEAST_SECONDS, job.expected.seconds), job.need
     if need is None or job.site != site:
         nothing = PlannedJob(job.name, NO_NEED, run=run.name)
@@ -227,6 +229,7 @@ def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -
     asked = PlannedJob(
         job.name,
         need.resources,
+        priority=priority,
         run=run.name,
         arch=need.arch,
         features=need.features,

@@ -154,18 +154,23 @@ class Forecast:
         return replace(self, steps={name: step for name, step in self.steps.items() if name not in left_out})
 
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
-        """The steps that do not run, parents first, and of those that are free of them the longest rest first."""
+        """The steps that do not run, parents first, and of those that are free of them the highest priority first, then
+        the longest rest."""
         missing = {
             name: sum(each in self.steps and self.steps[each].begun is None for each in step.parents)
             for name, step in self.steps.items()
             if step.begun is None
         }
-        ready = [(-rests[name], name) for name, number in missing.items() if not number]
+
+        def place(name: str) -> tuple[int, float, str]:
+            return -self.steps[name].job.priority, -rests[name], name
+
+        ready = [place(name) for name, number in missing.items() if not number]
         heapq.heapify(ready)
         while ready:
-            _, name = heapq.heappop(ready)
+            _, _, name = heapq.heappop(ready)
             yield name
             for child in self.children[name]:
                 missing[child] -= 1
                 if not missing[child]:
-                    heapq.heappush(ready, (-rests[child], child))
+                    heapq.heappush(ready, place(child))

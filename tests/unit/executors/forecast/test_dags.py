@@ -28,7 +28,7 @@ def test_a_structure() -> None:
         def first(x: int) -> int:
             return x
 
-        @task(trigger_rule="all_done", executor="LocalExecutor")
+        @task(trigger_rule="all_done", executor="LocalExecutor", priority_weight=5)
         def second(x: int) -> int:
             return x
 
@@ -44,7 +44,7 @@ def test_a_structure() -> None:
     assert found.tasks["a"] == DagTask(("start",), is_mapped=True, most=2)
     assert found.tasks["both.first"] == DagTask(("a",), is_mapped=True)
     assert found.tasks["both.second"] == DagTask(
-        ("both.first",), frozenset(["both.first"]), True, False, False, "LocalExecutor"
+        ("both.first",), frozenset(["both.first"]), True, False, False, "LocalExecutor", priority=5
     )
 
 

@@ -192,3 +192,15 @@ def test_no_more_steps_are_at_work_than_their_pool_has_slots_for() -> None:
         assert sum(sizes[name] for name in "abc" if schedule.starts[name] <= at < schedule.until[name]) <= 2
     assert schedule.starts["much"] == schedule.starts["free"] == NOW + BOOT
     assert max(schedule.until.values()) == NOW + BOOT + 100
+
+
+def test_where_there_are_few_machines_priority_counts_before_the_rest_of_the_run() -> None:
+    def last(priority: int) -> str:
+        steps = {
+            "short": WorkflowStep(PlannedJob("short", Resources(8, 1024), run="x", priority=priority), 50.0),
+            "long": WorkflowStep(PlannedJob("long", Resources(8, 1024), run="y", priority=1), 400.0),
+        }
+        found = choose(Forecast(steps), [], posed(most=1), boot=BOOT, hurry=10.0, now=NOW).schedule
+        return max(found.starts, key=found.starts.__getitem__)
+
+    assert (last(1), last(2)) == ("short", "long")
