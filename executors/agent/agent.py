@@ -224,7 +224,7 @@ class Agent:
     def _end_all(self, cause: EndCause, grace: float) -> None:
         for job in self.running.jobs.values():
             job.end(cause, grace)
-            job.give_up_after(2 * grace)
+            job.kill_supervisor_after(2 * grace)
 
     @property
     def _kill_grace(self) -> float:

@@ -135,7 +135,7 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
             because(killed, engine=engine, signal=-code) if code < 0 else because(exited, engine=engine, exit_code=code)
         )
         said = (read_end(job.folder.output, MOST_WORDS).decode(errors="replace").strip().splitlines() or [""])[-1]
-        words = [because("last_words", text=said)] if said else []
+        words = [because("last_output", text=said)] if said else []
         raise AgentJobFailed(reason.with_also(*words), code or 1) from None
     except (OSError, ValueError) as error:
         raise AgentJobFailed(because("container_unreadable", text=str(error)), code or 1) from error

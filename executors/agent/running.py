@@ -83,7 +83,7 @@ class RunningJob:
         self.kill_task_at = time.monotonic()
         self.press()
 
-    def give_up_after(self, seconds: float) -> None:
+    def kill_supervisor_after(self, seconds: float) -> None:
         """Let the supervisor live this long at most."""
         deadline = time.monotonic() + seconds
         self.kill_supervisor_at = min(self.kill_supervisor_at or deadline, deadline)
@@ -94,7 +94,7 @@ class RunningJob:
         if self.kill_task_at is not None and now >= self.kill_task_at and not self.task_has_ended:
             process_tree.kill_descendants(self.supervisor.pid)
             self.kill_task_at = now + AGAIN  # it may have been about to start the task
-            self.give_up_after(UPLOAD_GRACE)
+            self.kill_supervisor_after(UPLOAD_GRACE)
         if self.kill_supervisor_at is not None and now >= self.kill_supervisor_at:
             self._signal(signal.SIGKILL)
 

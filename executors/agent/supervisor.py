@@ -90,7 +90,7 @@ class JobSettled(AgentJobFailed):
     cause = "cancelled"
 
     def __init__(self) -> None:
-        super().__init__(because("settled"), 0)
+        super().__init__(because("task_ended_in_airflow"), 0)
 
 
 class AgentJob:

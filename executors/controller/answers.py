@@ -42,7 +42,7 @@ SECONDS_UNTIL_REPEATED = 5.0
 SECONDS_UNTIL_LOST = 30.0
 # What a site has and the store does not want: another database, or a job that was taken for lost too early.
 SECONDS_UNTIL_STRANGE = 60.0
-STRANGE = because("stranger")
+STRANGE = because("unknown_job")
 
 
 @dataclass(frozen=True, slots=True)

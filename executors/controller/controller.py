@@ -421,7 +421,7 @@ class Controller:
                 self.leadership.lead()
             if self.leadership.may_act():
                 self._let_go()
-            self.leadership.give_up()
+            self.leadership.release()
         except (SQLAlchemyError, OSError):
             log.exception("The last news could not be stored; the next controller reads them")
         log.info("Controller %s has ended", self.leadership.holder)

@@ -117,7 +117,7 @@ class Housekeeping:
             cancel_unwanted(session, time.time())
             fail_orphaned_jobs(session, self.is_known, time.time())
             launching = [name for name, site in self.sites.items() if site.launches]
-            instances.give_up(session, launching, NOTHING_LAUNCHED, time.time())
+            instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
             live = store.count_live(session)
             metrics.round(session, live)
             is_work = bool(live) or instances.count_living(session) > 0

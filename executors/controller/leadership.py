@@ -107,7 +107,7 @@ class Leadership:
             self.renew_at = now + 2 * RENEWAL_SECONDS if leads else 0.0
             return leads
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Let the next controller act, and never take the lease again.
 
         :raises SQLAlchemyError: the database is away; the lease runs out by itself
@@ -162,7 +162,7 @@ class LeaseClock:
         self.renew = renew
         self.hung = False
         """Whether the loop hangs now, so that the lease is not renewed."""
-        self.give_up: Callable[[], None] = lambda: None
+        self.end_process: Callable[[], None] = lambda: None
         """Called when there is no hope any more that the loop goes on."""
         self.note_hang: Callable[[bool], None] = lambda hangs: None
         """Called in each round in which the loop hangs, and with False in the first in which it does no more."""
@@ -196,7 +196,7 @@ class LeaseClock:
                 self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung
             if still > SECONDS_UNTIL_HOPELESS:
-                self.give_up()
+                self.end_process()
             if not hung:
                 self._try(RENEWAL, self.renew)
 

@@ -76,7 +76,7 @@ class Work:
     behind: dict[str, str] = field(default_factory=dict)
     left: frozenset[str] = frozenset()
     is_over: bool = False
-    is_given_up: bool = False
+    is_abandoned: bool = False
     place: str | None = None
     _at: tuple[UnsizedJob, FileSizes, float] | None = None
 
@@ -94,9 +94,9 @@ class Work:
             return None
         return refused(at[0].token, because("hint_error", text=str(too_slow(at[1].address))), time.time())
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Expect nothing more of it."""
-        self.is_given_up = True
+        self.is_abandoned = True
         self.place = place(at[1].address) if (at := self._at) is not None else None
 
     def run(self, ring: Callable[[], None]) -> None:
@@ -107,14 +107,14 @@ class Work:
             log.warning("Jobs of %s could not be sized: %s", "/".join(self.jobs[0].task), error)
         finally:
             self.is_over = True
-        if self.changes and not self.is_given_up:
+        if self.changes and not self.is_abandoned:
             ring()
 
     def _look(self) -> None:
         questions = self._questions(self.jobs)
         until = time.monotonic() + SECONDS_PER_TURN
         for number, question in enumerate(questions):
-            if self.is_given_up or time.monotonic() > until:
+            if self.is_abandoned or time.monotonic() > until:
                 self.left = frozenset(each.job.token for each in questions[number:])
                 return
             sizes = FileSizes(self.settings.input_roots, self.known)
@@ -127,7 +127,7 @@ class Work:
             except Exception as error:
                 change, lessons, more = self._failed(question.job, error), [], []
             self._at = None
-            if self.is_given_up:
+            if self.is_abandoned:
                 return
             self.changes.append(change)
             self.lessons += [*lessons, *more]
@@ -220,7 +220,7 @@ class Estimator:
     def close(self) -> None:
         """Begin with nothing more; a thread that hangs is not waited for."""
         for work in self.under_way:
-            work.is_given_up = True
+            work.is_abandoned = True
 
     def _ended(self) -> Iterator[Work]:
         """What is over, and what hangs and is abandoned, with the end of the job at which it hangs."""
@@ -228,7 +228,7 @@ class Estimator:
             if work.is_over:
                 self._rest(work)
             elif (end := work.hangs()) is not None:
-                work.give_up()
+                work.abandon()
                 self.hanging.append(work)
                 work.changes = [*work.changes, end]
                 log.warning(

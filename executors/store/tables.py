@@ -15,7 +15,8 @@ from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, St
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
 from lading.scheduling.matching.rules import NODES, soft
-from lading.scheduling.reasons import CAUSES, LONGEST_CODE, LONGEST_LIMIT, Reason
+from lading.scheduling.reason_codes import CAUSES
+from lading.scheduling.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import storable
 

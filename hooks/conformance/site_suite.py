@@ -189,7 +189,7 @@ class SiteConformance(ABC):
         name = drive.place(envelope)
         drive.site.put({name: [envelope]})
         drive.wait_for("started", envelope.token)
-        drive.site.cancel({name: {envelope.token: because("unwanted"), str(uuid.uuid4()): because("stranger")}})
+        drive.site.cancel({name: {envelope.token: because("unwanted"), str(uuid.uuid4()): because("unknown_job")}})
         [end] = drive.wait_for("finished", envelope.token)
         assert end["cause"] == "cancelled"
 

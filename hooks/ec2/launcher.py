@@ -221,7 +221,7 @@ class Launcher:
                 machine.describe(instance, self.ec2.clock_ahead)
                 machine.enter(LifePhase.PENDING)
             else:
-                reason = because("machine_short", launched=len(found), asked=len(batch.orders))
+                reason = because("launched_in_part", launched=len(found), asked=len(batch.orders))
                 self.shortages.reclaimed(batch.offering, reason)
                 self.leave(machine, End("no_capacity", reason))
 

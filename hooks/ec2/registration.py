@@ -75,7 +75,7 @@ class Registration(FleetPart):
                 if instance.state in boot.ENDED:
                     self.termination.end(machine, end)
                 else:  # the volumes of one that is stopped still cost money
-                    self.termination.give_up(machine, end)
+                    self.termination.request_end(machine, end)
             elif machine.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
                 machine.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)
         for machine in list(self.machines.values()):

@@ -200,7 +200,7 @@ class RunSite:
         self.trouble.end(LOOKING)
         self._press([sighting.record for sighting in sightings])
         hopeless = [sighting.record for sighting in sightings if sighting.record.hopeless]
-        return self._given_up(sightings, hopeless) if hopeless else sightings
+        return self._cancel_unrunnable(sightings, hopeless) if hopeless else sightings
 
     def _press(self, records: Sequence[RunRecord]) -> None:
         """Cancel again what was cancelled and is still shown, now and then."""
@@ -226,7 +226,7 @@ class RunSite:
         else:
             self.trouble.end(what)
 
-    def _given_up(self, sightings: list[RunSighting], hopeless: Sequence[RunRecord]) -> list[RunSighting]:
+    def _cancel_unrunnable(self, sightings: list[RunSighting], hopeless: Sequence[RunRecord]) -> list[RunSighting]:
         """The runs when those that will never start were taken out of the batch system, and have failed."""
         what = f"site {self.name}: jobs that will never start are still there"
         try:

@@ -48,7 +48,7 @@ class Connection:
         """That it is taken away; None: it is not, as far as that is known."""
         if self.machine.ends_at is None:
             return None
-        return because("machine_leaves", at=self.machine.ends_at)
+        return because("machine_interrupted", at=self.machine.ends_at)
 
     def silence(self, now: float) -> float:
         """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""

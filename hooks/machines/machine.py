@@ -269,7 +269,7 @@ class Machine:
         waiting = self.tracker.on_the_way()
         if self.is_closing:
             for job, _ in waiting:
-                self.endings.give_back(job.token, because("machine_let_go"))
+                self.endings.give_back(job.token, because("machine_being_released"))
             return []
         if self.bundles is None or not waiting:
             return [self._parcel(job, envelope, envelope) for job, envelope in waiting]
@@ -371,7 +371,7 @@ class Endings:
         event = {"event": "returned", "token": token, "location": self.location, "reason": reason}
         self.event_buffer.add(event, file)
 
-    def give_up(self, cause: str, reason: Reason) -> None:
+    def end_all(self, cause: str, reason: Reason) -> None:
         """Report the ends of all jobs of a machine that is gone.
 
         :param cause: of the ends of those jobs that had begun; the others are returned

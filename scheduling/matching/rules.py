@@ -103,8 +103,8 @@ class Rule:
             return [_checked(self.name, job, each) for each in _answers(self.name, self.relax, job)]
         changes: dict[str, Any] = {}
         preferred = soft(job.soft).preferred
-        if given_up := {each for each in preferred if any(fnmatchcase(each, pattern) for pattern in self.features)}:
-            changes["features"] = job.features - given_up
+        if dropped := {each for each in preferred if any(fnmatchcase(each, pattern) for pattern in self.features)}:
+            changes["features"] = job.features - dropped
         if self.on_demand and job.capacity_type == SPOT:
             changes["capacity_type"] = ON_DEMAND
         if job.queue is not None and (queue := self.queues.get(job.queue)) is not None:

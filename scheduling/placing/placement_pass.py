@@ -321,5 +321,5 @@ class PlacementPass:
             return None
         found = combined(met)
         if following and not last.is_new:
-            return found.with_also(because("may_go_on", after=last.burst_after, next=following[0]))
+            return found.with_also(because("may_go_to_next_site", after=last.burst_after, next=following[0]))
         return found.with_also(because("only_site")) if is_busy and job.site else found

@@ -122,11 +122,11 @@ def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: S
     assert [row.token for row in instances.living(session, "hpc")] == ["a"]
     instances.revive(session, "hpc", ["b", "c"])
     assert states()["b"] == "ordered"
-    instances.give_up(session, ["hpc"], free_text("its site is gone"), 6.0)
+    instances.end_at_other_sites(session, ["hpc"], free_text("its site is gone"), 6.0)
     assert states() == {"a": "ordered", "b": "ordered", "c": "ended"}
     instances.forget_ended(session, 7.0)
     assert sorted(states()) == ["a", "b"]
-    instances.give_up(session, [], free_text("all are gone"), 8.0)
+    instances.end_at_other_sites(session, [], free_text("all are gone"), 8.0)
     assert instances.count_living(session) == 0
 
 

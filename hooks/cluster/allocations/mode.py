@@ -251,7 +251,7 @@ class AllocationMode(ClusterPoller):
         if job.token in self._cancelled:
             self._conclude(job, end_event.for_it(job.token, "cancelled", self._cancelled[job.token]), None)
         else:
-            self.submitter.give_back_job(job, because("came_back"))
+            self.submitter.give_back_job(job, because("not_started_there"))
 
     # -- the ends
 
@@ -365,7 +365,7 @@ class AllocationStates(ClusterPart):
 
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch
-        native = batch.given_up(native, asked_at, self.config.cancel_unrunnable_after)
+        native = batch.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
         unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and batch.gone_since is None

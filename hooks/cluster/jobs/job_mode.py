@@ -170,7 +170,7 @@ class JobMode(ClusterPoller):
             self.tracker.take_back(submission)
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
-        node, native = job.node, job.given_up(native, asked_at, self.config.cancel_unrunnable_after)
+        node, native = job.node, job.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
         if job.see(native, asked_at):
             self.interval.changed(asked_at)
         if native is None:

@@ -144,7 +144,7 @@ class TrackedBatchJob(JobProgress):
             self.gone_since = None
         return is_new
 
-    def given_up(self, native: NativeJob | None, asked_at: float, deadline: float) -> NativeJob | None:
+    def fail_unrunnable(self, native: NativeJob | None, asked_at: float, deadline: float) -> NativeJob | None:
         """What the batch system says, as a failure where it has said for so long that the job can never start.
 
         :param deadline: seconds

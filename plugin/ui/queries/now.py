@@ -35,7 +35,8 @@ from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.tables import UsageRow
 from lading.executors.store.usage import SECONDS_PER_DAY
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.reasons import NEW, Code, Reason
+from lading.scheduling.reason_codes import Code
+from lading.scheduling.reasons import NEW, Reason
 
 # Of each group so many reasons, Dags and places are named.
 MOST_WORDS = 3

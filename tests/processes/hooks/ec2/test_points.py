@@ -105,7 +105,7 @@ POINTS = {
         EC2Machine, "enter", applies=lambda _, phase: phase is LifePhase.DRAINING
     ),
     "release: an inbox is closed and empty": Point(
-        Termination, "give_up", applies=lambda _, member, __: member.phase is LifePhase.DRAINING
+        Termination, "request_end", applies=lambda _, member, __: member.phase is LifePhase.DRAINING
     ),
     "release: EC2 has terminated, nothing is noted": Point(EC2, "terminate", is_after=True),
     "release: the end is seen, and not told": Point(Termination, "leave"),

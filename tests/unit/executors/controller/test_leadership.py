@@ -63,7 +63,7 @@ def test_one_that_ends_in_order_or_renews_its_lease_has_died_over_nothing(sessio
     first, second = make_leadership(mark), make_leadership(mark)
     noted_by(first, session)
     assert first.renew()
-    first.give_up()
+    first.release()
     assert second.renew()
     job = session.get_one(JobRow, "t", populate_existing=True)
     assert (job.strikes, job.examined_by, second.struck) == (None, None, [])
@@ -96,7 +96,7 @@ def test_who_dies_over_a_task_to_come_is_followed_by_one_that_asks_nothing_ahead
     mark.put("genomes.align")
     assert second.renew()
     assert (first.may_look_ahead, second.may_look_ahead, second.struck) == (True, False, [])
-    second.give_up()
+    second.release()
     assert third.renew()
     assert third.may_look_ahead
 

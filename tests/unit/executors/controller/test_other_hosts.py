@@ -18,7 +18,7 @@ from lading.executors.controller import dispatch, housekeeping, leadership
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.leadership import LEASE_SECONDS, Leadership, Mark
 from lading.executors.controller_process import lives
-from lading.executors.requests import SECONDS_UNTIL_GIVEN_UP, Requests
+from lading.executors.requests import SECONDS_UNTIL_OVERDUE, Requests
 from lading.executors.store import JobRow, State, queue, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.tables import GangRow
@@ -185,7 +185,7 @@ def test_what_is_asked_is_given_up_by_the_databases_clock(
         session.commit()
         session.refresh(request)
         assert (request.done_at, asked) == (None, ["L1"])
-        request.at -= SECONDS_UNTIL_GIVEN_UP + 1
+        request.at -= SECONDS_UNTIL_OVERDUE + 1
         session.commit()
         set_clock(monkeypatch, ahead)
         controller.next_look = 0.0

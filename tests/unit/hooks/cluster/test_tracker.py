@@ -97,11 +97,11 @@ def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFix
 def test_what_can_never_start_as_things_are_is_given_up_after_a_while(job: TrackedBatchJob) -> None:
     never = replace(WAITS, never=True, reason="it asks for more time than the partition allows")
     for at, hopeless in ((110.0, False), (1000.0, False), (1010.0, True)):
-        job.see(job.given_up(never, at, 900.0), at)
+        job.see(job.fail_unrunnable(never, at, 900.0), at)
         assert job.is_hopeless == hopeless
-    job.see(job.given_up(WAITS, 1020.0, 900.0), 1020.0)
+    job.see(job.fail_unrunnable(WAITS, 1020.0, 900.0), 1020.0)
     assert (job.is_hopeless, job.gone_since) == (False, None), "an administrator has changed the partition"
-    job.see(job.given_up(never, 1030.0, 900.0), 1030.0)
+    job.see(job.fail_unrunnable(never, 1030.0, 900.0), 1030.0)
     assert not job.is_hopeless
 
 

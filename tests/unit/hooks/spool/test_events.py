@@ -39,7 +39,7 @@ FINISHED = {
 }
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=3)
-CODES = st.sampled_from(["over_memory", "sent_on", "moonlight"])
+CODES = st.sampled_from(["over_memory", "sent_to_next_site", "moonlight"])
 # Nearly right ones are found by chance too seldom.
 NEARLY = st.fixed_dictionaries(
     {"event": st.sampled_from(["started", "waiting", "finished"])},
@@ -138,7 +138,7 @@ def test_words_that_are_no_unicode_are_taken() -> None:
 
 
 def test_the_reason_of_an_end_travels_as_data_and_a_text_of_a_third_party_is_free_text() -> None:
-    why = because("batch_ended", exit_code=3).with_also(because("last_words", text="no such file"))
+    why = because("batch_ended", exit_code=3).with_also(because("last_output", text="no such file"))
     [found], faults = events.read(events.to_json(FINISHED | {"cause": "error", "reason": why}).encode())
     assert (found["reason"], faults) == (why, [])
     [found], _ = events.read(text(FINISHED | {"cause": "error", "reason": "by hand"}))
