@@ -140,10 +140,10 @@ class Catalogue:
             and not any(fnmatchcase(name, pattern) for pattern in excluded)
         }
         if not kept:
-            words = f"{', '.join((*patterns, *excluded))!r} leaves none of the {len(self.types)} instance types"
+            message = f"{', '.join((*patterns, *excluded))!r} leaves none of the {len(self.types)} instance types"
             if any(map(is_burstable, self.types)):
-                words += "; burstable ones count only where a pattern begins with their family, such as 't3.*'"
-            raise ValueError(words)
+                message += "; burstable ones count only where a pattern begins with their family, such as 't3.*'"
+            raise ValueError(message)
         return Catalogue(kept)
 
     def with_ebs(self, disk: int) -> Catalogue:

@@ -30,7 +30,7 @@ from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import Runner
 from lading.hooks.cluster.allocations.layout import (
     MOST_TERMS_BYTES,
-    SECONDS_BETWEEN_WORDS,
+    SECONDS_BETWEEN_REPORTS,
     AllocationFolder,
     AllocationTerms,
     Claim,
@@ -129,7 +129,7 @@ class AllocationAgent(Agent):
 
         :raises OSError: that cannot be written
         """
-        self._write_left_at = time.monotonic() + SECONDS_BETWEEN_WORDS
+        self._write_left_at = time.monotonic() + SECONDS_BETWEEN_REPORTS
         said = {"host": socket.gethostname(), "now": time.time(), "left": round(max(self.left, 0.0))}
         write_atomically(Path(self.folder.up), f"{json.dumps(said)}\n")
 

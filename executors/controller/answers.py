@@ -71,7 +71,7 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
     """A site as placement sees it, but for its locations and for what the controller has noted of it.
 
     :param answer: what it has answered; None: it could not be asked
-    :param silence: why not, in words
+    :param silence: why not, as text
     """
     config = site.config
     silent = because("site_silent", site=site.name, text=silence)

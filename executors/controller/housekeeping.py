@@ -100,7 +100,7 @@ class Housekeeping:
     def due(self, metrics: Metrics, troubles: Mapping[str, str | None]) -> bool:
         """Do what is due; returns whether the controller is needless and should end.
 
-        :param troubles: of each site why it does not answer, in words; None: it does
+        :param troubles: of each site why it does not answer, as text; None: it does
         """
         now = time.monotonic()
         if now < self.next_round:
@@ -202,8 +202,8 @@ class Housekeeping:
         if not self.published:
             self._publish({})
         what = "this controller is older than the sites file and goes on with what it has read; restart it"
-        if (words := difference(self.edition, self.settings.sites_file)) is not None:
-            self.trouble.begin(what, ValueError(words))
+        if (message := difference(self.edition, self.settings.sites_file)) is not None:
+            self.trouble.begin(what, ValueError(message))
         else:
             self.trouble.end(what)
 

@@ -36,7 +36,7 @@ class Solo:
         self.site = site
         self.seen: Sequence[Seen] = ()
         """Its locations, as they were seen last."""
-        self.words: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
         """Why jobs wait, by token."""
         self.envelopes: dict[str, Envelope] = {}
         self.waiting: dict[str, WaitingJob] = {}
@@ -104,7 +104,7 @@ class Solo:
                 for job in self.waiting.keys() & {*refused}:
                     self._end(job, "submit_rejected", reason_of(event.get("reason")))
             elif kind == "waiting":
-                self.words[token] = str(reason_of(event["reason"]))
+                self.reasons[token] = str(reason_of(event["reason"]))
             elif kind == "finished":
                 self.given.pop(token, None)
                 began = event.get("started_at")
@@ -121,7 +121,7 @@ class Solo:
         self.ends.append({**end, "exit_code": None})
 
     def _act(self, found: Assignment, now: float) -> None:
-        self.words |= {token: str(reason) for token, reason in found.waits.items() if reason is not None}
+        self.reasons |= {token: str(reason) for token, reason in found.waits.items() if reason is not None}
         envelopes: dict[str, list[Envelope]] = {}
         for token, (_, location) in found.placed.items():
             job = self.waiting.pop(token)

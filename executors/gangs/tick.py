@@ -194,7 +194,7 @@ class GangMemory:
 
     @property
     def called(self) -> str:
-        """What it is called in words."""
+        """What it is called, as text."""
         return f"gang {self.terms.name!r}" if self.terms.name is not None else "it"
 
     @property

@@ -68,11 +68,11 @@ class Abandoned(Exception):
 class Fetch:
     """A file on its way into a staging area.
 
-    :param places: by which it can be read, in words, the nearest first
+    :param places: by which it can be read, as text, the nearest first
     :param path: where it lies there; None: it does not yet
     :param failure: why it never will
     :param dag: for which it is on its way
-    :param reads: what is read now that may hang, in words, for how long, and by when it has to be there; None: nothing
+    :param reads: what is read now that may hang, as text, for how long, and by when it has to be there; None: nothing
     """
 
     area: StagingArea
@@ -108,7 +108,7 @@ class Fetch:
     @property
     def reason(self) -> Reason:
         """Why its jobs wait."""
-        trouble = [because("staging_fails", text=self.backoff.words)] if self.backoff.failures else []
+        trouble = [because("staging_fails", text=self.backoff.message)] if self.backoff.failures else []
         return because("staging", address=self.address).with_also(*trouble)
 
     def run(self, ring: Callable[[], None]) -> None:
@@ -134,7 +134,7 @@ class Fetch:
             self.backoff.failed(f"{self.address}: {str(trouble) or type(trouble).__name__}")
             # A place that does not answer may do so later.
             if not isinstance(trouble, TransportError) and self.backoff.failures >= MOST_FAILURES:
-                self.failure = because("stage_failed", address=self.address, text=self.backoff.words)
+                self.failure = because("stage_failed", address=self.address, text=self.backoff.message)
         self.thread = None
         ring()
 
@@ -170,8 +170,8 @@ class Fetch:
     def _lies(self) -> str:
         """Where it lies, brought there if need be.
 
-        :raises FileNotFoundError: it never will, in words
-        :raises PermissionError: it may not be read from where it is, in words
+        :raises FileNotFoundError: it never will, as text
+        :raises PermissionError: it may not be read from where it is, as text
         :raises Exception: it could not be brought
         """
         why, trouble = [], None
@@ -192,8 +192,8 @@ class Fetch:
         # A file whose version cannot be found out will do as it is.
         if (path := copying.found(self.area, self.address, None)) is not None:
             return path
-        words = "; ".join(why) or "no task has left it anywhere"
-        raise FileNotFoundError(words)
+        message = "; ".join(why) or "no task has left it anywhere"
+        raise FileNotFoundError(message)
 
     def _brought(self, where: str, source: Source, version: Version) -> str:
         began = time.monotonic()
@@ -370,7 +370,7 @@ class Staging:
         return next((because("stage_refused", site=site, text=why) for why in found if why is not None), None)
 
     def _places(self, session: Session, site: str, address: str) -> list[tuple[str, Source]]:
-        """Where a file can be read, in words and as it is read there; those of the same site first."""
+        """Where a file can be read, as text and as it is read there; those of the same site first."""
         if (path := normal_path(address)) is None:
             return [("its object store", StoredObject(address))]
         rows = session.execute(select(Data.site, Data.location).where(Data.key == copying.key(address)))

@@ -84,13 +84,13 @@ class SizingNote:
 
     job: UnsizedJob
     event: str
-    words: str
+    message: str
 
     def entry(self) -> Log:
         """What a task's event log says of it."""
         dag_id, run_id, task_id = self.job.task
         key = TaskInstanceKey(dag_id, task_id, run_id, self.job.try_number, self.job.map_index)
-        return Log(event=self.event, task_instance=key, extra=self.words)
+        return Log(event=self.event, task_instance=key, extra=self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ def answer(
     seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
     change = Change(job.token, {**values, **seen, "sizing": None, "reason": None})
     said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
-    return change, [SizingNote(job, event, "; ".join(words)) for event, words in said.items() if words]
+    return change, [SizingNote(job, event, "; ".join(texts)) for event, texts in said.items() if texts]
 
 
 def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
@@ -332,7 +332,7 @@ def size_job(
     largest: Resources | None,
     known: Usage | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """The columns of a job that say what it asks for, and in words what is ``auto`` and what it has learnt.
+    """The columns of a job that say what it asks for, and as text what is ``auto`` and what it has learnt.
 
     :param largest: the most of everything that a location has where it may run; None: that is not known
     :param known: of the task in all its runs
@@ -340,7 +340,7 @@ def size_job(
     :raises ExpressionError: its inputs are not known
     """
     hints = Hints.parse(job.hints)
-    hints, words = sized(hints, known or Usage(), largest)
+    hints, message = sized(hints, known or Usage(), largest)
     measured = {}
     if hints.expressions:
         last = max(tries, key=lambda each: each.try_number, default=None)
@@ -365,7 +365,7 @@ def size_job(
         least = {**hints.least, "memory": lesson.least_memory}
         soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
     named = {"inputs": json.dumps(found)} if (found := addresses(inputs)) else {}
-    return {**asdict(lesson.resources), **limits, **measured, **soft, **named, **places}, words, lesson.words
+    return {**asdict(lesson.resources), **limits, **measured, **soft, **named, **places}, message, lesson.changes
 
 
 def earlier_tries(session: Session, jobs: Sequence[UnsizedJob]) -> dict[int, list[JobRow]]:
@@ -454,7 +454,7 @@ def after_preemptions(question: Question, change: Change, limits: Mapping[str, i
     beyond = [site for site, most in limits.items() if losses[site] >= most]
     if not beyond or question.job.hints.get("capacity_type") is not None or change.values.get("state") == State.FAILED:
         return change, []
-    words = f"goes to a machine on demand: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
+    message = f"goes to a machine on demand: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
     return replace(change, values={**change.values, "capacity_type": ON_DEMAND}), [
-        SizingNote(question.job, LEAVES_SPOT, words)
+        SizingNote(question.job, LEAVES_SPOT, message)
     ]

@@ -290,7 +290,7 @@ class SiteRow(Base):
     limits: Mapped[str] = mapped_column(Text)
     # When it was known last that it answers; None: it never has.
     contact_at: Mapped[float | None] = mapped_column(Double)
-    # Why it does not answer, in words; None: it does.
+    # Why it does not answer, as text; None: it does.
     trouble: Mapped[str | None] = mapped_column(Text)
     # Who has paused it; None: it is not paused.
     paused_by: Mapped[str | None] = mapped_column(String(250))

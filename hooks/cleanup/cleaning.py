@@ -80,4 +80,4 @@ def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
     try:
         return query.read(answer).jobs
     except CouldNotAsk as error:
-        raise TransportError(f"{system.name} could not be asked what still runs: {error.words}") from None
+        raise TransportError(f"{system.name} could not be asked what still runs: {error.message}") from None

@@ -62,8 +62,8 @@ class LeftoverKind:
     def command(self) -> str:
         """The call of the shell function that removes them."""
         patterns = " -o ".join(f"-name {shlex.quote(name)}" for name in self.names)
-        words = [self.kind, self.folder, "f" if self.files else "d", "deep" if self.deep else ""]
-        return f"{'lading_needed && ' if self.needed else ''}lading_clean {shlex.join(words)} {patterns}"
+        parts = [self.kind, self.folder, "f" if self.files else "d", "deep" if self.deep else ""]
+        return f"{'lading_needed && ' if self.needed else ''}lading_clean {shlex.join(parts)} {patterns}"
 
 
 RUNS = (
@@ -234,12 +234,12 @@ def swept(answer: CommandResult) -> list[Cleaned]:
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or lines[-1:] != ["."]:
-        raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.words}")
+        raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.message}")
     reported = " / ".join(answer.stderr.strip().splitlines()[:3])
     try:
         return [_cleaned(*line.split("\t"), reported=reported) for line in lines[:-1]]
     except (TypeError, ValueError) as error:
-        raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.words}") from error
+        raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.message}") from error
 
 
 def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> Cleaned:

@@ -280,18 +280,18 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
         if event is None and (trouble := self._trouble()) is not None:
             return trouble.sentence
-        words = str(event["reason"]) if event is not None else None
+        message = str(event["reason"]) if event is not None else None
         jobs = self.poller.batch_jobs()
         paths = [path.rpartition("/") for _, path in jobs]
         try:
             found = [self.poller.transport.get(folder, [name])[name] for folder, _, name in paths]
         except OSError as error:
-            return f"{words or 'the trial job did not end in time'}; nothing more is known: {error}"
+            return f"{message or 'the trial job did not end in time'}; nothing more is known: {error}"
         seen = [
             TrialSighting(job, job.native_id(self.system), None if said is None else said.decode(errors="replace"))
             for (job, _), said in zip(jobs, found, strict=True)
         ]
-        return explain(self.config, seen, words, timeout)
+        return explain(self.config, seen, message, timeout)
 
     def misunderstanding(self, event: Mapping[str, Any], envelope: Envelope) -> str | None:
         unit, id, script = self.system.memory_unit, event.get("native_id"), self.script(envelope)

@@ -160,8 +160,8 @@ class BundleSync:
         bound = self.prepare(transport, [envelope for _, envelope, hash in waiting if not hash])
         ready = []
         for job, envelope, known_hash in waiting:
-            if not known_hash and (words := bound.refusal_of(envelope)) is not None:
-                refuse(job, words)
+            if not known_hash and (message := bound.refusal_of(envelope)) is not None:
+                refuse(job, message)
             elif not known_hash and (reason := bound.wait_of(envelope)) is not None:
                 hold(job, reason)
             else:
@@ -233,10 +233,10 @@ class BundleSync:
     def _send(self, transport: Transport, upload: _Upload, present: set[str], bound: Bound) -> None:
         (answer,) = transport.exchange([upload.part(self.folder)], PART_TIMEOUT)
         if answer.status is None:
-            raise TransportError(answer.words)
+            raise TransportError(answer.message)
         if answer.status != 0:
             self._upload = None
-            reason = because("bundle_not_written", bundle=upload.bundle.name, folder=self.folder, text=answer.words)
+            reason = because("bundle_not_written", bundle=upload.bundle.name, folder=self.folder, text=answer.message)
             log.warning("%s", reason.sentence)
             bound.waits[upload.bundle] = reason
             return
@@ -262,7 +262,7 @@ def listing(folder: str) -> RunCommand:
 
 def _listed(answer: CommandResult) -> set[str]:
     if answer.status != 0:
-        raise TransportError(f"the Dag bundles at the site cannot be listed: {answer.words}")
+        raise TransportError(f"the Dag bundles at the site cannot be listed: {answer.message}")
     return {line.strip() for line in answer.lines if line.strip()}
 
 

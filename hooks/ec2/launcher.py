@@ -193,8 +193,8 @@ class Launcher:
         image = self.ec2.image(self.arch(kind))
         zones = self.shortages.zones = self.ec2.zones()
         if zone is not None and zone not in zones:
-            words = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(zones))}"
-            raise EC2Error(AWSTrouble.PERMANENT, "InvalidSubnetID.NotFound", words)
+            message = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(zones))}"
+            raise EC2Error(AWSTrouble.PERMANENT, "InvalidSubnetID.NotFound", message)
         there = self.shortages.open_subnets(zone)
         if not there and (why := self._withheld(batch)) is not None:
             raise NoSubnetOpen(why)

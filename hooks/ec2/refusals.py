@@ -42,17 +42,17 @@ class AWSRefusal:
     :param seconds: for how long what it concerns is left alone; of an account and its volumes it is the first pause of
         ever longer ones
     :param reason: the code of the reason, which says what to do
-    :param words: a pattern of what the message has; empty: any
+    :param message: a pattern of what the message has; empty: any
     """
 
     code: str
     concern: Concern
     seconds: float
     reason: str = "aws_refused"
-    words: str = ""
+    message: str = ""
 
-    def meets(self, code: str, words: str) -> bool:
-        return bool(re.fullmatch(self.code, code) and re.search(self.words, words, re.IGNORECASE))
+    def meets(self, code: str, message: str) -> bool:
+        return bool(re.fullmatch(self.code, code) and re.search(self.message, message, re.IGNORECASE))
 
 
 PROFILE = r"Invalid IAM Instance Profile"
@@ -143,11 +143,11 @@ TRANSIENT = {
 }
 
 
-def refusal(code: str, words: str) -> AWSRefusal:
+def refusal(code: str, message: str) -> AWSRefusal:
     """What a refusal concerns; what is unknown concerns the offering alone."""
-    return next((each for each in REFUSALS if each.meets(code, words)), UNKNOWN)
+    return next((each for each in REFUSALS if each.meets(code, message)), UNKNOWN)
 
 
 def said_by(error: EC2Error) -> dict[str, str]:
     """What AWS says, as the parameters of a reason."""
-    return {"error": error.code, "text": error.words}
+    return {"error": error.code, "text": error.message}

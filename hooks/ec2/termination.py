@@ -81,7 +81,7 @@ class Termination(FleetPart):
         """Which machines AWS refuses to end, with what to do, as text; None: none."""
         machines = list(self.machines.values())
         condemned = (machine for machine in machines if machine.termination_reason is not None)
-        return join(*(machine.refusal.words for machine in condemned if machine.refusal.failures))
+        return join(*(machine.refusal.message for machine in condemned if machine.refusal.failures))
 
     def end(self, machine: EC2Machine, end: End) -> None:
         """Take in that a machine has ended."""

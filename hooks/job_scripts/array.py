@@ -126,8 +126,8 @@ class RunArray:
 
     def submit(self, system: BatchSystem) -> RunCommand:
         """Submit it, unless that was done already; either way, what has come of it is said."""
-        words = system.submit(f"{self.folder}/{layout.WRAPPER}")
-        return RunCommand(["/bin/sh", "-c", _SUBMIT, "lading", self.folder, *words], limit=layout.SUBMIT_LIMIT)
+        message = system.submit(f"{self.folder}/{layout.WRAPPER}")
+        return RunCommand(["/bin/sh", "-c", _SUBMIT, "lading", self.folder, *message], limit=layout.SUBMIT_LIMIT)
 
     def after(self, record: RunRecord, answer: CommandResult, system: BatchSystem, now: float) -> RunRecord:
         """One of its runs after it was tried to submit it.

@@ -139,7 +139,7 @@ class RunLook:
         for array, elements in self.arrays.items():
             put, answer = answers["put", array.folder], answers["submit", array.folder]
             if put.status != 0:
-                answer = CommandResult(None, "", put.words)
+                answer = CommandResult(None, "", put.message)
             for record in elements:
                 new[record.token] = array.after(record, answer, self.site.system, self.now)
         return new

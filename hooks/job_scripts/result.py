@@ -33,15 +33,15 @@ class JobFailed(RuntimeError):
     :ivar record: all that is known of it: ``cause``, ``reason``, ``exit_code``, ``job_id``, ``nodes``
     """
 
-    def __init__(self, record: RunRecord, words: str = "") -> None:
+    def __init__(self, record: RunRecord, output: str = "") -> None:
         name = f"batch job {record.job_id}" if record.job_id else "the batch job"
         cause = f" ({record.cause})" if record.cause not in (None, "error") else ""
         verb = "was" if record.state == "cancelled" else "has"
-        super().__init__(f"{name} {verb} {record.state}{cause}: {record.reason}{words}")
-        self.record, self.words = record, words
+        super().__init__(f"{name} {verb} {record.state}{cause}: {record.reason}{output}")
+        self.record, self.output = record, output
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.record, self.words)
+        return type(self), (self.record, self.output)
 
 
 class JobCancelled(JobFailed, futures.CancelledError):

@@ -200,10 +200,10 @@ class FixedSite(Site[SSHConfig], Holding):
         )
         facts = found.facts
         place = f"{host.ssh_conn_id!r} of site {self.name!r}"
-        if (words := RESIDENTS.enter(place, facts.boot_id, is_bounded=host.is_bounded)) is not None:
-            return Check(what, False, words)
-        words = f"{facts.host}, {facts.os} {facts.arch}: {format_resources(facts.capacity)}{ahead}"
-        return Check(what, True, words, warns=bool(found.clock_ahead))
+        if (message := RESIDENTS.enter(place, facts.boot_id, is_bounded=host.is_bounded)) is not None:
+            return Check(what, False, message)
+        message = f"{facts.host}, {facts.os} {facts.arch}: {format_resources(facts.capacity)}{ahead}"
+        return Check(what, True, message, warns=bool(found.clock_ahead))
 
     def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
         for host in self.config.hosts:

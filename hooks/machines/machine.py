@@ -111,7 +111,7 @@ class Machine:
     @property
     def note(self) -> str | None:
         """What keeps it from taking jobs; None: nothing."""
-        dead = self._starts.words if self._starts.failures > 1 and not self.lives else None
+        dead = self._starts.message if self._starts.failures > 1 and not self.lives else None
         return self._writing.fault or dead or self._fault or self.no_api
 
     def acknowledge(self, count: int) -> None:
@@ -278,7 +278,7 @@ class Machine:
         for bound in self.bundles.bind_jobs(
             self.transport,
             [(job, envelope, job.bundle) for job, envelope in waiting],
-            refuse=lambda job, words: self.endings.end(job, "submit_rejected", because("bundle_refused", text=words)),
+            refuse=lambda job, text: self.endings.end(job, "submit_rejected", because("bundle_refused", text=text)),
             hold=self.event_buffer.add_reason,
         ):
             bound.job.bundle = bound.hash

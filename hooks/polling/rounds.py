@@ -141,7 +141,7 @@ class Rounds:
             try:
                 self.tunnel.keep()
             except OSError:
-                return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.words}"
+                return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.message}"
         return None
 
     def _sleep(self, pause: float) -> None:

@@ -339,13 +339,13 @@ class Check:
 
     :param what: what was checked
     :param good: whether all is well
-    :param words: the details, or what is wrong and what to do
+    :param message: the details, or what is wrong and what to do
     :param warns: whether all is well but could be better, or could not be examined
     """
 
     what: str
     good: bool
-    words: str
+    message: str
     warns: bool = False
 
 

@@ -113,7 +113,7 @@ def _done(area: StagingArea, text: str, stdin: bytes | None = None, timeout: flo
     """
     (answer,) = area.transport.exchange([RunCommand(text, stdin=stdin)], timeout)
     if answer.status is None:
-        raise TransportError(answer.words)
+        raise TransportError(answer.message)
     if answer.status != 0:
         raise OSError(area.transport.fault(answer))
     return answer

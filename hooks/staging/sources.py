@@ -133,7 +133,7 @@ class MachineFile(Source):
         if answer.status in _ERRORS:
             raise _ERRORS[answer.status](self.path)
         if answer.status is None:
-            raise TransportError(answer.words)
+            raise TransportError(answer.message)
         if answer.status != 0:
             raise OSError(self.transport.fault(answer))
         return answer.stdout

@@ -32,9 +32,9 @@ def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
     folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
     trial = site.trial(folder)
     try:
-        good, words = try_jobs(trial, timeout)
+        good, message = try_jobs(trial, timeout)
         bill = trial.bill()
-        return Check(what, good, f"{words}; {bill}" if bill else words)
+        return Check(what, good, f"{message}; {bill}" if bill else message)
     except (OSError, ValueError) as error:
         return Check(what, False, str(error))
     finally:
@@ -59,13 +59,13 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
                 waiting.discard(event["token"])
                 if not waiting:
                     [envelope] = [job for job in jobs if job.token == event["token"]]
-                    if (words := site.misunderstanding(event, envelope)) is not None:
-                        return False, words
+                    if (message := site.misunderstanding(event, envelope)) is not None:
+                        return False, message
         if not waiting:
             room = largest(site, solo.seen)
-            return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(room)}"
-        if (words := site.failing()) is not None:
-            return False, site.diagnosis({"reason": words}, timeout)
+            return True, f"{trial_text(site.trial_sizes())} ran; there is room for {format_resources(room)}"
+        if (message := site.failing()) is not None:
+            return False, site.diagnosis({"reason": message}, timeout)
         time.sleep(0.1)
     return False, site.diagnosis(None, timeout)
 
@@ -76,7 +76,7 @@ def largest(site: Site[Any], seen: Sequence[Seen]) -> Resources:
     return max((each.capacity for each in locations), key=lambda each: (each.cpus, each.memory), default=Resources())
 
 
-def trial_words(sizes: Sequence[int]) -> str:
+def trial_text(sizes: Sequence[int]) -> str:
     """What was tried: ``a trial job and an array of 2``."""
     return " and ".join("a trial job" if size == 1 else f"an array of {size}" for size in sizes)
 

@@ -111,8 +111,8 @@ def pack_many(problem: Problem) -> Packing:
     ways = {name: filler for name, filler in tried.items() if filler is not None}
     costs = {name: filler.cost() for name, filler in ways.items()} | {"greedy": cost_of(problem, base, jobs, there)}
     won = min(costs, key=lambda name: costs[name])
-    words = ", ".join(f"{name} {cost:.4f}" for name, cost in costs.items())
-    why = f"{won} has won: expected USD until the last job ends: {words}"
+    message = ", ".join(f"{name} {cost:.4f}" for name, cost in costs.items())
+    why = f"{won} has won: expected USD until the last job ends: {message}"
     if won == "greedy":
         return replace(base, why=why)
     found = ways[won].packing(problem.rooms, why)

@@ -264,7 +264,7 @@ def test_what_is_checked(make: Callable[..., Lab], hosts: list[Host]) -> None:
     lab = make()
     found = list(lab.site.checks())
     assert [(check.what, check.good) for check in found] == [("machine lab1", True), ("machine lab2", True)]
-    assert "2 cpus" in found[0].words
+    assert "2 cpus" in found[0].message
     assert not (Path(lab.site.config.work_dir) / "lab1").exists(), "no agent is started by a look"
     trial = lab.site.trial(lab.site.folder / "trial")
     assert isinstance(trial, FixedSite)
@@ -379,7 +379,7 @@ def test_a_key_that_is_not_known_is_refused_with_the_line_to_add(
     assert '"host_key": "ssh-ed25519 ' in str(refused.note)
     check = next(check for check in lab.site.checks() if check.what.endswith(hosts[0].name))
     assert not check.good
-    assert "ssh-keyscan" in check.words
+    assert "ssh-keyscan" in check.message
 
 
 def test_a_key_that_has_changed_is_refused_with_what_to_do(

@@ -296,7 +296,7 @@ class AllocationLauncher(Submitter):
                 self.fleet.allocations[placed[token]].closed = True
             self.give_back_job(self.tracker.jobs[token], NO_ROOM)
         if put.status:
-            raise TransportError(f"jobs could not be written to {self.folder.root}: {put.words}")
+            raise TransportError(f"jobs could not be written to {self.folder.root}: {put.message}")
 
     def _read_launch(self, allocation: Allocation, answer: CommandResult) -> None:
         submission = allocation.submission
@@ -308,9 +308,9 @@ class AllocationLauncher(Submitter):
             return
         for_good = refusal.kind == "permanent" and not submission.excluded
         if for_good:
-            reason = because("allocation_refused", system=self.system.name, text=refusal.words)
+            reason = because("allocation_refused", system=self.system.name, text=refusal.message)
         elif refusal.kind == "permanent":
-            reason = because("batch_says", text=refusal.words)
+            reason = because("batch_says", text=refusal.message)
         else:
             reason = self._hold(refusal)
         if for_good and refusal.of_account and allocation.terms.kind == kind(queue, {}) and not self.is_trial:

@@ -18,7 +18,7 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher, seen_allocations
-from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_WORDS, AllocationFolder
+from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_REPORTS, AllocationFolder
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
 from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.jobs import end_event
@@ -294,7 +294,7 @@ class AllocationMode(ClusterPoller):
                 with self.tracker.lock:
                     self._cancels.setdefault(token, reasons[token])
         if put.status != 0:
-            raise TransportError(f"jobs could not be cancelled: {put.words}")
+            raise TransportError(f"jobs could not be cancelled: {put.message}")
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None and not allocation.worked and file is not None:
@@ -306,7 +306,7 @@ class AllocationMode(ClusterPoller):
 # In which state allocations are, as the batch system and their agents say.
 
 # So long ago may have been said what is read of an agent's time, seconds.
-LONGEST_REPORTED_AGO = SECONDS_BETWEEN_WORDS + SECONDS_UNTIL_SEEN
+LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
 
 
 class AllocationStates(ClusterPart):

@@ -417,7 +417,7 @@ class ClusterPoller(ClusterPart, ABC):
         try:
             found = look.status.read(look.answers["status"])
         except CouldNotAsk as error:
-            self.unasked = because("batch_unasked", text=error.words)
+            self.unasked = because("batch_unasked", text=error.message)
             return None
         self.unasked = None
         self._troubles.note("the states of jobs", found.gap)

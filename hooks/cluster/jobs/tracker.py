@@ -224,7 +224,7 @@ class Errands:
         try:
             system.cancelled(answer)
         except CancelError as error:
-            log.warning("%d jobs could not be cancelled: %s", len(ids), error.words)
+            log.warning("%d jobs could not be cancelled: %s", len(ids), error.message)
             for id in ids:
                 if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
                     self.cancels.append(id)

@@ -39,7 +39,7 @@ from lading.scheduling.reason_codes import Code
 from lading.scheduling.reasons import NEW, Reason
 
 # Of each group so many reasons, Dags and places are named.
-MOST_WORDS = 3
+MOST_SENTENCES = 3
 MOST_DAGS = 10
 MOST_HELD = 5
 # Code, site and limit.
@@ -254,7 +254,7 @@ class WaitGroup(BaseModel):
     cpus: float
     oldest: float
     """When the first of them was queued."""
-    words: list[str]
+    sentences: list[str]
     """The commonest reasons, of Dags that the user may see."""
     dags: list[WaitingDag]
     hidden: bool
@@ -281,7 +281,7 @@ class WaitingGroup:
     jobs: int = 0
     cpus: float = 0.0
     oldest: float = float("inf")
-    words: Counter[str] = field(default_factory=Counter)
+    sentences: Counter[str] = field(default_factory=Counter)
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
     held: list[HeldRoom] = field(default_factory=list)
@@ -292,7 +292,7 @@ class WaitingGroup:
             self.hidden = True
             return
         if reason is not None:
-            self.words[str(reason)] += count
+            self.sentences[str(reason)] += count
         if dag_id:
             self.dags[dag_id] += count
 
@@ -309,7 +309,7 @@ class WaitingGroup:
             jobs=self.jobs,
             cpus=self.cpus,
             oldest=self.oldest,
-            words=[words for words, _ in self.words.most_common(MOST_WORDS)],
+            sentences=[text for text, _ in self.sentences.most_common(MOST_SENTENCES)],
             dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in self.dags.most_common(MOST_DAGS)],
             hidden=self.hidden,
             held=sorted(self.held, key=lambda each: (-each.cpus, each.place))[:MOST_HELD],

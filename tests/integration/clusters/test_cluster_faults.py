@@ -181,7 +181,7 @@ def test_nodes_that_reach_only_the_login_node(
         assert tunnel.address == address, "jobs that run know this one"
         found = {check.what: check for check in site.site.checks()}
         assert found["api"].good, found["api"]
-        assert f"through the tunnel at {address}" in found["api"].words
+        assert f"through the tunnel at {address}" in found["api"].message
         # One request from this machine for the execution API, and one more through the tunnel.
         assert (asked(api), len(passed)) == (2, 3), "the check takes the tunnel that stands"
 
@@ -195,17 +195,17 @@ def test_a_login_node_that_forwards_nothing(
 
         def told() -> bool:
             site.look()
-            return "AllowTcpForwarding" in site.solo.words.get(token, "")
+            return "AllowTcpForwarding" in site.solo.reasons.get(token, "")
 
-        assert wait_until(told, 90, 0.2), site.solo.words
-        reason = site.solo.words[token]
+        assert wait_until(told, 90, 0.2), site.solo.reasons
+        reason = site.solo.reasons[token]
         assert "takes no jobs now: no tunnel leads to Airflow's API: the SSH server refuses" in reason
         assert "AllowTcpForwarding" in reason
         assert "AllowTcpForwarding" in (look(site.site).note or "")
         assert not list(site.site.poller.tracker.live()), "nothing is submitted"
         [found] = [check for check in site.site.checks() if check.what == "api"]
         assert not found.good
-        assert "AllowTcpForwarding" in found.words
+        assert "AllowTcpForwarding" in found.message
 
 
 def test_a_user_may_have_few_jobs(

@@ -154,7 +154,7 @@ def test_a_port_of_the_table_and_no_other(site: PaperSite, make: Callable[..., A
     with pytest.raises(TransportError, match="tried again in"):
         tunnel.keep()
     assert site.asked == [41234], "not at once"
-    assert tunnel.backoff.words == "port 41234 is another user's"
+    assert tunnel.backoff.message == "port 41234 is another user's"
 
 
 def test_a_tunnel_that_stands_is_shared(site: PaperSite, make: Callable[..., ApiTunnel], tmp_path: Path) -> None:

@@ -194,13 +194,13 @@ def test_rounds_cost_no_more_when_nothing_is_new(site: Site, monkeypatch: pytest
 
 
 def test_the_check_says_what_is_in_the_bundles(site: Site) -> None:
-    found = {check.words: check.good for check in checks._bundles(site.config)}
+    found = {check.message: check.good for check in checks._bundles(site.config)}
     assert found["bundle 'mine' can be read: 1 files, 0.0 KiB"]
     [bad] = [words for words, good in found.items() if not good]
     assert bad.startswith("Dag bundle 'away' cannot be read: ")
     small = site.config.model_copy(update={"max_bundle_size": 1})
     (site.dags / "large").write_bytes(bytes(2**21))
-    assert any("more than max_bundle_size = 1 MiB" in check.words for check in checks._bundles(small))
+    assert any("more than max_bundle_size = 1 MiB" in check.message for check in checks._bundles(small))
 
 
 def test_a_limit_without_sync_means_nothing(site: Site) -> None:

@@ -128,8 +128,8 @@ def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_say_it_in_t
     driven = Driven(drive.answered())
     [job] = driven.put(1)
     words = "You are not authorized to perform this operation"
-    assert wait_until(lambda: driven.look() or words in driven.solo.words.get(job, ""), PATIENCE, 0.1), (
-        driven.solo.words
+    assert wait_until(lambda: driven.look() or words in driven.solo.reasons.get(job, ""), PATIENCE, 0.1), (
+        driven.solo.reasons
     )
     assert words in str(drive.site.observe().note), "as `airflow lading sites` shows it"
     for _ in range(20):
@@ -225,7 +225,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     bought = len(service.ledger())
     assert "machines that were launched never answered" in str(shortages.held)
     driven.look()
-    assert any("never answered" in words for words in driven.solo.words.values()), driven.solo.words
+    assert any("never answered" in words for words in driven.solo.reasons.values()), driven.solo.reasons
 
     def is_over() -> bool:
         there = len(service.ledger())

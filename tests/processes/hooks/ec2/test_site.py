@@ -292,13 +292,13 @@ def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
     site = make(instance_types=("m5.large", "m5.xlarge"), terminate_on_shutdown=False).site
     before = len(service.ledger())
     [unasked] = (each for each in site_findings(site, PATIENCE, launch=False) if each.what == "site cloud")
-    assert (unasked.good, unasked.warns, "--launch" in unasked.words) == (True, True, True)
+    assert (unasked.good, unasked.warns, "--launch" in unasked.message) == (True, True, True)
     assert len(service.ledger()) == before
     found = trial_finding("site cloud", site, PATIENCE)
-    assert found.good, found.words
+    assert found.good, found.message
     words = r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) was there for .* and cost (0\.\d+)"
-    cost = re.search(words, found.words)
-    assert cost, found.words
+    cost = re.search(words, found.message)
+    assert cost, found.message
     [bought] = service.ledger()[before:]
     assert (bought["type"], float(cost[1])) == ("m5.large", pytest.approx(bought["usd"], abs=0.0005))
     assert service.living() == []

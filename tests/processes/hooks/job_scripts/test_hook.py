@@ -569,5 +569,5 @@ def test_which_connections_time_mends(
         monkeypatch.setenv("AIRFLOW_CONN_NEVER_DEFINED", uri)
     transport = SSHTransport("never_defined")
     (answer,) = transport.run(["true"])
-    assert words in answer.words
+    assert words in answer.message
     assert transport.unusable is lasting

@@ -259,7 +259,7 @@ def config(**options: Any) -> ClusterConfig:
 
 def words(name: str, answer: CommandResult | None = None, **options: Any) -> dict[str, tuple[str, str]]:
     found = node_checks.node_checks(config(**options), SYSTEMS[name], answer or recorded(f"{name}/nodes"))
-    return {each.what: ("warning" if each.warns else "ok" if each.good else "BAD", each.words) for each in found}
+    return {each.what: ("warning" if each.warns else "ok" if each.good else "BAD", each.message) for each in found}
 
 
 def test_nodes_that_are_large_enough() -> None:

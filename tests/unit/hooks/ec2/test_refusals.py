@@ -509,8 +509,8 @@ def test_a_subnet_that_there_is_not_costs_itself_alone_and_is_named_in_the_check
     assert there.asked == 1
     check = subnet_check(ec2)
     assert not check.good
-    assert "there is no subnet-0000000c in us-east-1: correct `subnets`" in check.words
-    assert "subnet-0000000b in us-east-1a, subnet-0000000a in us-east-1a" in check.words
+    assert "there is no subnet-0000000c in us-east-1: correct `subnets`" in check.message
+    assert "subnet-0000000b in us-east-1a, subnet-0000000a in us-east-1a" in check.message
     there.zone_of["subnet-0000000c"] = "us-east-1b"
     ec2._read_at -= client.SECONDS_UNTIL_READ_AGAIN
     assert ec2.unknown_subnets() == [], "they are read again after a while"

@@ -445,10 +445,10 @@ def test_the_reason_for_waiting_is_told(fleet: Fleet) -> None:
     fleet.go()
     fleet.go()
     name = fleet.names[0]
-    assert fleet.solo.words["a"].startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
+    assert fleet.solo.reasons["a"].startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
     fleet.poller.fleet.allocations[name].submission.excluded = ("n7",)
     fleet.go()
-    assert fleet.solo.words["a"].endswith("; it is kept away from n7, where jobs have failed")
+    assert fleet.solo.reasons["a"].endswith("; it is kept away from n7, where jobs have failed")
 
 
 def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,7 +456,7 @@ def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.Monke
     fleet.running(*(f"t{number}" for number in range(8)))
     fleet.give(*(f"u{number}" for number in range(10)))
     fleet.go()
-    assert fleet.solo.words["u9"] == "waits: site 'hpc': 1 of 1 allocations are busy (max_allocations)"
+    assert fleet.solo.reasons["u9"] == "waits: site 'hpc': 1 of 1 allocations are busy (max_allocations)"
 
 
 def test_what_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> None:
