@@ -39,7 +39,7 @@ FOLDERS = ("AIRFLOW_HOME", "AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__LOGGING__BASE
 PATIENCE = 60.0
 
 
-class MayBeContained:
+class ContainerRunner:
     """Runs each job as its envelope says: here, or in a container.
 
     :param runner: a module

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lading.executors.controller import launched
-from lading.executors.controller.site_memory import Absence
+from lading.executors.controller.site_memory import MissingSince
 from lading.executors.decisions import Decision
 from lading.executors.store import ENDED, Change, State, queue
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob
 from lading.executors.store.tables import as_name
-from lading.hooks.site import ElasticSite, LocationState, Observation, Seen, Site
+from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedLocation, Site
 from lading.hooks.spool import hold
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
@@ -129,7 +129,7 @@ def with_locations(site: SiteView, answer: SiteAnswer, ahead: Mapping[str, int],
     )
 
 
-def why_not_up(seen: Seen) -> Reason | None:
+def why_not_up(seen: ObservedLocation) -> Reason | None:
     """What jobs wait for that wait for a machine which is not up yet; None: nothing is said."""
     return seen.waits or (because("booting", text=seen.note) if seen.note else None)
 
@@ -260,8 +260,8 @@ class Comparison:
     :param strange: those that it knows and was not given
     """
 
-    absent: Absence = field(default_factory=Absence)
-    strange: Absence = field(default_factory=Absence)
+    absent: MissingSince = field(default_factory=MissingSince)
+    strange: MissingSince = field(default_factory=MissingSince)
 
     def of(self, answer: SiteAnswer, decision: Decision, now: float) -> Decision:
         """The decision with what follows from the differences: jobs are lost, given again, or ended as strangers."""

@@ -22,7 +22,7 @@ SHORT = 5.0
 
 
 @dataclass(slots=True)
-class Absence:
+class MissingSince:
     """What is missing now, and since when."""
 
     since: dict[str, float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Absence:
         return {token: now - at for token, at in self.since.items()}
 
 
-class Sizes:
+class MeasuredSizes:
     """What jobs have of machines of a site.
 
     :param known: by instance type and image

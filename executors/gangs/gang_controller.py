@@ -98,7 +98,7 @@ class GangController:
         active: set[str] = set()
         for memory, members in tick.gangs():
             try:
-                Turn(tick, memory, members).take()
+                GangTick(tick, memory, members).take()
             except SQLAlchemyError:
                 raise
             except Exception as error:  # what authors and plugins have said of its members
@@ -120,7 +120,7 @@ class GangController:
 
 
 @dataclass(slots=True)
-class Turn:
+class GangTick:
     """One gang in one tick."""
 
     tick: Tick

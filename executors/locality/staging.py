@@ -34,7 +34,14 @@ from lading.hooks.site import Site, StagingArea
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.staging import copying
-from lading.hooks.staging.sources import PART_TIMEOUT, VERSION_TIMEOUT, MachineFile, Source, StoredObject, Version
+from lading.hooks.staging.sources import (
+    PART_TIMEOUT,
+    VERSION_TIMEOUT,
+    FileSource,
+    FileVersion,
+    MachineFile,
+    StoredObject,
+)
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -77,7 +84,7 @@ class Fetch:
 
     area: StagingArea
     address: str
-    places: Sequence[tuple[str, Source]] = ()
+    places: Sequence[tuple[str, FileSource]] = ()
     path: str | None = None
     failure: Reason | None = None
     backoff: Backoff = field(default_factory=Backoff)
@@ -153,7 +160,7 @@ class Fetch:
         return self.thread is threading.current_thread()
 
     @contextmanager
-    def _reading(self, source: Source, what: str, seconds: float) -> Iterator[None]:
+    def _reading(self, source: FileSource, what: str, seconds: float) -> Iterator[None]:
         """Note what is read meanwhile, if it may hang.
 
         :raises Abandoned: it did
@@ -195,7 +202,7 @@ class Fetch:
         message = "; ".join(why) or "no task has left it anywhere"
         raise FileNotFoundError(message)
 
-    def _brought(self, where: str, source: Source, version: Version) -> str:
+    def _brought(self, where: str, source: FileSource, version: FileVersion) -> str:
         began = time.monotonic()
         path = copying.brought(self.area, self.address, _Watched(source, self._reading), version)
         seconds = time.monotonic() - began
@@ -203,13 +210,15 @@ class Fetch:
         return path
 
 
-class _Watched(Source):
+class _Watched(FileSource):
     """A source whose reads are noted while they last.
 
     :param reading: notes one, by its source, what it is and the seconds that it may take
     """
 
-    def __init__(self, source: Source, reading: Callable[[Source, str, float], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, source: FileSource, reading: Callable[[FileSource, str, float], AbstractContextManager[None]]
+    ) -> None:
         self.source = source
         self.reading = reading
 
@@ -217,7 +226,7 @@ class _Watched(Source):
     def host(self) -> str:
         return self.source.host
 
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         with self.reading(self.source, "the look at it", VERSION_TIMEOUT):
             return self.source.version()
 
@@ -369,12 +378,12 @@ class Staging:
         found = (staging_refusal(address, schemes, self.roots) for address in sorted(addresses))
         return next((because("stage_refused", site=site, text=why) for why in found if why is not None), None)
 
-    def _places(self, session: Session, site: str, address: str) -> list[tuple[str, Source]]:
+    def _places(self, session: Session, site: str, address: str) -> list[tuple[str, FileSource]]:
         """Where a file can be read, as text and as it is read there; those of the same site first."""
         if (path := normal_path(address)) is None:
             return [("its object store", StoredObject(address))]
         rows = session.execute(select(Data.site, Data.location).where(Data.key == copying.key(address)))
-        sources: list[tuple[str, Source]] = []
+        sources: list[tuple[str, FileSource]] = []
         for holder, location in sorted(rows, key=lambda row: (row.site != site, row.site, row.location)):
             try:
                 there = self.sites[holder].staging_area(location)

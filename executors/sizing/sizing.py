@@ -194,7 +194,7 @@ def explain(session: Session, before: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SizingQuestion:
     """A job with all that is known of it without a look at its files.
 
     :param tries: its earlier tries
@@ -210,18 +210,18 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StoredFacts:
     """What the database knows of jobs of one task and run.
 
     :param behind: of the jobs whose earlier try, or whose input's task, has not quite ended, the token of that; about
         them there is no question
     """
 
-    questions: Sequence[Question]
+    questions: Sequence[SizingQuestion]
     behind: Mapping[str, str]
 
 
-def read(jobs: Sequence[UnsizedJob]) -> Reading:
+def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with create_session(scoped=False) as session:
@@ -230,19 +230,19 @@ def read(jobs: Sequence[UnsizedJob]) -> Reading:
         history = earlier_tries(session, jobs)
         writer = data.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
         struck = strikes.repeated(session, jobs[0].task)
-        questions: list[Question] = []
+        questions: list[SizingQuestion] = []
         behind: dict[str, str] = {}
         for job in jobs:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
             live = next((each.token for each in tries if each.state in store.LIVE), writer)
             if (why := job.fault or strikes.refusal(struck.get(job.text, []), job.map_index)) is not None:
-                questions.append(Question(job, tries, why, known))
+                questions.append(SizingQuestion(job, tries, why, known))
             elif live is None:
-                questions.append(Question(job, tries, read_inputs(job, inputs), known))
+                questions.append(SizingQuestion(job, tries, read_inputs(job, inputs), known))
             else:
                 behind[job.token] = live
         session.expunge_all()
-    return Reading(questions, behind)
+    return StoredFacts(questions, behind)
 
 
 def is_auto(job: UnsizedJob) -> bool:
@@ -265,7 +265,12 @@ def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] 
 
 
 def answer(
-    question: Question, sizes: FileSizes, settings: Settings, largest: Resources | None, *, keeps_inputs: bool = False
+    question: SizingQuestion,
+    sizes: FileSizes,
+    settings: Settings,
+    largest: Resources | None,
+    *,
+    keeps_inputs: bool = False,
 ) -> tuple[Change, list[SizingNote]]:
     """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone.
 
@@ -442,7 +447,9 @@ def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str,
     return {"stage": json.dumps(stage)} if stage else {}
 
 
-def after_preemptions(question: Question, change: Change, limits: Mapping[str, int]) -> tuple[Change, list[SizingNote]]:
+def after_preemptions(
+    question: SizingQuestion, change: Change, limits: Mapping[str, int]
+) -> tuple[Change, list[SizingNote]]:
     """What was found out about a job, and what follows of its preemptions.
 
     A job whose author asked for spot stays on spot.

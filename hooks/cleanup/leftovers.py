@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from lading.hooks.batch.canceller import NOTES
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.site import Cleaned
+from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
 
@@ -227,7 +227,7 @@ def sweep(
     return RunCommand(command, stdin="".join(f"{line}\n" for line in lines).encode(), limit=LIMIT)
 
 
-def swept(answer: CommandResult) -> list[Cleaned]:
+def swept(answer: CommandResult) -> list[RemovedLeftovers]:
     """What was removed, and of what it is not known.
 
     :raises TransportError: it was cut short; what was removed until then is gone
@@ -242,8 +242,8 @@ def swept(answer: CommandResult) -> list[Cleaned]:
         raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.message}") from error
 
 
-def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> Cleaned:
+def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> RemovedLeftovers:
     if number == "-":
-        return Cleaned(kind, 0, 0.0, f"they could not be examined: {reported}")
+        return RemovedLeftovers(kind, 0, 0.0, f"they could not be examined: {reported}")
     trouble = f"{left} of {number} could not be removed: {reported}" if int(left) else None
-    return Cleaned(kind, int(number) - int(left), int(size) / 1024, trouble)
+    return RemovedLeftovers(kind, int(number) - int(left), int(size) / 1024, trouble)

@@ -176,7 +176,7 @@ class EC2Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImageFacts:
     """What an image is like.
 
     :param root: what it calls its root volume
@@ -208,7 +208,7 @@ class EC2:
         self.config = config
         self._make = make or (lambda *asked: _client(config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
-        self._pictures: dict[str, Picture] = {}
+        self._pictures: dict[str, ImageFacts] = {}
         self._zones: Mapping[str, tuple[str, ...]] | None = None
         self._read_at = time.monotonic()
         self.clock_ahead = 0.0
@@ -347,7 +347,7 @@ class EC2:
         return [subnet for subnet in self.config.subnets if subnet not in known]
 
     @answered
-    def picture(self, image: str) -> Picture:
+    def image_facts(self, image: str) -> ImageFacts:
         """What an image is like; it never changes, so that it is asked for once.
 
         :raises EC2Error: there is none, or it could not be asked
@@ -359,20 +359,20 @@ class EC2:
                 for each in found.get("BlockDeviceMappings", ())
                 if "Ebs" in each
             }
-            self._pictures[image] = Picture(str(found.get("RootDeviceName", "")), volumes)
+            self._pictures[image] = ImageFacts(str(found.get("RootDeviceName", "")), volumes)
         return self._pictures[image]
 
     def volumes(self, image: str) -> tuple[float, float]:
         """The size of the root volume of a machine with this image, which ``disk`` changes, and of all, GiB.
 
-        :raises EC2Error: see :meth:`picture`
+        :raises EC2Error: see :meth:`image_facts`
         :raises LookupError: there is none
         """
-        picture = self.picture(image)
-        sizes = dict(picture.volumes)
+        image_facts = self.image_facts(image)
+        sizes = dict(image_facts.volumes)
         if self.config.disk:
-            sizes[picture.root] = whole_gib(self.config.disk)
-        return sizes.get(picture.root, 0.0), sum(sizes.values())
+            sizes[image_facts.root] = whole_gib(self.config.disk)
+        return sizes.get(image_facts.root, 0.0), sum(sizes.values())
 
     @answered
     def role(self, profile: str) -> str:

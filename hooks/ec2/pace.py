@@ -16,7 +16,7 @@ from lading.hooks.ec2.refusals import (
     TRANSIENT,
     UNKNOWN,
     AWSRefusal,
-    Concern,
+    RefusalScope,
     refusal,
     said_by,
 )
@@ -135,24 +135,24 @@ class Shortages:
             self._unknown_profile += 1
             why = because("aws_new_profile")
             self._throttle.failed_for(why)
-        elif found.concern is Concern.ACCOUNT:
+        elif found.scope is RefusalScope.ACCOUNT:
             self._refusal.failed_for(why)
-        elif found.concern is Concern.VOLUMES:
+        elif found.scope is RefusalScope.VOLUMES:
             self._volumes.failed_for(why)
         elif found is UNKNOWN:
             pauses = self._strange.setdefault(offering, ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD))
             pauses.failed_for(why)
             self.offerings[offering] = Shortage(time.time() + pauses.left, why)
-        elif found.concern is Concern.SUBNET and subnet is not None:
+        elif found.scope is RefusalScope.SUBNET and subnet is not None:
             self.subnets[subnet] = shortage
-        elif found.concern is Concern.TYPE:
+        elif found.scope is RefusalScope.TYPE:
             self.wider[kind, None, None] = shortage
-        elif found.concern is Concern.CAPACITY_TYPE:
+        elif found.scope is RefusalScope.CAPACITY_TYPE:
             self.wider[None, None, capacity_type] = shortage
-        elif found.concern is Concern.OFFERING or zone is None:
+        elif found.scope is RefusalScope.OFFERING or zone is None:
             self.offerings[offering] = shortage
         else:
-            self.wider[kind if found.concern is Concern.TYPE_IN_ZONE else None, zone, None] = shortage
+            self.wider[kind if found.scope is RefusalScope.TYPE_IN_ZONE else None, zone, None] = shortage
         return why
 
     def failed(self, offering: Offering, message: str) -> bool:

@@ -205,7 +205,7 @@ def checks(
         root = ""
         if image is not None and config.disk:
             try:
-                root = ec2.picture(image).root
+                root = ec2.image_facts(image).root
             except (EC2Error, LookupError) as error:
                 yield Check(f"root volume of {image}", False, str(error))
                 continue

@@ -40,7 +40,7 @@ class RunSighting:
     more: bool = False
 
 
-class Reached(Protocol):
+class ReachedSite(Protocol):
     """What a look needs of the site at which the runs are."""
 
     name: str
@@ -63,7 +63,7 @@ class RunLook:
 
     def __init__(
         self,
-        site: Reached,
+        site: ReachedSite,
         user: str,
         root: str,
         records: Sequence[RunRecord],

@@ -52,7 +52,7 @@ class RunRecord:
     :ivar doubtful_since: since when a submission has had no answer
     :ivar look_up: whether the batch system must be asked for its job by name before the next submission
     :ivar shared: what it has in common with others, with which it waits to be submitted as a job array: see
-        :class:`lading.hooks.job_scripts.array.Shared`; None: it is submitted by itself
+        :class:`lading.hooks.job_scripts.array.ArrayKey`; None: it is submitted by itself
     :ivar array: the folder of the array in which it is being submitted
     :ivar array_name: what the batch job of that array is called, if that name is no other's
     :ivar array_id: the native id of the array that has been accepted; None: it is in none

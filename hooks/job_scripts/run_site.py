@@ -31,7 +31,7 @@ from lading.hooks.job_scripts.look import RunLook, RunSighting
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.site import Cleaned
+from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
@@ -337,7 +337,7 @@ class RunSite:
         texts = [(content or b"").decode(errors="replace").strip() for content in step.contents(answer)]
         return "\n".join(text for text in texts if text)
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         """Remove the folders of runs that are over; see :meth:`lading.hooks.site.Site.clean`.
 
         :raises TransportError: the site could not be asked; nothing was removed, or not all

@@ -100,7 +100,7 @@ class Machine:
         """Whether its inbox is closed, nothing is there, and all its events are stored."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
-        self._writing = Writing(self.root)
+        self._writing = WriteCheck(self.root)
         self._clock_ahead = 0.0
         self._is_introduced = False
         self._introduced_at = 0.0
@@ -415,7 +415,7 @@ class HoldsToSend:
             request["drops"], self._dropped = bool(self._dropped), set()
 
 
-class Writing:
+class WriteCheck:
     """Whether anything can be written on a machine: on a full disk no job arrives, and none that has arrived begins.
 
     The node agent of such a machine cannot report it, for all its reports are files there.

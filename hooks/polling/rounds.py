@@ -40,7 +40,7 @@ class Poller(Protocol):
         """Seconds until the next round."""
 
 
-class News(Protocol):
+class WakeSource(Protocol):
     """A source of the news that there is something to look at."""
 
     def fileno(self) -> int | None:
@@ -65,7 +65,7 @@ class Rounds:
         site: str,
         poller: Poller,
         tunnel: ApiTunnel | None,
-        news: News | None = None,
+        news: WakeSource | None = None,
         leisure: Callable[[], float] = float,
     ) -> None:
         self.site = site

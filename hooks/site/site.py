@@ -121,7 +121,7 @@ class Site(ABC, Generic[Config]):
         """The least that this site's account must be allowed, in the form of its provider; None: it has no account."""
         return None
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         """Remove what is left behind, at the site and of it on this machine; never what a live job needs.
 
         A controller may work with the site at the same time, from another object.
@@ -350,7 +350,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class RemovedLeftovers:
     """What was removed at a site of one sort of things that were left behind.
 
     :param kind: the sort, as text: ``runs``, ``logs``

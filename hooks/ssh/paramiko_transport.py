@@ -176,7 +176,7 @@ class SSHTransport(Transport):
             self._hook = hook
             client = hook.get_conn()
             sock = _transport(client).sock
-            sock.settimeout(LOOK_INTERVAL if isinstance(sock, TellingSocket) else UNTOLD_LOOK_INTERVAL)
+            sock.settimeout(LOOK_INTERVAL if isinstance(sock, UnblockingSocket) else UNTOLD_LOOK_INTERVAL)
             return client
         except Exception as error:  # paramiko, Airflow's hook and its secrets backends raise whatever they like
             if hook is not None:
@@ -420,7 +420,7 @@ def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | parami
 UNACKNOWLEDGED = 60
 
 
-class TellingSocket(socket.socket):
+class UnblockingSocket(socket.socket):
     """A socket whose ``close`` ends what another thread reads from it, which would else last until its time-out."""
 
     def close(self) -> None:
@@ -429,14 +429,14 @@ class TellingSocket(socket.socket):
         super().close()
 
 
-def connected(host: str, port: int, timeout: float) -> TellingSocket:
+def connected(host: str, port: int, timeout: float) -> UnblockingSocket:
     """A connection for paramiko. Its own would wait for 44 ms at each command, for Nagle's algorithm and a delayed
     acknowledgement wait for each other.
 
     :param timeout: seconds until it stands
     :raises OSError: it cannot be made
     """
-    made = TellingSocket(fileno=socket.create_connection((host, port), timeout).detach())
+    made = UnblockingSocket(fileno=socket.create_connection((host, port), timeout).detach())
     made.settimeout(timeout)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

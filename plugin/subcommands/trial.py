@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent.tasks import probe
-from lading.executors.controller.solo import Solo
-from lading.hooks.site import Check, ElasticSite, Seen, Site
+from lading.executors.controller.site_driver import SiteDriver
+from lading.hooks.site import Check, ElasticSite, ObservedLocation, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources, format_resources
 
@@ -47,7 +47,7 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
 
     :returns: whether all is well, and the text of the finding
     """
-    deadline, solo = time.monotonic() + timeout, Solo(site)
+    deadline, solo = time.monotonic() + timeout, SiteDriver(site)
     jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]
     solo.put(jobs)
     waiting = {job.token for job in jobs}
@@ -70,7 +70,7 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
     return False, site.diagnosis(None, timeout)
 
 
-def largest(site: Site[Any], seen: Sequence[Seen]) -> Resources:
+def largest(site: Site[Any], seen: Sequence[ObservedLocation]) -> Resources:
     """The capacity of the largest location that a site has, or could have where it launches them."""
     locations = site.potential() if isinstance(site, ElasticSite) else [each.location for each in seen]
     return max((each.capacity for each in locations), key=lambda each: (each.cpus, each.memory), default=Resources())

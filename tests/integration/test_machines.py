@@ -21,7 +21,7 @@ import pytest
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
-from lading.hooks.site import LocationState, Seen
+from lading.hooks.site import LocationState, ObservedLocation
 from lading.scheduling.reasons import free_text
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.services import debian, node_python
@@ -201,7 +201,7 @@ def test_a_machine_that_stays_away_is_gone_after_the_deadline(
     tokens = lab.put(4)
     lab.wait_for("started", tokens)
     hosts[0].sshd.halt()
-    away: list[Seen] = []
+    away: list[ObservedLocation] = []
 
     def is_away() -> bool:
         away[:] = [each for each in lab.site.observe().locations if each.name == "lab1"]
@@ -390,7 +390,7 @@ def test_a_key_that_has_changed_is_refused_with_what_to_do(
     wrong = hosts[0].sshd.connection(host_key=hosts[0].sshd.other_key)
     monkeypatch.setenv(f"AIRFLOW_CONN_{hosts[0].name.upper()}", wrong)
     hosts[0].sshd.cut()
-    refused: list[Seen] = []
+    refused: list[ObservedLocation] = []
 
     def is_refused() -> bool:  # at first it is only known that the connection is lost
         refused[:] = [each for each in lab.site.observe().locations if each.name == hosts[0].name]

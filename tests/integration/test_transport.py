@@ -495,7 +495,7 @@ def test_a_connection_that_stands_after_it_was_closed_is_given_up(
     monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection(port=black_hole))
     connected, begun, closed = paramiko_transport.connected, threading.Event(), threading.Event()
 
-    def late(host: str, port: int, timeout: float) -> paramiko_transport.TellingSocket:
+    def late(host: str, port: int, timeout: float) -> paramiko_transport.UnblockingSocket:
         begun.set()
         closed.wait(120)
         return connected(host, port, timeout)

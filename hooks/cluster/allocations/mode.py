@@ -27,7 +27,7 @@ from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
-from lading.hooks.site import Seen
+from lading.hooks.site import ObservedLocation
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import FilePart, Parts, Put
@@ -64,7 +64,7 @@ class AllocationMode(ClusterPoller):
         self.submitter: AllocationLauncher = AllocationLauncher(self.context, api, self.fleet)
         self.states = AllocationStates(self.context, self.fleet, self.submitter.drop)
         self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
-        self.recall = Recall(self.fleet, self._let_wait)
+        self.recall = InboxRecall(self.fleet, self._let_wait)
         # By token: the reasons of jobs that are cancelled, and the logs of those of which nothing else is known.
         self._cancelled: dict[str, Reason] = {}
         self._paths: dict[str, str] = {}
@@ -78,7 +78,7 @@ class AllocationMode(ClusterPoller):
             has_jobs=bool(self.tracker.jobs or self.fleet.allocations or self.submitter.ordered())
         )
 
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[ObservedLocation]:
         """The allocations that have been asked for and that are not forgotten, and those that are about to be."""
         return seen_allocations(self.fleet, self.submitter)
 
@@ -187,7 +187,7 @@ class AllocationMode(ClusterPoller):
         )
         if look.back:
             look.steps["back"] = remote_steps.take_back(look.back, gone, self.folder)
-        removals = [*look.files, *sorted(look.errands.leftovers)]
+        removals = [*look.files, *sorted(look.pending.leftovers)]
         removals += [f"{kind}/{token}" for token in look.done for kind in ("logs", "claims")]
         living = [each.batch for each in allocations if not each.over]
         self._ask(look, removals, living, [self.fleet.allocations[name].batch for name in gone])
@@ -379,7 +379,7 @@ class AllocationStates(ClusterPart):
 MOST_TAKEN_BACK = 1000
 
 
-class Recall:
+class InboxRecall:
     """The jobs that are to leave their inboxes.
 
     :param let_wait: called with each job that is in no inbox any more

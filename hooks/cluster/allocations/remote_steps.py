@@ -53,7 +53,7 @@ class ListedAllocation:
 
 
 @dataclass(slots=True)
-class Left:
+class EarlierJobs:
     """What an earlier controller has left.
 
     :param user: the name of the user
@@ -94,7 +94,7 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     )
 
 
-def loaded(answer: CommandResult) -> Left:
+def loaded(answer: CommandResult) -> EarlierJobs:
     """What that says.
 
     :raises TransportError: the folders could not be made, or the answer is cut
@@ -102,7 +102,7 @@ def loaded(answer: CommandResult) -> Left:
     lines = _whole(answer)
     if not lines or not lines[0].startswith("user\t"):
         raise TransportError(f"work_dir cannot be used: {answer.message}")
-    left = Left(lines[0].partition("\t")[2].strip())
+    left = EarlierJobs(lines[0].partition("\t")[2].strip())
     found = ListedAllocation("")
     for line in lines[1:]:
         key, _, value = line.partition("\t")

@@ -113,7 +113,7 @@ class JobMode(ClusterPoller):
         look = _Look(reading=reading, live=live, doubtful=doubtful, **self._due())
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
-        self._ask(look, [*removals, *sorted(look.errands.leftovers)], live, doubtful)
+        self._ask(look, [*removals, *sorted(look.pending.leftovers)], live, doubtful)
         look.steps["events"] = look.reading
         if doubtful:
             look.steps["remains"] = self.post_mortem.question(doubtful)

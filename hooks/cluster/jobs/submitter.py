@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from lading.hooks.batch.request import new_name
-from lading.hooks.batch.submit_limits import BackPressure, Barred, chunks, largest_array
+from lading.hooks.batch.submit_limits import BackPressure, BarredQueues, chunks, largest_array
 from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster.jobs import end_event, job_script, remote_steps
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
@@ -47,7 +47,7 @@ class Submitter(ClusterPart):
         self.api = api
         self.is_trial = False
         self.site = ""
-        self.barred = Barred()
+        self.barred = BarredQueues()
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(largest_array(self.system, self.config.profile))
         bundles = DagBundles(self.config.max_bundle_size) if self.config.dags == "sync" else None
@@ -167,7 +167,7 @@ class Submitter(ClusterPart):
 
     def give_back_job(self, job: TrackedBatchJob, reason: Reason) -> None:
         """A job was not submitted, and will not be: it waits again."""
-        self.tracker.errands.leftovers.add(f"spool/inbox/{job.token}.json")
+        self.tracker.pending.leftovers.add(f"spool/inbox/{job.token}.json")
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
         event = {"event": "returned", "token": job.token, "location": self.site, "reason": reason}

@@ -20,8 +20,8 @@ from lading.executors import store
 from lading.executors.store import JobRow, LocationRow, SiteRow, State
 from lading.executors.store.figures import (
     CPUS,
-    Busy,
-    Live,
+    CpusInUse,
+    LiveJobs,
     Up,
     busy,
     live_jobs,
@@ -95,7 +95,7 @@ def summary(session: Session, now: float) -> Summary:
     at_work = busy(live)
     lease = store.lease(session)
     sites = [
-        site_state(session, row, live, at_work.get(row.name, Busy()), up, rates.get(row.name))
+        site_state(session, row, live, at_work.get(row.name, CpusInUse()), up, rates.get(row.name))
         for row in site_rows(session)
     ]
     prices = [site.usd_per_hour for site in sites]
@@ -119,7 +119,7 @@ def site_rows(session: Session) -> Sequence[SiteRow]:
 
 
 def site_state(
-    session: Session, row: SiteRow, live: Sequence[Live], at_work: Busy, up: Sequence[Up], rate: float | None
+    session: Session, row: SiteRow, live: Sequence[LiveJobs], at_work: CpusInUse, up: Sequence[Up], rate: float | None
 ) -> SiteState:
     """A site with what is on it and what it costs now: its machines, and the jobs of a batch system.
 

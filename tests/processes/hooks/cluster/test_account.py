@@ -10,7 +10,7 @@ import pytest
 
 from lading.executors.controller import answers
 from lading.executors.controller.answers import change_by_event
-from lading.executors.controller.solo import Solo
+from lading.executors.controller.site_driver import SiteDriver
 from lading.executors.store import State
 from lading.hooks.batch import submit_limits
 from lading.hooks.batch.slurm.system import SLURM
@@ -90,7 +90,7 @@ def test_no_job_comes_to_a_site_that_does_not_admit_its_account(tmp_path: Path, 
     paper = Paper(tmp_path, api_url="http://api/execution/", mode=mode)
     paper.write("mode", "account")
     site = cluster_kind(SLURM())("hpc", paper.config, tmp_path / "state")
-    solo = Solo(site)
+    solo = SiteDriver(site)
     solo.put([envelope("a")])
     try:
         assert wait_until(lambda: solo.tick() is not None and bool(site.observe().barred), 30, 0.05)

@@ -13,7 +13,7 @@ from lading.executors.agent.job_folder import Supervisor
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import AirflowBundles, Bundle, DagBundles
-from lading.hooks.dags.upload import Bound, BundleSync
+from lading.hooks.dags.upload import BundleStates, BundleSync
 from lading.hooks.spool.spool import Envelope, JobFolder
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.exchange import Exchange
@@ -69,7 +69,7 @@ class Cluster:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def prepare(self, *names: str, version: str | None = None) -> Bound:
+    def prepare(self, *names: str, version: str | None = None) -> BundleStates:
         return self.sync.prepare(self.way, [envelope(name, version) for name in names])
 
     def there(self) -> list[str]:

@@ -14,7 +14,7 @@ from lading.executors.controller.answers import (
     repeats,
     strangers,
 )
-from lading.executors.controller.site_memory import Absence
+from lading.executors.controller.site_memory import MissingSince
 from lading.executors.store import JobRow, State
 from lading.executors.store.queue import GivenJob
 from lading.hooks.spool.events import reason_of
@@ -149,7 +149,7 @@ def test_a_running_job_that_its_site_forgot_is_lost_but_not_at_once() -> None:
 def test_absence_is_timed_by_a_clock_that_never_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(site_memory.time, "monotonic", lambda: clock[0])
-    missing = Absence()
+    missing = MissingSince()
     assert missing.look(["a", "b"]) == {"a": 0.0, "b": 0.0}
     clock[0] += 20
     assert missing.look(["a"]) == {"a": 20.0}

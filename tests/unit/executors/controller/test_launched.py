@@ -25,7 +25,7 @@ from lading.executors.store import Change, JobRow, State, requests
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import RequestRow
-from lading.hooks.site import LocationState, Observation, Order, Seen, Site
+from lading.hooks.site import LocationState, Observation, ObservedLocation, Order, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import GangRoom
 from lading.scheduling.location import Location
@@ -709,7 +709,7 @@ class Hosts(FakeSite):
 
     def observe(self) -> Observation:
         self.locations = [
-            Seen(host, known=frozenset(token for token, name in self.at.items() if name == host.name))
+            ObservedLocation(host, known=frozenset(token for token, name in self.at.items() if name == host.name))
             for host in self.hosts
         ]
         return super().observe()

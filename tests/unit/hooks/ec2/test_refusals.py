@@ -1,4 +1,4 @@
-"""What AWS's refusals concern, what it does not end, its clock, credentials, and answers that make no sense."""
+"""What AWS's refusals are about, what it does not end, its clock, credentials, and answers that make no sense."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ VALIDATED = (
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "concern", "remedy"),
+    ("code", "words", "scope", "remedy"),
     [
         ("InsufficientInstanceCapacity", NO_CAPACITY, "offering", ""),
         ("InsufficientInstanceCapacity", "There is no Spot capacity available that matches your request.", "offering",
@@ -167,11 +167,11 @@ VALIDATED = (
     ],
 )  # fmt: skip
 def test_a_refusal_holds_what_it_concerns_and_says_the_code_the_words_and_the_remedy(
-    code: str, words: str, concern: str, remedy: str
+    code: str, words: str, scope: str, remedy: str
 ) -> None:
     shortages = in_subnets()
     shortages.refused(TRIED, EC2Error(client.meaning(code), code, words), "subnet-a1")
-    assert held(shortages) == concern
+    assert held(shortages) == scope
     said = str(why(shortages) or shortages.closed)
     assert f"{code}: {words}" in said
     assert remedy in said
@@ -253,7 +253,7 @@ def test_the_reason_of_an_end_has_its_code_wherever_aws_says_it(
 
 
 @pytest.mark.parametrize(
-    ("reason", "concern"),
+    ("reason", "scope"),
     [
         ("Server.InsufficientInstanceCapacity: Insufficient capacity to satisfy instance request", "offering"),
         ("Server.InternalError: Internal error on launch", "offering"),
@@ -271,10 +271,10 @@ def test_the_reason_of_an_end_has_its_code_wherever_aws_says_it(
         ("", "nothing"),
     ],
 )  # fmt: skip
-def test_a_machine_that_ends_before_it_was_up_holds_what_its_reason_concerns(reason: str, concern: str) -> None:
+def test_a_machine_that_ends_before_it_was_up_holds_what_its_reason_concerns(reason: str, scope: str) -> None:
     shortages = Shortages()
-    assert shortages.failed(TRIED, reason) is (concern != "nothing")
-    assert held(shortages) == concern
+    assert shortages.failed(TRIED, reason) is (scope != "nothing")
+    assert held(shortages) == scope
     assert not shortages.is_in_doubt
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.api_tunnel.tunnel import RelayWords
+from lading.hooks.api_tunnel.tunnel import RelayMessage
 from lading.hooks.cluster.allocations.layout import AllocationTerms
 from lading.hooks.cluster.jobs.remote_steps import loaded
 from lading.hooks.files.safe_files import NotReadable, read_regular
@@ -276,7 +276,7 @@ def test_terms_that_make_no_sense_are_none(wrong: dict[str, object]) -> None:
 
 @given(st.binary(max_size=50) | VALUES.map(lambda value: json.dumps(value).encode()))
 def test_whatever_lies_in_a_file_of_a_job_it_is_read_or_left_alone(content: bytes) -> None:
-    for model in (events.SentinelFile, events.CauseFile, events.UpFile, events.TermsFile, RelayWords):
+    for model in (events.SentinelFile, events.CauseFile, events.UpFile, events.TermsFile, RelayMessage):
         found = events.remains(model, content)
         assert found is None or isinstance(found, dict)
 

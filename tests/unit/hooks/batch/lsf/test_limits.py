@@ -144,7 +144,7 @@ def test_a_trial_that_was_misunderstood_has_not_gone_well(monkeypatch: pytest.Mo
             assert (event["native_id"], event["token"]) == ("7", envelope.token)
             return self.message
 
-    monkeypatch.setattr(trial, "Solo", Done)
+    monkeypatch.setattr(trial, "SiteDriver", Done)
     site: Any = Site()
     assert trial.try_jobs(site, 60.0) == (False, "it counts in KiB")
     Site.message = None

@@ -12,11 +12,11 @@ from typing import Any
 
 from lading.executors.controller import launched
 from lading.executors.controller.answers import SiteAnswer, recalled, view, with_locations
-from lading.executors.controller.site_memory import SHORT, Absence, Sizes, Throughput
+from lading.executors.controller.site_memory import SHORT, MeasuredSizes, MissingSince, Throughput
 from lading.executors.store import State
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob
-from lading.hooks.site import ElasticSite, Seen, Site
+from lading.hooks.site import ElasticSite, ObservedLocation, Site
 from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.waiting import WaitingJob
@@ -26,7 +26,7 @@ from lading.scheduling.provisioning import Provision
 from lading.scheduling.reasons import Reason
 
 
-class Solo:
+class SiteDriver:
     """Drives a site: one tick observes it, decides, and acts.
 
     :param site: that no controller drives
@@ -34,7 +34,7 @@ class Solo:
 
     def __init__(self, site: Site[Any]) -> None:
         self.site = site
-        self.seen: Sequence[Seen] = ()
+        self.seen: Sequence[ObservedLocation] = ()
         """Its locations, as they were seen last."""
         self.reasons: dict[str, str] = {}
         """Why jobs wait, by token."""
@@ -44,8 +44,8 @@ class Solo:
         self.instances: dict[str, InstanceRow] = {}
         self.ordered_for: dict[str, Sequence[str]] = {}
         self.promised: Mapping[str, str] = {}
-        self.turned_away = Absence()
-        self.sizes = Sizes({})
+        self.turned_away = MissingSince()
+        self.sizes = MeasuredSizes({})
         self.throughput = Throughput(site.seconds_ahead)
         self.ends: list[dict[str, Any]] = []
         """Those of jobs that were at no location, which the next tick reports."""
