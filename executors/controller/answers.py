@@ -93,10 +93,10 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
     )
 
 
-def with_locations(site: SiteView, answer: SiteAnswer, ahead: Mapping[str, int], now: float) -> SiteView:
+def with_locations(site: SiteView, answer: SiteAnswer, prefetchable: Mapping[str, int], now: float) -> SiteView:
     """The view with what there is at the site, and what is on it.
 
-    :param ahead: how many jobs may be prefetched to a location, by its name, where its jobs are short
+    :param prefetchable: how many jobs may be prefetched to a location, by its name, where its jobs are short
     :param now: epoch seconds
     """
     here, seen, market = queue.by_location(answer.jobs), answer.observation.locations, market_of(answer)
@@ -111,7 +111,7 @@ def with_locations(site: SiteView, answer: SiteAnswer, ahead: Mapping[str, int],
         there, data = location, answer.files.get(location.name, 0)
         if (data, kept) != (location.data, location.promised):
             there = replace(location, data=data, promised=kept)
-        return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), site.need)
+        return queue.loaded(there, here.get(location.name, ()), prefetchable.get(location.name, 0), site.need)
 
     if market is None:
         up = [launched.as_seen(each) for each in seen if each.state == LocationState.UP]

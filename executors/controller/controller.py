@@ -30,9 +30,9 @@ from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.forecast.site_plans import SitePlans
-from lading.executors.gangs.ahead import Ahead
+from lading.executors.gangs.ahead_requests import Ahead
 from lading.executors.gangs.gang_controller import GangController
-from lading.executors.gangs.outcome import GangOutcome
+from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
@@ -342,7 +342,7 @@ class Controller:
         for name, site in self.sites.items():
             each = view(site, answers.get(name), self.threads.silence(name), self.housekeeping.possible(site))
             if is_work and name in answers:
-                each = with_locations(each, answers[name], self.throughput[name].ahead(), now)
+                each = with_locations(each, answers[name], self.throughput[name].prefetchable(), now)
             views.append(paused(each, self.requests.paused.get(name)))
         since = self.troubled.look(each.name for each in views if each.trouble is not None)
         return [

@@ -76,7 +76,7 @@ class SiteDriver:
         rows, sizes = list(self.instances.values()), self.sizes.known
         given = list(self.given.values())
         answer = SiteAnswer(self.site, observation, given, rows, sizes=sizes, promised=self.promised)
-        there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.ahead(), now)
+        there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.prefetchable(), now)
         there = replace(there, turned_away=self.turned_away.seconds())
         found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)
         self.turned_away.look(found.turned_away.get(self.site.name, ()))

@@ -90,7 +90,7 @@ class Throughput:
         now = time.monotonic()
         self.ends.extend((now, location) for location in locations)
 
-    def ahead(self) -> Counter[str]:
+    def prefetchable(self) -> Counter[str]:
         """How many jobs may be prefetched to each location, by its name."""
         horizon = time.monotonic() - self.seconds
         while self.ends and self.ends[0][0] < horizon:

@@ -12,8 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.gangs import roster
-from lading.executors.gangs.ahead import Ahead
-from lading.executors.gangs.outcome import GangOutcome
+from lading.executors.gangs.ahead_requests import Ahead
+from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
 from lading.executors.store import State
 from lading.executors.store.gangs import rows

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs.outcome import GangOutcome
+from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.roster import ExpectedGang, Roster
 from lading.executors.store.gangs.rows import GangMember, GangRecords
 from lading.executors.store.gangs.tables import GangRow, HoldRow

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from lading.hooks.ec2.client import EC2, EC2Error
-from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.gpus import not_supported

@@ -18,7 +18,7 @@ from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, LifePhase, with_obstacle
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.reach import Connector, Readiness
 from lading.hooks.ec2.registration import Registration
 from lading.hooks.ec2.termination import Termination

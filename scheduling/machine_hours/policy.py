@@ -25,14 +25,14 @@ from lading.scheduling.machine_hours.insertion import (
     RoomArrays,
     billed,
 )
-from lading.scheduling.machine_hours.market import TypeOffers, offers
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.scenarios import remaining
+from lading.scheduling.machine_hours.type_offers import TypeOffers, offers
 from lading.scheduling.machine_hours.windows import pack_windows
 from lading.scheduling.packing import greedy
+from lading.scheduling.packing.answer import MachineGroup, Packing, take
 from lading.scheduling.packing.arrays import Bools, Ints
 from lading.scheduling.packing.limits import too_many
-from lading.scheduling.packing.packing import MachineGroup, Packing, take
 from lading.scheduling.packing.problem import Problem, vector
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.reasons import because

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TypeVar, overload
 
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.packing.packing import MachineGroup, Packing
+from lading.scheduling.packing.answer import MachineGroup, Packing
 from lading.scheduling.packing.problem import Problem
 from lading.scheduling.plan import FilledMachines, Placement, PlannedLaunch
 

@@ -216,7 +216,7 @@ def ruin(
 ) -> tuple[int, int, int]:
     """Take some machines apart, most often those that lose most: how many jobs are off, machines changed, the chance.
 
-    :param up: so many machines are not empty, the first ones on the round_state
+    :param up: so many machines are not empty, the first ones of its arrays
     """
     chance = drawn(chance)
     several = 1 + chance % way.most
@@ -253,7 +253,7 @@ def put_back(
 ) -> int:
     """Put the jobs that are off on some machines or empty ones; how many machines were changed.
 
-    :param few: so many machines are looked at, the first ones on the round_state
+    :param few: so many machines are looked at, the first ones of its arrays
     :param empty: no machine before this one is
     """
     sort(round_state, off)

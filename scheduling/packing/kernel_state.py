@@ -225,7 +225,7 @@ def looked_at(
 ) -> tuple[int, int]:
     """Choose the machines on which jobs are put back, some and those that this round has changed: how many, chance.
 
-    :param up: so many machines were not empty, the first ones on the round_state, where the chosen ones are then
+    :param up: so many machines were not empty, the first ones of its arrays, where the chosen ones are then
     """
     few = 0
     if way.part * up <= way.looked_at:

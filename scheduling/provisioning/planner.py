@@ -10,8 +10,8 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing import greedy
+from lading.scheduling.packing.answer import Packing
 from lading.scheduling.packing.dealing import LazySequence, NamedMachines, ShapeJobs
-from lading.scheduling.packing.packing import Packing
 from lading.scheduling.packing.problem import Going, Problem, always, pose
 from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases

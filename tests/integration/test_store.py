@@ -385,7 +385,7 @@ def test_the_jobs_of_one_shape_do_not_hide_those_of_another(session: Session, ot
     jobs = queue.waiting(session)
     assert [job.name for job in jobs] == [*(f"a{number:05}" for number in range(len(jobs) - 1)), "other"]
     assert len(jobs) >= queue.MOST_JOBS_PER_TICK + 1
-    assert jobs[-1].is_ahead == any(job.hidden for job in jobs)
+    assert jobs[-1].may_overtake == any(job.hidden for job in jobs)
 
 
 def test_with_more_shapes_than_one_look_takes_each_has_its_turn(

@@ -23,7 +23,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors.agent.tasks import probe
-from lading.executors.gangs import ahead
+from lading.executors.gangs import ahead_requests
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.conformance.site_suite import close
@@ -147,7 +147,7 @@ def make_run(
     """Makes a run over this machine and a site called ``there``."""
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
     monkeypatch.setenv(PATIENT, "600")
-    monkeypatch.setattr(ahead, "SECONDS_BETWEEN_LOOKS", 1.0)
+    monkeypatch.setattr(ahead_requests, "SECONDS_BETWEEN_LOOKS", 1.0)
     made: list[House] = []
 
     def make(site: Site[Any]) -> Run:

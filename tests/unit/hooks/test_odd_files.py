@@ -19,7 +19,7 @@ from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
-from lading.hooks.ec2 import boot, market
+from lading.hooks.ec2 import boot, offers
 from lading.hooks.ec2.boot import PRICE
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.job_scripts import layout
@@ -103,8 +103,8 @@ def test_how_far_logs_were_copied(folder: Path, lines: list[str]) -> None:
 @patient
 @given(nearly("ami", "roots", "x86_64"))
 def test_sizes_of_images(folder: Path, text: str) -> None:
-    (folder / market.ROOTS).write_text(text, errors="replace")
-    assert all(size > 0 for size in market.kept_roots(folder, CONFIG).values())
+    (folder / offers.ROOTS).write_text(text, errors="replace")
+    assert all(size > 0 for size in offers.kept_roots(folder, CONFIG).values())
 
 
 @pytest.mark.parametrize("price", ["nan", "inf", "-1", "1e400", "x", ""])

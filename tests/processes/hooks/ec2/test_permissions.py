@@ -13,7 +13,7 @@ from lading.hooks.ec2 import account
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import identities
-from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.permissions import DESCRIBED, checks
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import bundled

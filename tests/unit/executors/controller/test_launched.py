@@ -19,7 +19,7 @@ from lading.executors import store
 from lading.executors.controller import answers, housekeeping, launched, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
-from lading.executors.gangs.outcome import GangOutcome
+from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.settings import Settings
 from lading.executors.store import Change, JobRow, State, requests
 from lading.executors.store.instances import InstanceRow, InstanceState

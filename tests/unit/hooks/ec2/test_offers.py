@@ -14,7 +14,7 @@ from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, read
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.life import LifePhase
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.market import HOURS_PER_MONTH, LARGEST_VOLUME, EC2Offers, kept_roots, launchable
+from lading.hooks.ec2.offers import HOURS_PER_MONTH, LARGEST_VOLUME, EC2Offers, kept_roots, launchable
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.reach import Connector
 from lading.hooks.ec2.site import EC2Site
