@@ -192,7 +192,7 @@ def test_after_two_preemptions_a_job_goes_on_demand_and_is_told_why() -> None:
     asked = question(LOST, ("cloud", "error"), LOST)
     change, [lesson] = sizing.after_preemptions(asked, Change("t", {"cpus": 1}), {"cloud": 2, "hpc": 1})
     assert change.values == {"cpus": 1, "capacity_type": "on-demand"}
-    assert lesson.changes == "goes to a machine on demand: 2 of its tries were preempted at site 'cloud'"
+    assert lesson.message == "goes to a machine on demand: 2 of its tries were preempted at site 'cloud'"
     assert lesson.entry().event == "lading leaves spot machines"
 
 

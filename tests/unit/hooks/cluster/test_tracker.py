@@ -76,7 +76,7 @@ def test_a_submission_without_an_answer_is_looked_up_by_its_name() -> None:
     assert lost.id == "9[]"
 
 
-def test_errands_that_could_not_be_run_are_run_with_those_that_came_since() -> None:
+def test_actions_that_could_not_be_done_are_done_with_those_that_came_since() -> None:
     pending = PendingActions(["7", "7"], [("L1", "a")], {"submissions/L0"})
     taken = pending.take()
     assert (taken.cancels, pending.cancels, pending.withdrawals, pending.leftovers) == (["7"], [], [], set())
