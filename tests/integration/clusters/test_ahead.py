@@ -190,7 +190,7 @@ def test_an_allocation_is_asked_for_while_the_first_task_runs(make_run: MakeRun,
     run.nothing_is_left(lambda: bool(slurm.command("squeue", "--noheader")))
 
 
-def test_an_allocation_is_given_up_when_the_first_task_fails(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
+def test_an_allocation_is_abandoned_when_the_first_task_fails(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
     run = make_run(hpc)
     run.begin()
     run.asked()

@@ -18,7 +18,7 @@ from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Layout
 from tests.clusters.asked import cancel, look
 from tests.clusters.driven import HEALTH, Driven, asked
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
@@ -216,7 +216,7 @@ def test_a_user_may_have_few_jobs(
         site = make("slurm", slurm_login)
         tokens = site.put(4)
         assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
-        assert any("AssocMaxSubmitJobLimit" in told_in(event) for event in site.of("waiting").values())
+        assert any("AssocMaxSubmitJobLimit" in message_in(event) for event in site.of("waiting").values())
     finally:
         slurm.limit_jobs(None)
 

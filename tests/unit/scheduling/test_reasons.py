@@ -65,7 +65,7 @@ def sample(code: Code) -> Reason:
 
 
 @pytest.mark.parametrize("code", CODES.values(), ids=lambda code: code.key)
-def test_each_code_has_all_that_people_are_told(code: Code) -> None:
+def test_each_code_has_all_that_people_are_shown(code: Code) -> None:
     assert all((code.key, code.kind, code.title, code.sentence, code.remedy, code.actors))
     assert all(isinstance(each, Actor) for each in code.actors)
     assert len(code.key) <= 40
@@ -93,7 +93,7 @@ def test_the_sentence_of_each_code_is_made_of_its_parameters(code: Code) -> None
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.key)
-def test_each_cause_of_failure_has_all_that_people_are_told(cause: Any) -> None:
+def test_each_cause_of_failure_has_all_that_people_are_shown(cause: Any) -> None:
     assert cause.title[0].isupper()
     assert not cause.title.endswith(".")
     assert cause.remedy[0].isupper()

@@ -92,7 +92,7 @@ def reason(engine: Engine) -> str | None:
         return None if found is None else str(found)
 
 
-def test_tasks_are_told_why_no_controller_stays_up(
+def test_tasks_show_why_no_controller_stays_up(
     engine: Engine,
     settings: Settings,
     clock: Clock,
@@ -179,7 +179,7 @@ def test_after_one_that_was_killed_at_its_work_the_next_start_is_soon(
     started[-1].wait()
 
 
-def test_the_last_words_of_a_log(tmp_path: Path) -> None:
+def test_the_last_output_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert last_line(log) == ""
     log.write_bytes(b"first\n  last \xff\0words\n\n")

@@ -187,7 +187,7 @@ def test_tables_that_make_no_sense(table: dict[str, Any], words: str) -> None:
         ClusterConfig.model_validate({**TABLE, **table})
 
 
-def test_what_jobs_are_told() -> None:
+def test_what_jobs_are_given() -> None:
     def told(*names: str, **options: Any) -> list[str]:
         config = ClusterConfig.model_validate({**TABLE, **options})
         lines = api_environment(config, ClusterFolder("/my work"), "https://airflow.example.org/a path/")

@@ -22,7 +22,7 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, envelope, only
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.services.processes import wait_until
 
 WORDS = "slurm does not admit its account: sbatch: error: Batch job submission failed: Invalid account"
@@ -40,7 +40,7 @@ def test_jobs_go_back_until_it_may_be_admitted(paper: Paper, monkeypatch: pytest
     paper.give("a", "b")
     returned = [each for _ in range(3) for each in paper.go() if each["event"] == "returned"]
     assert [(each["token"], each["location"]) for each in returned] == [("a", "hpc"), ("b", "hpc")]
-    assert all(told_in(each).startswith(WORDS) for each in returned)
+    assert all(message_in(each).startswith(WORDS) for each in returned)
     change = change_by_event(returned[0])
     assert change is not None
     assert (change.values["state"], change.values["location"], change.only_if["location"]) == (

@@ -114,7 +114,7 @@ def test_each_content_is_sent_once(cluster: Cluster) -> None:
     assert (there / "dag.py").read_text() == "a", "jobs on their way read what they were bound to"
 
 
-def test_the_job_is_told_the_folder(cluster: Cluster) -> None:
+def test_the_job_is_given_the_folder(cluster: Cluster) -> None:
     bound = upload.bind(envelope("mine"), cluster.folder.bundles, "0a1b")
     assert bound.dags == f"{cluster.bundles}/0a1b"
     assert Envelope.from_json(bound.to_json()) == bound
@@ -199,7 +199,7 @@ def test_what_cannot_be_written_waits(cluster: Cluster) -> None:
     assert cluster.prepare("mine").wait_of(envelope("mine")) is None
 
 
-def test_what_nobody_uses_is_removed_after_a_day(cluster: Cluster) -> None:
+def test_what_is_unused_is_removed_after_a_day(cluster: Cluster) -> None:
     young, old, used, waiting, running = (f"{number:040x}" for number in range(5))
     for name in (young, old, used, waiting, running, ".half"):
         (cluster.bundles / name / "lib").mkdir(parents=True)

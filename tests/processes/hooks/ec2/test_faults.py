@@ -163,7 +163,7 @@ def hanging(service: FakeEC2, drive: Drive) -> str:
 
 
 @pytest.mark.parametrize("fault", [silent, strange, hanging])
-def test_a_machine_that_is_never_reached_is_given_up_in_words_and_another_offering_takes_its_place(
+def test_a_machine_that_is_never_reached_is_abandoned_with_a_reason_and_another_offering_takes_its_place(
     make: Callable[..., Drive],
     service: FakeEC2,
     monkeypatch: pytest.MonkeyPatch,
@@ -239,7 +239,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     assert len(service.ledger()) == bought + 1, "then one at a time"
 
 
-def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
+def test_a_machine_whose_ssh_hangs_is_abandoned_and_its_job_reported(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SECONDS_UNTIL_LATE", 2.0)
@@ -258,7 +258,7 @@ def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
     assert (drive.of("finished")[job]["cause"], service.living()) == ("node_failure", [])
 
 
-def test_a_machine_whose_lading_is_refused_is_never_up_and_given_up_in_words(
+def test_a_machine_whose_lading_is_refused_is_never_up_and_abandoned_with_a_reason(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(life, "LEAST_BOOT", 600.0)  # until its refusal has been seen
@@ -277,7 +277,7 @@ def test_a_machine_whose_lading_is_refused_is_never_up_and_given_up_in_words(
     assert bool(drive.site.fleet.launcher.shortages.offerings), "another one would be the same"
 
 
-def test_a_machine_that_takes_no_jobs_and_has_none_is_given_up(
+def test_a_machine_that_takes_no_jobs_and_has_none_is_abandoned(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive = make(max_poll_interval=1)

@@ -77,7 +77,7 @@ def test_started_and_waiting() -> None:
     assert waiting.values == {"reason": free_text("waits for cpus")}
 
 
-def test_what_is_told_often_is_one_change() -> None:
+def test_what_is_reported_often_is_one_change() -> None:
     many = [{"event": "waiting", "token": "t", "reason": free_text(f"for {number} cpus")} for number in range(1000)]
     many[500:500] = [
         {"event": "located", "token": "t", "native_id": "17"},

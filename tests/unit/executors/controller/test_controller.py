@@ -241,7 +241,7 @@ def test_a_location_lies_in_another_one_of_its_site(wraps: dict[str, str], words
     )
 
 
-def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:
+def test_a_site_reports_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:
     sites = [FakeSite("local", tmp_path, []), FakeSite("cluster", tmp_path, [FINISHED])]
     here = house(engine, settings, sites, {"t": "local"})
     here.observe()
@@ -255,7 +255,7 @@ def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, t
     assert len(here.told) == 1
 
 
-def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_all_the_same(
+def test_a_site_of_files_says_in_its_note_what_cannot_be_read_and_takes_jobs_all_the_same(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(AgentHost, "lives", lambda self: True)

@@ -651,7 +651,7 @@ def test_a_site_that_cannot_say_what_it_launches_stops_no_other(
     assert len(site.ordered) == 1
 
 
-def test_a_site_tells_of_its_own_instances_only(
+def test_a_site_reports_its_own_instances_only(
     make_house: Callable[..., House], site: FakeElasticSite, tmp_path: Path
 ) -> None:
     other = FakeSite("b", tmp_path / "b")
@@ -885,7 +885,7 @@ def test_what_is_terminated_ends_with_its_jobs(house: House, site: FakeElasticSi
     assert (house.job("t").state, outcomes(house)) == (State.CANCELLED, ["it has ended"])
 
 
-def test_what_a_site_never_does_is_given_up(house: House, site: FakeElasticSite) -> None:
+def test_what_a_site_never_does_is_abandoned(house: House, site: FakeElasticSite) -> None:
     name = launch(house, site, "t")
     ask(house, RequestKind.DRAIN, f"hpc/{name}")
     with Session(house.engine) as session:

@@ -166,7 +166,7 @@ def test_what_airflow_does_not_want_is_ended_after_a_while_by_the_databases_cloc
 
 
 @off
-def test_what_is_asked_is_given_up_by_the_databases_clock(
+def test_what_is_asked_is_abandoned_by_the_databases_clock(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     """It is asked at an API server whose clock is off, and by the controller's it is long ago, or is to come."""

@@ -142,9 +142,7 @@ def test_retry_delay_is_the_time_between_attempts() -> None:
     assert attempts.tried(["here"]) == frozenset()
 
 
-def test_a_policy_is_told_of_all_jobs_that_have_or_had_a_location(
-    engine: Engine, tmp_path: Path, policy: Asked
-) -> None:
+def test_a_policy_is_given_all_jobs_that_have_or_had_a_location(engine: Engine, tmp_path: Path, policy: Asked) -> None:
     here = house(engine, tmp_path, policy)
     here.add("old", State.SUCCEEDED, "gone")
     here.add("runs", State.RUNNING, "here")

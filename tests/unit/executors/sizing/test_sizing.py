@@ -188,7 +188,7 @@ def question(*tries: tuple[str, str | None], **hints: Any) -> SizingQuestion:
 LOST = "cloud", "preempted"
 
 
-def test_after_two_preemptions_a_job_goes_on_demand_and_is_told_why() -> None:
+def test_after_two_preemptions_a_job_goes_on_demand_and_says_why() -> None:
     asked = question(LOST, ("cloud", "error"), LOST)
     change, [lesson] = sizing.after_preemptions(asked, Change("t", {"cpus": 1}), {"cloud": 2, "hpc": 1})
     assert change.values == {"cpus": 1, "capacity_type": "on-demand"}

@@ -315,7 +315,7 @@ def test_queues_that_are_there() -> None:
     assert "queue" not in words("sge", queue="*.q@@big", node_cpus=2)
 
 
-def test_what_is_not_told_is_a_warning() -> None:
+def test_what_is_not_reported_is_a_warning() -> None:
     found = words("slurm", CommandResult(127, "", "sinfo: not found"))
     assert found["nodes"][0] == "warning"
     assert "were not compared with them: sinfo: not found" in found["nodes"][1]

@@ -94,7 +94,7 @@ def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFix
     assert list(accounts(SLURM(), None, trouble).jobs) == []
 
 
-def test_what_can_never_start_as_things_are_is_given_up_after_a_while(job: TrackedBatchJob) -> None:
+def test_what_can_never_start_as_things_are_is_abandoned_after_a_while(job: TrackedBatchJob) -> None:
     never = replace(WAITS, never=True, reason="it asks for more time than the partition allows")
     for at, hopeless in ((110.0, False), (1000.0, False), (1010.0, True)):
         job.see(job.fail_unrunnable(never, at, 900.0), at)

@@ -207,7 +207,7 @@ def test_only_regular_files_are_read_and_the_others_are_out_of_the_way(
     assert rejected.note is not None
 
 
-def test_what_cannot_be_set_aside_stays_and_keeps_nobody_up(spool: Spool) -> None:
+def test_what_cannot_be_set_aside_stays_and_delays_no_other(spool: Spool) -> None:
     spool.rejected.touch()
     os.mkfifo(spool.events / "1.jsonl")
     (spool.events / "2.jsonl").write_bytes(b"{")

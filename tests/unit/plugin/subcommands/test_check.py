@@ -129,7 +129,9 @@ def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:
     assert "cannot be read" in default_finding(settings).message
 
 
-def test_how_many_tasks_without_hints_run_at_once_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_tasks_without_hints_run_at_once_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "32")
 
     def found(cpus: float, memory: int, asked: float = 0.0625, **more: Any) -> Check:

@@ -125,7 +125,7 @@ def test_those_that_come_from_another_site_are_placed_in_turn_with_those_that_na
     assert list(found.placed) == [f"job{number:02}" for number in range(8)]
 
 
-def test_a_site_that_has_no_location_yet_blocks_nobody() -> None:
+def test_a_site_that_has_no_location_yet_blocks_no_other() -> None:
     """What it could have counts: a job that only it could hold waits, the others go on."""
     large = Location("large", Resources(cpus=64, memory=8192))
     cloud = view("cloud", possible=(large,), trouble=trouble("site 'cloud' takes no jobs now: it has no locations"))
@@ -184,7 +184,7 @@ def test_an_unknown_site_fails_the_job_and_names_the_sites() -> None:
     assert told(found.refused) == {"a": "there is no site 'hpc'; the sites are: local"}
 
 
-def test_a_job_that_never_fits_fails_with_what_is_lacking_and_holds_nobody_up() -> None:
+def test_a_job_that_never_fits_fails_with_what_is_lacking_and_delays_no_other() -> None:
     found = assign([waits("huge", cpus=64), waits("a")], view("local", MACHINE))
     assert sites_of(found) == {"a": "local"}
     assert "64 cpus" in told(found.refused["huge"])
@@ -356,7 +356,7 @@ def test_a_job_is_awaited_where_something_is_launched_for_it() -> None:
     assert young.provisions["hpc"].launches == (), "not as long as more may come"
 
 
-def test_a_job_that_is_awaited_is_told_what_that_waits_for() -> None:
+def test_a_job_that_is_awaited_says_what_that_waits_for() -> None:
     words = "allocation L1 waits in the queue of the batch system"
     site = elastic(up("L1", booting=True), booting={KIND: trouble(words)})
     found = assign([*old(1), waits("young"), replace(waits("b", at=0.0), queue="gpu")], site, view("lab", MACHINE))
@@ -447,7 +447,7 @@ def test_a_thousand_jobs_of_one_shape_hide_no_other() -> None:
     assert (found.placed, set(told(found.waits).values())) == ({}, {None})
 
 
-def test_what_a_site_can_never_launch_goes_on_or_is_told_so() -> None:
+def test_what_a_site_can_never_launch_goes_on_or_is_reported_so() -> None:
     """It is not known what the site could have; so it is not for certain, and the job does not fail."""
     large = old(1, cpus=5)
     site = elastic(possible=())
@@ -525,7 +525,7 @@ def test_a_limit_of_the_run_is_for_all_its_tasks() -> None:
     )
 
 
-def test_a_group_that_may_use_no_further_machine_holds_up_nobody() -> None:
+def test_a_group_that_may_use_no_further_machine_delays_no_other() -> None:
     busy = replace(MACHINE, used=MACHINE.capacity)
     at_work = [(of_group("old", 1), "lab", "node1")]
     there = [full(busy).with_labels([at_work[0][0]]), *hosts(1, 2)]

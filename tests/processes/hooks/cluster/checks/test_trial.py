@@ -186,7 +186,7 @@ def test_a_job_that_ran_and_wrote_nothing_blames_the_folder(cause: Any, ran: str
     assert told.endswith('work_dir = "/shared/..."')
 
 
-def test_the_state_and_the_last_words_of_all_are_said() -> None:
+def test_the_state_and_the_last_output_of_all_are_said() -> None:
     failed = NativeJob(id="17", state="ended", cause="error", exit_code=127)
     told = explain(config(), [sighting(failed, "bash: /py: not found\n")], "the batch job ended", 60)
     assert told == (
