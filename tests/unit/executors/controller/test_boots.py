@@ -13,7 +13,7 @@ from lading.executors import store
 from lading.executors.controller import launched
 from lading.executors.store import instances
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.hooks.site import LocationState, Seen
+from lading.hooks.site import LocationState, ObservedLocation
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.resources import Resources
@@ -72,8 +72,8 @@ def test_what_boots_is_expected_by_our_own_clock() -> None:
     rows = [row(name, "large", state=InstanceState.ORDERED, ordered_at=NOW) for name in ("ordered", "boots", "up")]
     size = Resources(8, 16384)
     seen = [
-        Seen(Location("boots", size, instance_type="large"), LocationState.BOOTING, frozenset()),
-        Seen(Location("up", size, instance_type="large"), LocationState.UP, frozenset()),
+        ObservedLocation(Location("boots", size, instance_type="large"), LocationState.BOOTING, frozenset()),
+        ObservedLocation(Location("up", size, instance_type="large"), LocationState.UP, frozenset()),
     ]
     found = launched.live(rows, seen, market, NOW + 5)
     assert {each.name: each.ready_at for each in found} == {"ordered": NOW + 200, "boots": NOW + 200, "up": None}

@@ -154,5 +154,5 @@ def test_short_jobs_are_prefetched_to_the_machine_on_which_a_plan_has_them() -> 
         market=MachineMarket(TYPES, boot_seconds=BOOT),
         policy="forecast",
     )
-    found = assign(jobs, [site], now=NOW, choice=Choice(NOW, ahead={"cloud": plan}))
+    found = assign(jobs, [site], now=NOW, choice=Choice(NOW, foreseen={"cloud": plan}))
     assert found.placed == {"short": ("cloud", "there")}
