@@ -9,6 +9,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
+from airflow import settings
 from airflow.utils.state import TaskInstanceState
 
 from lading.executors.executor_names import goes_to_lading
@@ -54,7 +55,7 @@ class KnownRun:
     """What is known of a run.
 
     :param seen_at: when it had a live job last; ``read_at``: when its task instances were read, epoch seconds
-    :param began: when its first job that was seen was queued, epoch seconds
+    :param began: when its first job was queued, epoch seconds
     :param jobs: its live jobs, with their states, when its task instances were read
     :param rows: its task instances that had not ended then
     :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
@@ -135,7 +136,7 @@ class LiveRuns:
             known = self.known.setdefault(run, KnownRun(now, queued))
             known.seen_at, known.began = now, min(known.began, queued)
         self._forget(rows, now)
-        self._read(session, by_run, by_dag, now)
+        self._read(session, by_run, by_dag, now, database_ahead)
         here = Places(sites, self.ways, self.needs, by_dag)
         found = [self._coming(run, known, by_run.get(run, ()), here, now) for run, known in self.known.items()]
         for row in rows:
@@ -162,7 +163,14 @@ class LiveRuns:
         live = {row.token for row in rows}
         self.needs = {token: need for token, need in self.needs.items() if token in live}
 
-    def _read(self, session: Session, by_run: Mapping[DagRunKey, Sequence[Any]], by_dag: bool, now: float) -> None:
+    def _read(
+        self,
+        session: Session,
+        by_run: Mapping[DagRunKey, Sequence[Any]],
+        by_dag: bool,
+        now: float,
+        database_ahead: float,
+    ) -> None:
         """Bring up to date what Airflow says of runs, of those first that were looked at longest ago."""
         jobs = {run: frozenset(signature(row) for row in by_run.get(run, ())) for run in self.known}
         due = [
@@ -175,6 +183,9 @@ class LiveRuns:
             return
         new = [run for run in due if not self.known[run].is_read]
         as_airflow_has = runs.dag_runs(session, new) if new else {}
+        # The first one may have ended before this controller has begun.
+        for run, queued in (runs.first_queued(session, new) if new else {}).items():
+            self.known[run].began = min(self.known[run].began, queued - database_ahead)
         coming = runs.unfinished(session, due)
         for run in due:
             known = self.known[run]
@@ -230,7 +241,9 @@ class LiveRuns:
                 tasks[task_id] = ComingTask(jobs, task.upstream, task.by_index, ask.most)
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
-        seconds = min((each.finish_by for each in known.asks.values() if each.finish_by is not None), default=None)
+        # A Dag that cannot be read has the zone that Airflow gives to those that name none.
+        zone = settings.TIMEZONE if known.structure is None else known.structure.zone
+        moments = [each.finish_by.at(known.began, zone) for each in known.asks.values() if each.finish_by is not None]
         hurries = [each.hurry for each in known.asks.values() if each.hurry is not None]
         return ComingRun(
             run_name(*run),
@@ -238,7 +251,7 @@ class LiveRuns:
             tasks,
             max(hurries, default=None),
             min((each for each in most if each is not None), default=None),
-            None if seconds is None else known.began + seconds,
+            min(moments, default=None),
         )
 
     def _doomed(self, known: KnownRun, rows: Mapping[str, Sequence[Any]]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from airflow.models.dag import DagModel
@@ -37,7 +38,8 @@ from lading.scheduling.resources import Resources
 from tests.clusters.sites import make_settings
 from tests.services.packing import catalogue
 
-NOW = 1_800_000_000.0
+NOW = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC, 13:45 in Kathmandu
+ZONE = ZoneInfo("Asia/Kathmandu")
 GOODS = catalogue(small=(2, 4096, 0.36))
 CLOUD = SiteView(
     name="cloud",
@@ -52,7 +54,7 @@ class House:
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine, self.live_runs = engine, LiveRuns(make_settings(folder), Ways())
-        with DAG("d", schedule=None, max_active_tasks=7) as dag:
+        with DAG("d", schedule=None, start_date=datetime(2020, 1, 1, tzinfo=ZONE), max_active_tasks=7) as dag:
             tasks = {each: BashOperator(task_id=each, bash_command=":") for each in ("a", "b", "branch", "c", "last")}
             many = BashOperator.partial(task_id="many").expand(bash_command=["1", "2"])
             empty = EmptyOperator(task_id="empty")
@@ -213,6 +215,22 @@ def test_hints_say_what_a_run_is_worth_and_what_is_planned_otherwise(house: Hous
     [last] = house.jobs(NOW + 1)["last"]
     assert last.need is not None
     assert last.need.resources.cpus == 1.5, "as much as its last job"
+
+
+@pytest.mark.parametrize(
+    ("queued", "clock"),
+    [("2027-01-15T07:59:10+00:00", "2027-01-16T06:00+05:45"), ("2027-01-15T00:10:00+00:00", "2027-01-15T06:00+05:45")],
+)
+def test_a_time_of_day_is_the_next_one_in_the_zone_of_the_dag_after_the_first_job(
+    house: House, queued: str, clock: str
+) -> None:
+    fresh(house)
+    house.job("a", State.SUCCEEDED, queued_at=datetime.fromisoformat(queued).timestamp(), ended_at=NOW - 20)
+    house.job("b")
+    house.say("b", cpus=2, finish_by="06:00")
+    [run] = house.look().values()
+    assert run.began == datetime.fromisoformat(queued).timestamp(), "before this controller"
+    assert run.finish_by == datetime.fromisoformat(clock).timestamp()
 
 
 def test_a_site_that_comes_first_has_it(house: House) -> None:
