@@ -17,10 +17,11 @@ from lading.executors.forecast.dags import DagPast, Dags, DagStructure, DagTask
 from lading.executors.forecast.tasks import AskingTask, asking_task
 from lading.executors.gangs.ahead import BEGUN, FAILED
 from lading.executors.settings import Settings
-from lading.executors.store import State, groups, queue
+from lading.executors.store import State, groups, queue, run_rows
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
+from lading.executors.store.run_rows import RunForecast, RunKey, RunRequest
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import PlannedJob
@@ -60,6 +61,7 @@ class KnownRun:
     :param rows: its task instances that had not ended then
     :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
     :param asks: its tasks as their hints have them
+    :param request: what a person asks of it
     :param is_read: whether Dag and hints were read
     :param version: how often any of this has changed
     :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then
@@ -73,6 +75,7 @@ class KnownRun:
     structure: DagStructure | None = None
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
+    request: RunRequest = RunRequest()  # noqa: RUF009 - a tuple, which nothing changes
     is_read: bool = False
     version: int = 0
     made: tuple[object, ComingRun] | None = None
@@ -136,6 +139,7 @@ class LiveRuns:
             known = self.known.setdefault(run, KnownRun(now, queued))
             known.seen_at, known.began = now, min(known.began, queued)
         self._forget(rows, now)
+        self._hear(run_rows.asked(session))
         self._read(session, by_run, by_dag, now, database_ahead)
         here = Places(sites, self.ways, self.needs, by_dag)
         found = [self._coming(run, known, by_run.get(run, ()), here, now) for run, known in self.known.items()]
@@ -144,6 +148,14 @@ class LiveRuns:
                 job = self._job(row, row.token, here, now)
                 found.append(alone(job, row.queued_at - database_ahead))
         return found
+
+    def forecasts(self, ends: Mapping[str, float]) -> dict[RunKey, RunForecast]:
+        """What is forecast of the live runs.
+
+        :param ends: when runs are expected to end, by their names, epoch seconds
+        """
+        made = {run: known.made[1] for run, known in self.known.items() if known.made is not None}
+        return {run: RunForecast(each.hurry, each.finish_by, ends.get(each.name)) for run, each in made.items()}
 
     @property
     def without_structure(self) -> set[str]:
@@ -162,6 +174,12 @@ class LiveRuns:
             del self.known[run]
         live = {row.token for row in rows}
         self.needs = {token: need for token, need in self.needs.items() if token in live}
+
+    def _hear(self, asked: Mapping[RunKey, RunRequest]) -> None:
+        """Take note of what people ask of runs."""
+        for run, known in self.known.items():
+            if (request := asked.get(run, RunRequest())) != known.request:
+                known.request, known.version = request, known.version + 1
 
     def _read(
         self,
@@ -243,8 +261,10 @@ class LiveRuns:
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
         # A Dag that cannot be read has the zone that Airflow gives to those that name none.
         zone = settings.TIMEZONE if known.structure is None else known.structure.zone
-        moments = [each.finish_by.at(known.began, zone) for each in known.asks.values() if each.finish_by is not None]
-        hurries = [each.hurry for each in known.asks.values() if each.hurry is not None]
+        wants = known.asks.values() if known.request.finish_by is None else (known.request,)
+        moments = [each.finish_by.at(known.began, zone) for each in wants if each.finish_by is not None]
+        wants = known.asks.values() if known.request.hurry is None else (known.request,)
+        hurries = [each.hurry for each in wants if each.hurry is not None]
         return ComingRun(
             run_name(*run),
             known.began,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from lading.executors.forecast.live_runs import LiveRuns
 from lading.executors.settings import Settings
+from lading.executors.store import run_rows
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, run_at_site, site_forecast
@@ -47,6 +48,8 @@ SECONDS_FOR_A_PLAN = 0.05
 SECONDS_OF_A_PAUSE = 0.1
 # What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
 SECONDS_PENDING = 10.0
+# What is forecast of runs is stored again after so many seconds.
+SECONDS_BETWEEN_NOTES = 3.0
 # So many steps that are still to begin are planned, and those behind them when they come nearer.
 MOST_STEPS = 1_000
 # A plan tries as many ways as it takes for so many looks at a machine for a step, and one at least.
@@ -100,6 +103,8 @@ class SitePlan:
         self.is_awaited = False
         """Whether a tick has waited for it in vain."""
         self.at_site: dict[str, RunAtSite] = {}
+        self.ends: Mapping[str, float] = {}
+        """When runs are expected to end by the last plan, epoch seconds."""
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
@@ -197,6 +202,7 @@ class SitePlan:
             made_of, self.making, self.made_of = self.made_of, None, None
             assert made_of is not None
             self.planner.adopt(choice, made_of.forecast)
+            self.ends = choice.ends
             if self._is_of_now(here):
                 return
 
@@ -258,6 +264,7 @@ class SitePlans:
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
         self.is_closed = self.is_used = False
+        self.next_note = 0.0
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -312,7 +319,19 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its.forecast, budgets)
+        self._note(session)
         return found
+
+    def _note(self, session: Session) -> None:
+        """Store what is forecast of the runs, for those who look."""
+        if time.monotonic() < self.next_note:
+            return
+        self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
+        ends: dict[str, float] = {}
+        for plan in self.plans.values():
+            for run, end in plan.ends.items():
+                ends[run] = max(end, ends.get(run, end))
+        run_rows.note(session, self.live_runs.forecasts(ends))
 
     @property
     def expects_jobs(self) -> bool:

@@ -26,7 +26,7 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.forecast import live_runs
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.store import JobRow, State
+from lading.executors.store import JobRow, State, run_rows
 from lading.operators import resources
 from lading.scheduling.forecast.coming import ComingJob, ComingRun
 from lading.scheduling.gangs.room import Ways
@@ -231,6 +231,31 @@ def test_a_time_of_day_is_the_next_one_in_the_zone_of_the_dag_after_the_first_jo
     [run] = house.look().values()
     assert run.began == datetime.fromisoformat(queued).timestamp(), "before this controller"
     assert run.finish_by == datetime.fromisoformat(clock).timestamp()
+
+
+def test_what_a_person_asks_of_a_run_wins_over_its_hints_until_it_is_taken_back(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    house.say("b", cpus=2, hurry=0.5, finish_by="2h")
+
+    def terms(now: float) -> tuple[float | None, float | None]:
+        [run] = house.look(now=now).values()
+        return run.hurry, run.finish_by
+
+    by_hint = 0.5, NOW - 50 + 7200
+    assert terms(NOW) == by_hint
+    with Session(house.engine) as session:
+        run_rows.ask(session, "d", "r", "cheap", None, "alice")
+        session.commit()
+        assert terms(NOW + 1) == (0.0, by_hint[1]), "of what is not asked the hint holds"
+        run_rows.ask(session, "d", "r", None, "06:00", "alice")
+        session.commit()
+        at_six = datetime.fromisoformat("2027-01-16T06:00+05:45").timestamp()
+        assert terms(NOW + 2) == (0.5, at_six), "later than the hint"
+        assert house.live_runs.forecasts({"d r": 5.0}) == {("d", "r"): (0.5, at_six, 5.0)}
+        assert run_rows.ask(session, "d", "r", None, None, "bob") is None
+        session.commit()
+    assert terms(NOW + 3) == by_hint
 
 
 def test_a_site_that_comes_first_has_it(house: House) -> None:
