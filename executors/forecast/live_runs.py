@@ -22,6 +22,7 @@ from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey, RunRequest
+from lading.scheduling.forecast import critical_path
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import PlannedJob
@@ -65,6 +66,7 @@ class KnownRun:
     :param is_read: whether Dag and hints were read
     :param version: how often any of this has changed
     :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then
+    :param rests: of its waiting jobs, by token, seconds, when ``rests_of`` was what is to come of it
     """
 
     seen_at: float
@@ -80,6 +82,8 @@ class KnownRun:
     version: int = 0
     made: tuple[object, ComingRun] | None = None
     learnt: int = 0
+    rests_of: ComingRun | None = None
+    rests: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ class LiveRuns:
         self.known: dict[DagRunKey, KnownRun] = {}
         self.needs: dict[str, tuple[str | None, PlannedJob | None]] = {}
         self.learnt: dict[str | None, int] = {}
+        self.queued_at: dict[str, float] = {}
+        """When live jobs were queued, by token, epoch seconds."""
 
     def look(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
@@ -130,6 +136,7 @@ class LiveRuns:
         for dag_id in self.durations.learn(session):
             self.learnt[dag_id] = self.learnt.get(dag_id, 0) + 1
         rows = runs.live_jobs(session)
+        self.queued_at = {row.token: row.queued_at - database_ahead for row in rows}
         by_run: dict[DagRunKey, list[Any]] = {}
         for row in rows:
             if row.task_id is not None:
@@ -156,6 +163,20 @@ class LiveRuns:
         """
         made = {run: known.made[1] for run, known in self.known.items() if known.made is not None}
         return {run: RunForecast(each.hurry, each.finish_by, ends.get(each.name)) for run, each in made.items()}
+
+    def rests(self, now: float) -> dict[str, float]:
+        """By which jobs of one priority go, by token, seconds (:mod:`lading.scheduling.forecast.critical_path`).
+
+        :param now: epoch seconds
+        """
+        longest: dict[str, float] = {}
+        for known in self.known.values():
+            if known.made is None:
+                continue
+            if known.rests_of is not known.made[1]:
+                known.rests_of, known.rests = known.made[1], critical_path.rests(known.made[1])
+            longest |= known.rests
+        return critical_path.in_turn(longest, self.queued_at, now)
 
     @property
     def without_structure(self) -> set[str]:

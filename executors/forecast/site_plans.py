@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.settings import Settings
+from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
+from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, run_at_site, site_forecast
@@ -265,6 +266,12 @@ class SitePlans:
         self.trouble = Trouble(log)
         self.is_closed = self.is_used = False
         self.next_note = 0.0
+        self.has_noted = True  # an earlier controller may have
+        self.settings = settings
+        self.runs: Sequence[ComingRun] = ()
+        self.read_at = -math.inf
+        self.rests: Mapping[str, float] = {}
+        """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -302,8 +309,9 @@ class SitePlans:
         }
         self.is_used = bool(by_forecast)
         if not by_forecast:
+            self._note(session, {})
             return {}
-        runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+        runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
         budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
         found = {}
@@ -319,19 +327,31 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its.forecast, budgets)
-        self._note(session)
-        return found
-
-    def _note(self, session: Session) -> None:
-        """Store what is forecast of the runs, for those who look."""
-        if time.monotonic() < self.next_note:
-            return
-        self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         ends: dict[str, float] = {}
         for plan in self.plans.values():
             for run, end in plan.ends.items():
                 ends[run] = max(end, ends.get(run, end))
-        run_rows.note(session, self.live_runs.forecasts(ends))
+        self._note(session, self.live_runs.forecasts(ends))
+        return found
+
+    def read(
+        self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
+    ) -> Sequence[ComingRun]:
+        """What is to come of all live runs, read once in a tick; see :meth:`LiveRuns.look`."""
+        if self.read_at != now:
+            self.runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+            self.read_at = now
+            if self.settings.order == CRITICAL_PATH:
+                self.rests = self.live_runs.rests(now)
+        return self.runs
+
+    def _note(self, session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
+        """Store what is forecast of runs now and then, for those who look."""
+        if time.monotonic() < self.next_note or not (forecasts or self.has_noted):
+            return
+        self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
+        run_rows.note(session, forecasts)
+        self.has_noted = bool(forecasts)
 
     @property
     def expects_jobs(self) -> bool:

@@ -26,7 +26,8 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.forecast import live_runs
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.store import JobRow, State, run_rows
+from lading.executors.forecast.site_plans import SitePlans
+from lading.executors.store import JobRow, State, queue, run_rows
 from lading.operators import resources
 from lading.scheduling.forecast.coming import ComingJob, ComingRun
 from lading.scheduling.gangs.room import Ways
@@ -256,6 +257,28 @@ def test_what_a_person_asks_of_a_run_wins_over_its_hints_until_it_is_taken_back(
         assert run_rows.ask(session, "d", "r", None, None, "bob") is None
         session.commit()
     assert terms(NOW + 3) == by_hint
+
+
+def test_waiting_jobs_go_by_the_rest_of_their_run_where_nothing_is_bought(house: House, tmp_path: Path) -> None:
+    fresh(house)
+    house.job("a", State.SUCCEEDED, ended_at=NOW - 50)
+    house.job("last", State.QUEUED, queued_at=NOW - 40)
+    house.job("b", State.QUEUED, queued_at=NOW - 30)
+    house.job(None, State.QUEUED, queued_at=NOW - 20)
+
+    def order(by: str, now: float) -> list[str]:
+        plans = SitePlans(make_settings(tmp_path, order=by), Ways(), lambda: None)
+        with Session(house.engine) as session:
+            if by == "critical_path":
+                plans.read(session, [LAB], now, by_dag=False)
+            assert plans.look(session, [LAB], [], now, by_dag=False) == {}
+            found = [job.name for job in queue.waiting(session, rests=plans.rests)]
+        plans.close()
+        return found
+
+    assert order("priority", NOW) == ["r-last", "r-b", "r-None"]
+    assert order("critical_path", NOW) == ["r-b", "r-last", "r-None"], "c comes after b, and nothing after last"
+    assert order("critical_path", NOW + 1e6) == ["r-last", "r-b", "r-None"], "all have waited too long"
 
 
 def test_a_site_that_comes_first_has_it(house: House) -> None:
