@@ -167,8 +167,9 @@ def _overtaken(waiting: Sequence[QueuedJob], starts: Sequence[QueuedJob]) -> fro
 def _cuts_in(start: QueuedJob, job: QueuedJob) -> bool:
     """Whether a job arrived later than another and starts because it needs less, be it more urgent or not, or because
     the rest of its run is longer, however much it needs."""
-    by_rest = start.priority <= job.priority and start.rest > job.rest
-    return start.queued_at > job.queued_at and (by_rest or not job.resources.fits(start.resources))
+    return start.queued_at > job.queued_at and (
+        (start.rest > job.rest and start.priority <= job.priority) or not job.resources.fits(start.resources)
+    )
 
 
 def reasons(
