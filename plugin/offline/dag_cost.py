@@ -335,8 +335,8 @@ def charge(
             continue
         for step in mine:
             lines[step.name].usd = bill.of_steps.get(step.name)
-            if (words := bill.refused.get(step.name)) is not None:
-                lines[step.name].notes.append(f"site {name}: {words}")
+            if (message := bill.refused.get(step.name)) is not None:
+                lines[step.name].notes.append(f"site {name}: {message}")
     found.usd = sum(line.usd or 0.0 for line in found.lines)
     found.unknown = [line.task for line in found.lines if line.usd is None]
     return markets
@@ -377,10 +377,10 @@ def show(found: DagCost, out: IO[str]) -> None:
         )
     console.print(table)
     more = f", without {', '.join(found.unknown)}, whose cost is not known" if found.unknown else ""
-    words = f"costs about {found.usd:.4f} USD{more}"
+    message = f"costs about {found.usd:.4f} USD{more}"
     if len(found.unknown) == len(found.lines):
-        words = "cannot be priced: the cost of none of its tasks is known"
-    console.print(printable(f"A run of {found.dag} {words}."), soft_wrap=True)
+        message = "cannot be priced: the cost of none of its tasks is known"
+    console.print(printable(f"A run of {found.dag} {message}."), soft_wrap=True)
     if found.max_usd is not None and found.usd > found.max_usd:
         console.print(
             f"That is more than max_usd, {found.max_usd:g} USD: nothing is launched beyond it.", soft_wrap=True
@@ -390,12 +390,12 @@ def show(found: DagCost, out: IO[str]) -> None:
     if found.finish_by:
         console.print(f"It is to end by: {', '.join(found.finish_by)} (finish_by).", soft_wrap=True)
     for run_id, lines in found.runs.items():
-        words = in_zone(f"Run {run_id}: {'; '.join(lines)}.", airflow_settings.TIMEZONE)
-        console.print(printable(words), soft_wrap=True)
+        text = in_zone(f"Run {run_id}: {'; '.join(lines)}.", airflow_settings.TIMEZONE)
+        console.print(printable(text), soft_wrap=True)
     for site, source in found.prices.items():
         console.print(printable(f"Prices of site {site}: {source}"), soft_wrap=True)
     left = [line.task for line in found.lines if line.jobs is None or line.seconds is None]
     more = f" ({', '.join(left)} not counted)" if left else ""
     for site, usd in found.elsewhere.items():
-        words = f"If all its tasks that may go to site {site} went there, they would cost {usd:.4f} USD there{more}."
-        console.print(printable(words), soft_wrap=True)
+        message = f"If all its tasks that may go to site {site} went there, they would cost {usd:.4f} USD there{more}."
+        console.print(printable(message), soft_wrap=True)

@@ -296,20 +296,20 @@ def get_tries(
 def check_window(since: float, until: float) -> None:
     """Refuse a window that is none, or is too long."""
     if not since < until <= since + LONGEST_WINDOW:
-        words = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
-        raise refused_value(("query", "until"), words, until)
+        message = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
+        raise refused_value(("query", "until"), message, until)
 
 
-def refused_value(where: tuple[str, str], words: str, value: object) -> RequestValidationError:
+def refused_value(where: tuple[str, str], message: str, value: object) -> RequestValidationError:
     """A value that is refused, worded as FastAPI words what it refuses itself."""
-    return RequestValidationError([{"type": "value_error", "loc": where, "msg": words, "input": value}])
+    return RequestValidationError([{"type": "value_error", "loc": where, "msg": message, "input": value}])
 
 
 def database_is_away(request: Request, error: Exception) -> JSONResponse:
     """Say more than "Internal Server Error"; what the database says may name hosts, which is for the log alone."""
     log.warning("%s could not be answered: %s", request.url.path, getattr(error, "orig", error))
-    words = "Airflow's database is locked or away; nothing was changed, ask again (the API server's log says more)"
-    return JSONResponse({"detail": words}, status.HTTP_503_SERVICE_UNAVAILABLE)
+    message = "Airflow's database is locked or away; nothing was changed, ask again (the API server's log says more)"
+    return JSONResponse({"detail": message}, status.HTTP_503_SERVICE_UNAVAILABLE)
 
 
 async def say_what_is_wrong(request: Request, error: Exception) -> Response:

@@ -38,7 +38,7 @@ from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.spool import Spool
 from tests.conftest import DATABASES
 from tests.services import processes
-from tests.services.airflow import Airflow
+from tests.services.airflow import AIRFLOW, Airflow
 from tests.services.ports import free_ports
 from tests.services.postgres import Postgres
 from tests.services.small_disk import small_disk
@@ -616,7 +616,7 @@ def test_a_controller_hangs(on_postgres: Rig) -> None:
             os.kill(hung, signal.SIGCONT)
 
 
-def test_nonsense_in_the_spool_holds_nobody_up(on_postgres: Rig) -> None:
+def test_nonsense_in_the_spool_delays_no_other(on_postgres: Rig) -> None:
     rig = on_postgres
     rig.wait(lambda: rig.controller() and rig.agent(), "all are there")
     controller, agent = rig.controller(), rig.agent()
@@ -650,7 +650,7 @@ def test_two_schedulers(on_postgres: Rig) -> None:
     first = rig.scheduler_id()
     with (airflow.home / "second.log").open("ab") as output:
         second = subprocess.Popen(
-            [sys.executable, "-m", "airflow", "scheduler"],
+            [sys.executable, str(AIRFLOW), "scheduler"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

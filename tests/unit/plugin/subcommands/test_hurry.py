@@ -48,8 +48,8 @@ def test_a_run_is_hurried_and_that_is_taken_back(
         lambda *, sub_command, dag_id, **_: logged.append((sub_command, dag_id)),
     )
 
-    def said(*words: str) -> str:
-        hurry(parsed("hurry", ["d", "r", *words]))
+    def said(*arguments: str) -> str:
+        hurry(parsed("hurry", ["d", "r", *arguments]))
         session.expire_all()
         session.rollback()
         return capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_a_run_is_hurried_and_that_is_taken_back(
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "complaint"),
     [
         (["d", "gone", "fast"], "Dag 'd' has no run 'gone' that has not ended; valid: "),
         (["d", "gone"], "Dag d has no run gone that has not ended"),
@@ -75,10 +75,10 @@ def test_a_run_is_hurried_and_that_is_taken_back(
     ],
 )
 def test_what_cannot_be_asked_ends_with_status_1(
-    session: Session, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+    session: Session, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        hurry(parsed("hurry", words))
+        hurry(parsed("hurry", arguments))
     assert ended.value.code == 1
     assert complaint in capsys.readouterr().err
     assert run_rows.asked(session) == {}
