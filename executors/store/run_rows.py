@@ -113,7 +113,7 @@ class RunTerms(NamedTuple):
         elif forecast is not None:
             yield "hurry of the site" if forecast.hurry is None else f"hurry {forecast.hurry:g}, as its Dag says"
         if request is not None and request.finish_by is not None:
-            yield f"to end by {request.finish_by}{by}"
+            yield f"finish_by {request.finish_by}{by}"
         if forecast is None:
             yield "nothing is planned for it: only sites that buy machines by a forecast go by that"
         elif forecast.trouble is not None:

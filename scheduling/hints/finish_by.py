@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from lading.scheduling.text.printable import shortened
-from lading.scheduling.text.units import UnitError, parse_time
+from lading.scheduling.text.units import UnitError, format_time, parse_time
 
 VALID = 'how long it may take, such as "2h", or a time of day in the time zone of the Dag, such as "06:00"'
 VALID_MOMENT = ', or a moment in ISO 8601, such as "2026-11-27T06:00" (in that time zone) or "2026-11-27T05:00Z"'
@@ -53,7 +53,7 @@ class FinishBy:
         """As it can be written."""
         if self.time_of_day is not None:
             return f"{self.time_of_day:%H:%M}"
-        return f"{self.seconds} s" if self.moment is None else self.moment.isoformat()
+        return format_time(self.seconds or 0) if self.moment is None else self.moment.isoformat()
 
 
 def parse_finish_by(value: object, *, is_of_one_run: bool = False) -> FinishBy:

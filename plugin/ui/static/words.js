@@ -88,7 +88,7 @@ export const taskName = (job) => (job.hidden || job.hidden === undefined && !job
 const HURRIES = new Map([[0, "cheap"], [1, "balanced"], [10, "fast"]]);
 const hurryName = (value) => (HURRIES.has(value) ? `hurry ${count(value)} (${HURRIES.get(value)})` : `hurry ${count(value)}`);
 export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, asked_finish_by, asked_by, asked_at, is_planned}) {
-  const asks = [asked_hurry === null ? null : hurryName(asked_hurry), asked_finish_by === null ? null : `to end by ${asked_finish_by}`].filter(Boolean).join(", ");
+  const asks = [asked_hurry === null ? null : hurryName(asked_hurry), asked_finish_by === null ? null : `finish_by ${asked_finish_by}`].filter(Boolean).join(", ");
   const asked = asks ? `${asked_by} has asked for ${asks}, ${date(asked_at)}` : null;
   if (!is_planned) return [asked, "Nothing is planned for it: only sites that buy machines by a forecast go by that."].filter(Boolean);
   const shall = finish_by === null ? "" : `, and shall by ${date(finish_by)}`;

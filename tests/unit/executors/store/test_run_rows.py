@@ -95,7 +95,7 @@ def test_what_a_run_goes_by_as_text(session: Session) -> None:
     run_rows.note(session, {("d", "r"): RunForecast(10.0, NOW + 3600, NOW + 2400)})
     assert lines() == [
         "hurry 10, as alice has asked",
-        "to end by 06:00, as alice has asked",
+        "finish_by 06:00, as alice has asked",
         f"planned to end at about {later}, and shall by {format_moment(NOW + 3600)}",
     ]
     run_rows.note(session, {("d", "q"): RunForecast(None, NOW)})

@@ -55,9 +55,9 @@ def test_a_run_is_hurried_and_that_is_taken_back(
         return capsys.readouterr().out
 
     assert said() == "hurry 0.5, as its Dag says\nplanned to end at about 2027-01-15 08:00:00 UTC\n"
-    assert f"hurry 10, as {getpass.getuser()} has asked\nto end by 06:00" in said("fast", "--finish-by", "06:00")
+    assert f"hurry 10, as {getpass.getuser()} has asked\nfinish_by 06:00" in said("fast", "--finish-by", "06:00")
     assert run_rows.asked(session) == {("d", "r"): RunRequest(10.0, parse_finish_by("06:00"))}
-    assert "to end by 7200 s" in said("--finish-by", "2h")
+    assert "finish_by 2 h" in said("--finish-by", "2h")
     assert run_rows.asked(session) == {("d", "r"): RunRequest(None, parse_finish_by("2h"))}
     assert said("--withdraw").startswith("hurry 0.5, as its Dag says")
     assert run_rows.asked(session) == {}

@@ -52,7 +52,7 @@ test("what a run goes by, and when it ends", () => {
   const [none] = outlookLines({...nothing, is_planned: false});
   assert.match(none, /^Nothing is planned for it/);
   const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
-  assert.match(asked, /^alice has asked for hurry 10 \(fast\), to end by 06:00, .*Nov 27.* 06:00$/);
+  assert.match(asked, /^alice has asked for hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
   assert.match(end, /^Planned to end at about .*Nov 27.* 05:50, and shall by .*Nov 27.* 06:00$/);
   assert.deepEqual(more, []);
   const [byDag, trouble] = outlookLines({...nothing, hurry: 2.5, finish_by: at, ends_at: at + 2400, trouble: "cannot end by 2026-11-27 00:15:00 UTC: about 2026-11-27 00:55:00 UTC at the earliest"});
