@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,17 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.types import DagRunType
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.forecast import live_runs
+from lading.executors.forecast import live_runs, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
 from lading.executors.forecast.site_plans import SitePlans
 from lading.executors.store import JobRow, State, queue, run_rows
+from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
 from lading.scheduling.forecast.coming import ComingJob, ComingRun
 from lading.scheduling.gangs.room import Ways
@@ -36,6 +38,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.units import format_moment
 from tests.clusters.sites import make_settings
 from tests.services.packing import catalogue
 
@@ -279,6 +282,30 @@ def test_waiting_jobs_go_by_the_rest_of_their_run_where_nothing_is_bought(house:
     assert order("priority", NOW) == ["r-last", "r-b", "r-None"]
     assert order("critical_path", NOW) == ["r-b", "r-last", "r-None"], "c comes after b, and nothing after last"
     assert order("critical_path", NOW + 1e6) == ["r-last", "r-b", "r-None"], "all have waited too long"
+
+
+def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_plans, "SECONDS_BETWEEN_NOTES", 0.0)
+    fresh(house)
+    house.job("a")
+    house.say("b", cpus=2, hurry="fast", finish_by="1 min")
+    machine = Location("m", Resources(2, 4096), Resources(2, 512), instance_type="small", usd_per_hour=0.36)
+    cloud, plans = replace(CLOUD, launched=[machine]), SitePlans(make_settings(tmp_path), Ways(), lambda: None)
+    with Session(house.engine) as session:
+        for _ in range(2):
+            plans.look(session, [cloud], [], NOW, by_dag=False)
+            if (making := plans.plans["cloud"].making) is not None:
+                making.result()
+        row = session.get_one(RunForecastRow, ("d", "r"))
+        assert (row.hurry, row.finish_by) == (10.0, NOW - 50 + 60)
+        assert row.ends_at is not None
+        assert row.ends_at > NOW + 900, "three tasks of ten minutes, one behind the other, on one machine"
+        assert str(row.trouble).startswith(f"cannot end by {format_moment(NOW + 10)}: about ")
+        plans.look(session, [LAB], [], NOW + 1, by_dag=False)
+        assert session.scalars(select(RunForecastRow)).all() == []
+    plans.close()
 
 
 def test_a_site_that_comes_first_has_it(house: House) -> None:
