@@ -12,6 +12,7 @@ from lading.scheduling.matching.waiting import Apart
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import allocations, foreseen, machines
 from lading.scheduling.provisioning.budgets import within
+from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import Provision
 from lading.scheduling.provisioning.machines import MachinePlan
@@ -27,6 +28,7 @@ def decide(
     now: float,
     made: MachinePlan | None = None,
     ahead: ForeseenActions | None = None,
+    coming: ComingWork | None = None,
 ) -> Provision:
     """Decide what is launched and what makes way.
 
@@ -39,12 +41,13 @@ def decide(
     :param made: the plan by which machines have been filled in this tick; what is bought follows from it, too, where
         it has left all of the jobs
     :param ahead: what the plan of all that is to come asks for; None: there is none for the site
+    :param coming: what is to come at a site of allocations; None: that is not known
     """
     if isinstance(market, MachineMarket) and ahead is not None:
         return foreseen.decide(jobs, live, market, since, limits, ahead, now=now)
     if isinstance(market, MachineMarket):
         return machines.decide(jobs, live, market, since, limits, now=now, made=made)
-    found = allocations.decide(jobs, live, market, since, limits, now=now)
+    found = allocations.decide(jobs, live, market, since, limits, now=now, coming=coming)
     prefetched = (job for each in live for job in each.prefetched)
     launches, over = within(found.launches, [*jobs, *prefetched], {})
     waits = {job.name: over[job.name] for job in jobs if job.name in over}

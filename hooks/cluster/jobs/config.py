@@ -114,6 +114,11 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
     idle_seconds: Duration = Field(
         300, description="With allocations: one in which nothing has run for so long ends by itself."
     )
+    expected_queue_time: DurationOrZero | None = Field(
+        None,
+        description="With allocations: how long one is expected to wait in its queue, until it is known of twenty; "
+        "without it as long as `idle_seconds`. An idle one is kept for a task that comes sooner than that.",
+    )
     usd_per_cpu_hour: Price | None = Field(
         None, description="What a cpu costs in an hour, USD; without it cpu-hours are counted and no money."
     )
