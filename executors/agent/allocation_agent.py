@@ -143,7 +143,7 @@ class AllocationAgent(Agent):
         """The terms of an allocation do not change."""
 
     def _read_shutdown(self) -> None:
-        if self.terminated:
+        if self.end_signals.received:
             self._end_all(TERMINATED, self.terms.kill_grace)
             return
         super()._read_shutdown()

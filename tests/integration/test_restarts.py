@@ -38,7 +38,7 @@ from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.spool import Spool
 from tests.conftest import DATABASES
 from tests.services import processes
-from tests.services.airflow import Airflow
+from tests.services.airflow import AIRFLOW, Airflow
 from tests.services.ports import free_ports
 from tests.services.postgres import Postgres
 from tests.services.small_disk import small_disk
@@ -650,7 +650,7 @@ def test_two_schedulers(on_postgres: Rig) -> None:
     first = rig.scheduler_id()
     with (airflow.home / "second.log").open("ab") as output:
         second = subprocess.Popen(
-            [sys.executable, "-m", "airflow", "scheduler"],
+            [sys.executable, str(AIRFLOW), "scheduler"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

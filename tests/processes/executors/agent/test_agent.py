@@ -506,7 +506,7 @@ def test_a_signal_while_the_agent_looks_for_a_shutdown_is_not_lost(
     handlers: dict[int, Callable[[int, object], None]] = {}
     monkeypatch.setattr(signal, "set_wakeup_fd", lambda *_, **__: -1)
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
-    agent._receive_signals()
+    agent.end_signals.receive()
 
     def interrupted(*_: object) -> str:
         handlers[signal.SIGTERM](signal.SIGTERM, None)
@@ -529,7 +529,7 @@ def test_nothing_begins_after_a_signal_that_comes_while_the_agent_looks(tmp_path
     agent._read_shutdown()
     agent.inbox.look()
     assert agent.inbox.ready(time.time())
-    agent.terminated = True
+    agent.end_signals.received = True
     agent._start_jobs()
     assert (agent.running.jobs, spool.envelope("t").exists()) == ({}, True)
 

@@ -187,7 +187,7 @@ def test_a_claim_is_given_up_when_the_job_does_not_begin(cluster: Cluster, monke
         agent._unclaim("a")
         assert visible(cluster.claims) == [cluster.claims / "a"], "it is another's"
     finally:
-        for descriptor in (agent.bell, agent.wakeup, agent.wakeup_writer):
+        for descriptor in (agent.bell, *agent.end_signals.descriptors):
             os.close(descriptor)
 
 
