@@ -54,6 +54,8 @@ SECONDS_PENDING = 10.0
 MOST_STEPS = 1_000
 # A plan tries as many ways as it takes for so many looks at a machine for a step, and one at least.
 MOST_LOOKS = 1_000_000
+# Where no machines are bought by it, what is to come is read again after so many times the seconds that it has taken.
+PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
 NOTHING = Actions((), (), (), (), {}, None, {}, {})
@@ -271,6 +273,10 @@ class SitePlans:
         self.ring, self.waits = ring, waits
         self.plans: dict[str, SitePlan] = {}
         self.work: dict[str, AllocationWork] = {}
+        self.coming: dict[str, ComingWork] = {}
+        """What was found last."""
+        self.due_at = -math.inf
+        """When that is to be looked at again, on the monotonic clock."""
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
         self.is_closed = self.is_used = False
@@ -313,6 +319,9 @@ class SitePlans:
         self.is_used = bool(by_forecast or allocating)
         if not self.is_used:
             return Foreseen()
+        begun = time.monotonic()
+        if not by_forecast and begun < self.due_at:
+            return Foreseen(coming=self.coming)
         runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
         budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
@@ -329,7 +338,9 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its.forecast, budgets)
-        return Foreseen(found, self._coming(session, runs, allocating) if allocating else {})
+        self.coming = self._coming(session, runs, allocating) if allocating else {}
+        self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
+        return Foreseen(found, self.coming)
 
     def _coming(self, session: Session, runs: Sequence[ComingRun], sites: Sequence[SiteView]) -> dict[str, ComingWork]:
         """What is to come at sites of allocations."""

@@ -40,11 +40,12 @@ class QueuedSite(BoughtSite):
             self.diary.launches.append((self.clock.now, launch.kind, ""))
 
     def advance(self) -> None:
+        were_busy = {name for name, each in self.machines.items() if each.ends}
         super().advance()
         for name, each in list(self.machines.items()):
             launch, now = each.order.launch, self.clock.now
             idle = self.offered.idle_seconds if launch.idle_seconds is None else launch.idle_seconds
-            if each.ends or now <= each.ready_at:
+            if name in were_busy or each.ends or now <= each.ready_at:
                 self.busy_at[name] = max(now, each.ready_at)
             if now >= each.ready_at + launch.seconds or now - self.busy_at.get(name, now) >= idle:
                 assert not each.ends, "jobs would be cut"

@@ -112,7 +112,10 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         14400, description="With allocations: their time limit; a task with a longer one gets one of its own length."
     )
     idle_seconds: Duration = Field(
-        300, description="With allocations: one in which nothing has run for so long ends by itself."
+        300,
+        description="With allocations: one in which nothing has run for so long ends by itself; one that was "
+        "asked for by what is to come stays for as long as another one would wait in the queue, and ends when nothing "
+        "comes.",
     )
     expected_queue_time: DurationOrZero | None = Field(
         None,
