@@ -88,7 +88,7 @@ def timed(
     ]
     schedule = play(cautious, [*as_played(live, coming, market, now), *asked], now)
     machines = {each.location.name: each for each in schedule.machines if each.location is not None}
-    unsure, soonest = after_unknown(forecast), soonest_starts(cautious, now)
+    unsure, soonest = after_unknown(forecast), cautious.soonest(now)
     latest = {name: soonest[name] + OTHER_ORDER * (start - soonest[name]) for name, start in schedule.starts.items()}
     found = []
     for launch, location in zip(launches, asked, strict=True):
@@ -115,18 +115,6 @@ def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Foreca
         if name in forecast.steps
     )
     return math.ceil((max(ends, default=0.0) + SECONDS_TO_BEGIN) / MINUTE) * MINUTE
-
-
-def soonest_starts(forecast: Forecast, now: float) -> dict[str, float]:
-    """When each step would begin if there were room for all, epoch seconds."""
-    ends: dict[str, float] = {}
-    starts: dict[str, float] = {}
-    for name in forecast.order:
-        step = forecast.steps[name]
-        ready = max((ends[each] for each in step.parents if each in ends), default=now)
-        starts[name] = ready if step.begun is None else step.begun
-        ends[name] = (ready if step.begun is None else now) + step.left(now)
-    return starts
 
 
 def served(machine: PlannedMachine, schedule: Schedule, most_idle: float) -> list[str]:
