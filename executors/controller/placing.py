@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors.forecast.site_plans import Foreseen
-from lading.executors.locality.allocations import AllocationHistory
+from lading.executors.locality.allocation_history import AllocationHistory
 from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.logs import Trouble
@@ -210,7 +210,7 @@ class Placing:
                     rules=self.extensions.rules,
                     rank=self.rank,
                     choice=replace(
-                        self._choice(session, some, sites, now), ahead=foreseen.actions, coming=foreseen.coming
+                        self._choice(session, some, sites, now), foreseen=foreseen.actions, coming=foreseen.coming
                     ),
                     wanted=wanted,
                 )
