@@ -126,7 +126,7 @@ class Controller:
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
-        self.site_plans = SitePlans(settings, ways, self.ring)
+        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits)
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -303,9 +303,11 @@ class Controller:
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
-                plans = self.site_plans.look(session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead)
+                foreseen = self.site_plans.look(
+                    session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
+                )
                 assignment = self.placing.assign(
-                    session, waiting, together.sites, at_work, now, wanted=together.wanted, plans=plans
+                    session, waiting, together.sites, at_work, now, wanted=together.wanted, foreseen=foreseen
                 )
             for name, absence in self.turned_away.items():
                 absence.look(assignment.turned_away.get(name, ()))

@@ -122,6 +122,7 @@ class LiveRuns:
         self.learnt: dict[str | None, int] = {}
         self.queued_at: dict[str, float] = {}
         """When live jobs were queued, by token, epoch seconds."""
+        self._is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
 
     def look(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
@@ -182,6 +183,23 @@ class LiveRuns:
     def without_structure(self) -> set[str]:
         """The names of the live runs of which it is not known what comes after their jobs."""
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the live runs."""
+        return {run_name(*run) for run in self.known}
+
+    @property
+    def without_needs(self) -> set[str]:
+        """The names of the live runs with tasks of ours to come of which it is not known what they need."""
+        nothing = AskingTask()
+        return {
+            run_name(*run)
+            for run, known in self.known.items()
+            if any(
+                known.asks.get(row.task_id, nothing).job is None and self._is_ours(row.executor) for row in known.rows
+            )
+        }
 
     @property
     def with_budget(self) -> set[str]:

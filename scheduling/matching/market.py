@@ -35,6 +35,7 @@ class Market:
     :param memory_limit: MiB that a job without a limit may use; None: what it asks for
     :param time_limit: seconds that a job without a limit may take; None: ``unlimited`` are kept for it
     :param grace: seconds that a job has beyond its limit to come to its end
+    :param queue_seconds: for which an allocation is expected to wait in its queue, until it is known of others
     """
 
     capacity: Resources
@@ -48,6 +49,7 @@ class Market:
     memory_limit: int | None = None
     time_limit: float | None = None
     grace: float = 0.0
+    queue_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ from uuid6 import uuid7
 from lading.executors import store
 from lading.executors.forecast import live_runs, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.forecast.site_plans import SitePlans
+from lading.executors.forecast.site_plans import Foreseen, SitePlans
 from lading.executors.store import JobRow, State, queue, run_rows
+from lading.executors.store.durations import PastWaits
 from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
 from lading.scheduling.forecast.coming import ComingJob, ComingRun
@@ -270,11 +271,11 @@ def test_waiting_jobs_go_by_the_rest_of_their_run_where_nothing_is_bought(house:
     house.job(None, State.QUEUED, queued_at=NOW - 20)
 
     def order(by: str, now: float) -> list[str]:
-        plans = SitePlans(make_settings(tmp_path, order=by), Ways(), lambda: None)
+        plans = SitePlans(make_settings(tmp_path, order=by), Ways(), lambda: None, PastWaits())
         with Session(house.engine) as session:
             if by == "critical_path":
                 plans.read(session, [LAB], now, by_dag=False)
-            assert plans.look(session, [LAB], [], now, by_dag=False) == {}
+            assert plans.look(session, [LAB], [], now, by_dag=False) == Foreseen()
             found = [job.name for job in queue.waiting(session, rests=plans.rests)]
         plans.close()
         return found
@@ -292,7 +293,10 @@ def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
     house.job("a")
     house.say("b", cpus=2, hurry="fast", finish_by="1 min")
     machine = Location("m", Resources(2, 4096), Resources(2, 512), instance_type="small", usd_per_hour=0.36)
-    cloud, plans = replace(CLOUD, launched=[machine]), SitePlans(make_settings(tmp_path), Ways(), lambda: None)
+    cloud, plans = (
+        replace(CLOUD, launched=[machine]),
+        SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits()),
+    )
     with Session(house.engine) as session:
         for _ in range(2):
             plans.look(session, [cloud], [], NOW, by_dag=False)
@@ -306,6 +310,21 @@ def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
         plans.look(session, [LAB], [], NOW + 1, by_dag=False)
         assert session.scalars(select(RunForecastRow)).all() == []
     plans.close()
+
+
+def test_of_some_runs_it_is_not_known_what_they_need(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    house.look()
+    assert (len(house.live_runs.names), house.live_runs.without_needs) == (1, set())
+    house.say("c", memory="2 * input_size")
+    house.live_runs.known.clear()
+    house.look()
+    assert house.live_runs.without_needs == house.live_runs.names, "no try of it has ended yet"
+    house.job("c", State.SUCCEEDED, "old", started_at=NOW - 100, ended_at=NOW - 70)
+    house.live_runs.known.clear()
+    house.look()
+    assert house.live_runs.without_needs == set(), "as much as the last time"
 
 
 def test_a_site_that_comes_first_has_it(house: House) -> None:
