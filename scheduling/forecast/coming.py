@@ -161,6 +161,18 @@ def site_forecast(parts: Iterable[RunAtSite], pools: Mapping[str, int] = {}) -> 
     )
 
 
+def parts_at(runs: Sequence[ComingRun], site: str, before: Mapping[str, RunAtSite]) -> dict[str, RunAtSite]:
+    """What runs have to do at the site of this name, by their names; of those that are the same as before it is known.
+
+    :param before: what this has found before
+    """
+    known = {run.name: before.get(run.name) for run in runs}
+    return {
+        run.name: part if (part := known[run.name]) is not None and part.run is run else run_at_site(run, site)
+        for run in runs
+    }
+
+
 def run_at_site(run: ComingRun, site: str) -> RunAtSite:
     """What is to come of a run, as far as it concerns a site; without steps where nothing of it does."""
     jobs = [job for task in run.tasks.values() for job in task.jobs]
@@ -230,6 +242,7 @@ def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, p
         job.name,
         need.resources,
         priority=priority,
+        time=need.time,
         run=run.name,
         arch=need.arch,
         features=need.features,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timezone
 from types import SimpleNamespace
 
 import pytest
@@ -63,7 +64,10 @@ def test_the_dags_that_were_read_last_are_kept_alone(monkeypatch: pytest.MonkeyP
         reads[run.dag_id] += 1
         return made[run.dag_id]
 
-    made = {name: SimpleNamespace(task_dict={}, max_active_tasks=number) for number, name in enumerate("abc")}
+    made = {
+        name: SimpleNamespace(task_dict={}, max_active_tasks=number, timezone=timezone.utc)
+        for number, name in enumerate("abc")
+    }
     monkeypatch.setattr(known.bag, "get_dag_for_run", read)
     for name in "abcab":
         found = known.structure(Session(), DagRun(dag_id=name))
