@@ -37,6 +37,13 @@ def living() -> dict[int, Process]:
     return found
 
 
+def lives(pid: int | None) -> bool:
+    """Whether a process has not ended: of one that is asked about often, without a look at all others."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
 def belonging(folder: Path, sessions: Iterable[int]) -> list[Process]:
     """Processes that a service in ``folder`` started, and what those started in their turn.
 
