@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.container import MayBeContained
+from lading.executors.agent.container import ContainerRunner
+from lading.executors.agent.end_signals import EndSignals
 from lading.executors.agent.ending import ENDS_AT_VARIABLE, Ending, SpotNotice
 from lading.executors.agent.holds import AgentHolds
 from lading.executors.agent.inbox import Inbox
@@ -35,7 +36,7 @@ from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import AgentJob, Runner
-from lading.executors.agent.warm_pool import HandOver
+from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.logs import Trouble, log_to_stderr
@@ -78,9 +79,9 @@ class Agent:
         self.held = held
         close = close if held is None else (*close, held)
         self.bell = Bell(spool.bell).open()
-        self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.end_signals = EndSignals(self.announcements)
         self.journal = AgentJournal(spool)
-        self.running = RunningJobs(spool, self.journal, runner, (*close, self.bell, self.wakeup, self.wakeup_writer))
+        self.running = RunningJobs(spool, self.journal, runner, (*close, self.bell, *self.end_signals.descriptors))
         self.inbox = Inbox(spool, self.journal, self.running.jobs.__contains__)
         self.holds = AgentHolds(spool, self.journal, self.inbox.rejected)
         self.limits = LimitEnforcer()
@@ -93,17 +94,16 @@ class Agent:
         self._reasons_due = 0.0
         self._busy_at = time.monotonic()
         self.shutdown: str | None = None
-        self.terminated = False
-        """Whether a signal has asked it to end, which may come at any moment; a job that began then would be ended."""
 
     def run(self) -> None:
         """Work until a shutdown is asked for and done."""
-        self._receive_signals()
+        self.end_signals.receive()
         child_processes.raise_open_files_limit()
         self.running.adopt(self.inbox)
         pause = 0.0
         while not self._is_done():
             self._wait(pause)
+            self.end_signals.log_new()
             try:
                 if not self._is_the_one():
                     log.error("another agent serves %s and takes over its jobs", self.spool.root)
@@ -162,19 +162,9 @@ class Agent:
         log.info("nothing has run here and no request has come for %g s", idle_seconds)
         return True
 
-    def _receive_signals(self) -> None:
-        def ask_to_end(number: int, _: Any) -> None:
-            log.info("received %s", signal.Signals(number).name)
-            self.terminated = True
-
-        signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that matters
-        for number in self.announcements:
-            signal.signal(number, ask_to_end)
-
     def _wait(self, pause: float) -> None:
         """Sleep until the bell rings, a child process ends, or the time has come to look anyway."""
-        for descriptor in select.select([self.bell, self.wakeup], [], [], min(pause, TICK))[0]:
+        for descriptor in select.select([self.bell, self.end_signals.wakeup], [], [], min(pause, TICK))[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(descriptor, 65536)
             if descriptor == self.bell:
@@ -200,7 +190,7 @@ class Agent:
             self.scratch = Scratch(config.scratch, config.keep_failed)
 
     def _read_shutdown(self) -> None:
-        if self.terminated:
+        if self.end_signals.received:
             self.shutdown = "cancel"
         if self.shutdown != "cancel":  # jobs have been asked to end, so there is no way back
             try:
@@ -224,7 +214,7 @@ class Agent:
     def _end_all(self, cause: EndCause, grace: float) -> None:
         for job in self.running.jobs.values():
             job.end(cause, grace)
-            job.give_up_after(2 * grace)
+            job.kill_supervisor_after(2 * grace)
 
     @property
     def _kill_grace(self) -> float:
@@ -265,7 +255,7 @@ class Agent:
             )
 
     def _start_jobs(self) -> None:
-        if self.config is None or self.shutdown is not None or self.terminated or not self.inbox.entries:
+        if self.config is None or self.shutdown is not None or self.end_signals.received or not self.inbox.entries:
             return
         if self.config.is_spot and self.ending is not None:  # those that wait go elsewhere
             return
@@ -310,12 +300,12 @@ class Agent:
         return [job for job in ready if not self.scratch.whole < job.resources.disk <= config.capacity.disk]
 
     def _start(self, token: str, devices: dict[str, float]) -> None:
-        if self.terminated or (entry := self.inbox.take(token)) is None:
+        if self.end_signals.received or (entry := self.inbox.take(token)) is None:
             return
         try:
             has_gpus = bool(self.config and self.config.gpu_devices)
             scratch = self.scratch.configured, self.scratch.keep_failed
-            self.running.start(entry, HandOver(token, devices, has_gpus, *scratch))
+            self.running.start(entry, HandedOverJob(token, devices, has_gpus, *scratch))
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
 
@@ -353,7 +343,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     introduce(spool, options.stamp)
     process_tree.adopt_orphans()
-    contained = MayBeContained(import_module(options.runner))
+    contained = ContainerRunner(import_module(options.runner))
     runner: Runner = JobEnvironment(contained, options.logs) if options.logs else contained
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.

@@ -19,18 +19,18 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from lading.executors.agent import process_tree, watchdog
-from lading.executors.agent.container import MayBeContained
-from lading.executors.agent.inbox import Entry
+from lading.executors.agent.container import ContainerRunner
+from lading.executors.agent.end_signals import EndSignals
+from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import HandOver
+from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.logs import log_to_stderr
 from lading.hooks.files.safe_files import NotReadable, read_regular
@@ -67,22 +67,23 @@ class BatchJob:
     :param watched: what keeps its watcher waiting; the task's processes must not keep it
     """
 
-    def __init__(self, spool: Spool, assignment: HandOver, runner: Runner, kill_grace: float, watched: int) -> None:
+    def __init__(
+        self, spool: Spool, assignment: HandedOverJob, runner: Runner, kill_grace: float, watched: int
+    ) -> None:
         self.spool = spool
         self.assignment = assignment
         self.token = token = assignment.token
         self.kill_grace = kill_grace
-        self.wakeup, self.wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.end_signals = EndSignals(ANNOUNCEMENTS)
         self.journal = JobJournal(spool, token)
         self.watched = watched
-        self.running = RunningJobs(spool, self.journal, runner, close=(watched, self.wakeup, self.wakeup_writer))
+        self.running = RunningJobs(spool, self.journal, runner, close=(watched, *self.end_signals.descriptors))
         self.limits = LimitEnforcer()
         self.inbox = NothingWaiting()
-        self.terminated = False
 
     def run(self) -> int:
         """Run the job to its end; the exit status of this process."""
-        self._receive_signals()
+        self.end_signals.receive()
         envelope = take(self.spool, self.token)
         if envelope is None:
             print(f"job {self.token} is not to be run: it was cancelled, or another batch job has taken it")
@@ -93,13 +94,14 @@ class BatchJob:
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
             self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
         waiting = QueuedJob(self.token, envelope.resources, envelope.priority, envelope.queued_at)
-        entry = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
+        entry = InboxEntry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
         self.running.start(entry, self.assignment)
         pause = 0.0
         while self.running.jobs or self.journal.pending:
             with contextlib.suppress(BlockingIOError):
-                if select.select([self.wakeup], [], [], min(pause, TICK))[0]:
-                    os.read(self.wakeup, 65536)
+                if select.select([self.end_signals.wakeup], [], [], min(pause, TICK))[0]:
+                    os.read(self.end_signals.wakeup, 65536)
+            self.end_signals.log_new()
             pause = self._look()
         return 0
 
@@ -115,22 +117,12 @@ class BatchJob:
         return TICK if self.journal.pending else pause
 
     def _read_cancel(self) -> None:
-        cause = TERMINATED if self.terminated else None
+        cause = TERMINATED if self.end_signals.received else None
         with contextlib.suppress(FileNotFoundError, NotReadable):  # what cannot be read asks for nothing
             cause = EndCause("cancelled", asked_reason(self.spool.request(self.spool.cancel(self.token))))
         for job in self.running.jobs.values():
             if cause is not None:
                 job.end(cause, self.kill_grace)
-
-    def _receive_signals(self) -> None:
-        def note(number: int, _: Any) -> None:
-            log.info("received %s", signal.Signals(number).name)
-            self.terminated = True
-
-        signal.set_wakeup_fd(self.wakeup_writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that matters
-        for number in ANNOUNCEMENTS:
-            signal.signal(number, note)
 
 
 def take(spool: Spool, token: str) -> Envelope | None:
@@ -172,11 +164,11 @@ def main(arguments: list[str] | None = None) -> int:
     process_tree.adopt_orphans()
     # What is imported now stays: to look for garbage in it would take a tenth of the time.
     gc.disable()
-    runner = MayBeContained(import_module(options.runner))
+    runner = ContainerRunner(import_module(options.runner))
     runner.preload()
     gc.freeze()
     gc.enable()
-    assignment = HandOver(token, scratch=options.scratch, keep_failed=options.keep_failed)
+    assignment = HandedOverJob(token, scratch=options.scratch, keep_failed=options.keep_failed)
     status = BatchJob(spool, assignment, runner, options.kill_grace, watched).run()
     watchdog.revoke(watched)
     return status

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.services.airflow import Airflow
+from tests.services.airflow import AIRFLOW, Airflow
 from tests.services.processes import wait_until
 
 SOURCE = """
@@ -34,13 +34,15 @@ first()
 endless()
 """
 HEALTHY = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+COMPONENTS = ("standalone", "api-server", "scheduler", "triggerer", "dag-processor")
 
 
 def test_standalone(tmp_path: Path) -> None:
     airflow = Airflow(tmp_path / "home", components=())
     airflow.dags.mkdir(parents=True)
     # It starts its components as `airflow`.
-    airflow.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    folders = (str(AIRFLOW.parent), str(Path(sys.executable).parent), os.environ["PATH"])
+    airflow.environment["PATH"] = os.pathsep.join(folders)
 
     def healthy() -> bool:
         try:
@@ -51,7 +53,7 @@ def test_standalone(tmp_path: Path) -> None:
 
     airflow.start("standalone")
     try:
-        assert wait_until(healthy, 120, 0.5), airflow.log_tails()
+        assert wait_until(healthy, 120, 0.5), unwell(airflow)
         assert "Forcing executor" not in airflow.log_file("standalone").read_text()
         airflow.add_dag("standalone", SOURCE)
         endless, first = airflow.trigger("endless"), airflow.trigger("first")
@@ -63,3 +65,15 @@ def test_standalone(tmp_path: Path) -> None:
         assert wait_until(lambda: not airflow.processes(), 60), airflow.processes()
     finally:
         airflow.stop()
+
+
+def unwell(airflow: Airflow) -> str:
+    """What is known of an Airflow that is not healthy: a component that has ended is not started again."""
+    try:
+        health = httpx.get(f"{airflow.url}/api/v2/monitor/health", timeout=60).text
+    except httpx.TransportError as error:
+        health = repr(error)
+    lines = airflow.log_file("standalone").read_text().splitlines()
+    tails = [line for name in COMPONENTS for line in [each for each in lines if each.startswith(name)][-25:]]
+    running = [f"{process.pid} {process.command}" for process in airflow.processes()]
+    return "\n".join([health, *running, *tails])

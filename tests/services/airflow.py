@@ -24,6 +24,8 @@ from tests.services import processes
 from tests.services.commands import Answer, Commands, Started
 from tests.services.ports import free_ports
 
+# The command that starts whatever is not forked.
+AIRFLOW = Path(__file__).parent / "bin" / "airflow"
 COMPONENTS = ("dag-processor", "triggerer", "scheduler", "api-server")
 FINISHED = frozenset({"success", "failed"})
 SQLITE_ATTEMPTS = 10
@@ -105,7 +107,7 @@ class Airflow:
         self._is_sqlite = database is None
         self._executor = executor
         self._running: dict[str, subprocess.Popen[bytes] | Started] = {}
-        self._sessions: set[int] = set()
+        self._leaders: list[processes.Process] = []
         self._client: httpx.Client | None = None
         self._commands: Commands | None = None
 
@@ -173,7 +175,7 @@ class Airflow:
         if self._commands is None or not self._commands.is_alive:
             components = self.components if self.preloaded else ()
             self._commands = Commands(self.home, {**self.environment, **UNHEARD}, components)
-            self._sessions.add(self._commands.process.pid)
+            self._leaders += processes.identify(self._commands.process.pid)
         return self._commands
 
     def lading(self, *arguments: str) -> str:
@@ -195,7 +197,7 @@ class Airflow:
             raise ValueError(f"{component} is running already")
         process = self._fork(component) if self.preloaded else self._launch(component)
         self._running[component] = process
-        self._sessions.add(process.pid)
+        self._leaders += processes.identify(process.pid)
         return process.pid
 
     def _fork(self, component: str) -> Started:
@@ -291,7 +293,7 @@ class Airflow:
     def processes(self) -> list[processes.Process]:
         """Every living process that this Airflow started, directly or not; not the one that forks them."""
         forking = self._commands and self._commands.process.pid
-        return [each for each in processes.belonging(self.home, self._sessions) if each.pid != forking]
+        return [each for each in processes.belonging(self.home, self._leaders) if each.pid != forking]
 
     def pid(self, component: str) -> int:
         return self._running[component].pid
@@ -336,7 +338,7 @@ class Airflow:
 
     @staticmethod
     def _command(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "airflow", *arguments]
+        return [sys.executable, str(AIRFLOW), *arguments]
 
     # -- the REST API
 

@@ -27,7 +27,7 @@ class Daemons:
         self.environment = environment
         self.logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._sessions: set[int] = set()
+        self._leaders: list[processes.Process] = []
 
     def __contains__(self, name: str) -> bool:
         return name in self._running
@@ -50,7 +50,7 @@ class Daemons:
                 start_new_session=True,
             )
         self._running[name] = process
-        self._sessions.add(process.pid)
+        self._leaders += processes.identify(process.pid)
 
     def kill(self, name: str) -> None:
         """Kill one; what it has started lives on."""
@@ -62,7 +62,7 @@ class Daemons:
         """Kill all, and all that they have started."""
         for name in list(self._running):
             self.kill(name)
-        while left := processes.belonging(self.folder, self._sessions):
+        while left := processes.belonging(self.folder, self._leaders):
             processes.kill(left)
             time.sleep(0.1)
 

@@ -13,10 +13,12 @@ import contextlib
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -116,6 +118,7 @@ def leave(status: object) -> NoReturn:
 def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # what is printed by an import is no answer
+    runpy.run_path(str(Path(sys.argv[1]).parent / "bin" / "airflow"))["let_signal_handlers_log"]()
     gc.disable()  # nothing of what is imported is garbage, and to look for some takes a third of the time
     preload(sys.argv[2:])
     from airflow import settings

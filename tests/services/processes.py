@@ -13,9 +13,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Process:
+    """:param started: in ticks since the boot; a pid alone may belong to another process by now"""
+
     pid: int
     parent: int
     session: int
+    started: int
     command: str
 
 
@@ -29,30 +32,45 @@ def living() -> dict[int, Process]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended between the listing and the reading
-            # The name in parentheses may hold anything, so the fields are counted behind it.
-            state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            state, process = _read(folder)
             if state not in "ZX":
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                found[int(folder.name)] = Process(int(folder.name), int(parent), int(session), command)
+                found[process.pid] = process
     return found
 
 
 def lives(pid: int | None) -> bool:
     """Whether a process has not ended: of one that is asked about often, without a look at all others."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return _read(Path("/proc", str(pid)))[0] not in "ZX"
     return False
 
 
-def belonging(folder: Path, sessions: Iterable[int]) -> list[Process]:
+def identify(pid: int) -> list[Process]:
+    """The process that has this pid now, if there is one."""
+    with contextlib.suppress(OSError):
+        return [_read(Path("/proc", str(pid)))[1]]
+    return []
+
+
+def _read(folder: Path) -> tuple[str, Process]:
+    # The name in parentheses may hold anything, so the fields are counted behind it.
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    return fields[0], Process(int(folder.name), int(fields[1]), int(fields[3]), int(fields[19]), command)
+
+
+def belonging(folder: Path, leaders: Iterable[Process]) -> list[Process]:
     """Processes that a service in ``folder`` started, and what those started in their turn.
 
-    A process belongs by the folder's path in its environment, command or working directory, or by one of ``sessions``.
-    One sign alone would miss some: setproctitle may overwrite the environment, a daemon leaves its session.
+    A process belongs by the folder's path in its environment, command or working directory, or by a session that one of
+    ``leaders`` began. One sign alone would miss some: setproctitle may overwrite the environment, a daemon leaves its
+    session.
     """
     everyone = living()
+    # No pid is given again while a process of its session lives.
+    sessions = {leader.pid for leader in leaders if everyone.get(leader.pid, leader).started == leader.started}
     ours = os.getsid(0)  # a command that we run in our own session must not make us one of them
-    known = set(sessions) - {ours}
+    known = sessions - {ours}
     mine = {pid for pid, process in everyone.items() if process.session in known or _mentions(pid, str(folder))}
     while True:
         known |= {everyone[pid].session for pid in mine} - {ours}

@@ -72,7 +72,7 @@ class Sshd(Service):
         self.boots = boots
         self.is_forked = is_forked
         self._server: subprocess.Popen[bytes] | None = None
-        self._sessions: set[int] = set()
+        self._orphans: list[processes.Process] = []
         for name in ("host_key", "id_user", "other_key"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(self.folder / name)]
             subprocess.run(command, check=True)
@@ -150,7 +150,7 @@ class Sshd(Service):
     def kill(self) -> None:
         """Kill the server; the connections that it has accepted live on."""
         if self._server is not None:
-            self._sessions.update(self.connections_of_now())
+            self._orphans += [process for pid in self.connections_of_now() for process in processes.identify(pid)]
             self._server.kill()
             self._server.wait()
             self._server = None
@@ -180,7 +180,7 @@ class Sshd(Service):
         for pid in self.connections_of_now():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._sessions.clear()
+        self._orphans.clear()
 
     def freeze(self) -> None:
         """Let the connections be there and say nothing, as when a cable is pulled."""
@@ -195,8 +195,8 @@ class Sshd(Service):
         """The pids that serve living connections."""
         found = processes.descendants(self._server.pid) if self._server is not None else []
         ours = {process.pid for process in found if process.command.startswith("sshd: ")}
-        everyone = processes.living()
-        return ours | {pid for pid in self._sessions if everyone.get(pid) and everyone[pid].command.startswith("sshd")}
+        living = {(process.pid, process.started) for process in processes.living().values()}
+        return ours | {orphan.pid for orphan in self._orphans if (orphan.pid, orphan.started) in living}
 
     @property
     def accepted(self) -> int:

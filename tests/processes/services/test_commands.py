@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.services import processes
+from tests.services.airflow import AIRFLOW
 from tests.services.commands import PROGRAM, Commands
 
 # A command that lasts: no database answers there, and it asks once a minute.
@@ -42,6 +43,26 @@ reference = weakref.ref(thing, lambda gone: signal.raise_signal(signal.SIGTERM))
 del thing
 print("goes on", flush=True)
 time.sleep(60)
+"""
+
+LOGGING = """
+import runpy, signal, sys
+
+runpy.run_path(sys.argv[1])["let_signal_handlers_log"]()
+from structlog import WriteLogger
+
+class Output:
+    def write(self, text):
+        print(text, end="")
+        if text == "before\\n":
+            signal.raise_signal(signal.SIGTERM)
+
+    def flush(self): pass
+
+log = WriteLogger(Output())
+signal.signal(signal.SIGTERM, lambda number, frame: log.info("within"))
+log.info("before")
+log.info("behind")
 """
 
 
@@ -161,3 +182,8 @@ def test_a_signal_that_comes_at_a_moment_in_which_python_ignores_its_exception_c
     done = subprocess.run([sys.executable, "-c", DEAF, str(PROGRAM)], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (5, "goes on\n"), done.stderr
     assert "Exception ignored in" in done.stderr
+
+
+def test_a_signal_is_logged_while_something_else_is() -> None:
+    logged = subprocess.run([sys.executable, "-c", LOGGING, AIRFLOW], capture_output=True, text=True, timeout=600)
+    assert logged.stdout.split() == ["before", "within", "behind"], logged.stderr
