@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.settings import Settings
+from lading.executors.settings import CRITICAL_PATH, Settings
+from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
+from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
@@ -50,6 +52,8 @@ SECONDS_FOR_A_PLAN = 0.05
 SECONDS_OF_A_PAUSE = 0.1
 # What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
 SECONDS_PENDING = 10.0
+# What is forecast of runs is stored again after so many seconds.
+SECONDS_BETWEEN_NOTES = 3.0
 # So many steps that are still to begin are planned, and those behind them when they come nearer.
 MOST_STEPS = 1_000
 # A plan tries as many ways as it takes for so many looks at a machine for a step, and one at least.
@@ -106,6 +110,8 @@ class SitePlan:
         self.is_awaited = False
         """Whether a tick has waited for it in vain."""
         self.at_site: dict[str, RunAtSite] = {}
+        self.ends: Mapping[str, float] = {}
+        """When runs are expected to end by the last plan, epoch seconds."""
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
@@ -201,6 +207,7 @@ class SitePlan:
             made_of, self.making, self.made_of = self.made_of, None, None
             assert made_of is not None
             self.planner.adopt(choice, made_of.forecast)
+            self.ends = choice.ends
             if self._is_of_now(here):
                 return
 
@@ -280,6 +287,13 @@ class SitePlans:
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
         self.is_closed = self.is_used = False
+        self.next_note = 0.0
+        self.has_noted = True  # an earlier controller may have
+        self.settings = settings
+        self.runs: Sequence[ComingRun] = ()
+        self.read_at = -math.inf
+        self.rests: Mapping[str, float] = {}
+        """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -318,11 +332,12 @@ class SitePlans:
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
         self.is_used = bool(by_forecast or allocating)
         if not self.is_used:
+            self._note(session, {})
             return Foreseen()
         begun = time.monotonic()
         if not by_forecast and begun < self.due_at:
             return Foreseen(coming=self.coming)
-        runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+        runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
         budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
         found = {}
@@ -338,6 +353,11 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its.forecast, budgets)
+        ends: dict[str, float] = {}
+        for plan in self.plans.values():
+            for run, end in plan.ends.items():
+                ends[run] = max(end, ends.get(run, end))
+        self._note(session, self.live_runs.forecasts(ends) if by_forecast else {})
         self.coming = self._coming(session, runs, allocating) if allocating else {}
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)
@@ -357,6 +377,25 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
         return found
+
+    def read(
+        self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
+    ) -> Sequence[ComingRun]:
+        """What is to come of all live runs, read once in a tick; see :meth:`LiveRuns.look`."""
+        if self.read_at != now:
+            self.runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+            self.read_at = now
+            if self.settings.order == CRITICAL_PATH:
+                self.rests = self.live_runs.rests(now)
+        return self.runs
+
+    def _note(self, session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
+        """Store what is forecast of runs now and then, for those who look."""
+        if time.monotonic() < self.next_note or not (forecasts or self.has_noted):
+            return
+        self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
+        run_rows.note(session, forecasts)
+        self.has_noted = bool(forecasts)
 
     @property
     def expects_jobs(self) -> bool:

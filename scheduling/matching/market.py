@@ -162,6 +162,7 @@ def need(job: WaitingJob, market: Market | MachineMarket) -> PlannedJob:
         replace(job.resources, memory=min(memory, max(market.capacity.memory, job.resources.memory))),
         priority=job.priority,
         queued_at=job.queued_at,
+        rest=job.rest,
         time=market.unlimited if limit is None else limit + market.grace,
         instance_type=_kind(job.queue, job.native),
         hints=job.hints - {NATIVE},  # its kind says it

@@ -181,11 +181,11 @@ def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, 
 
 
 def _in_turn(jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
-    """The jobs, each with a priority of its own: who came first is served first.
+    """The jobs, each with a priority of its own: who came first, or has the longest rest, is served first.
 
     Without it the planner goes by size, and a job could wait forever for an allocation of another kind or length.
     """
-    ordered = sorted(jobs, key=lambda job: (-job.priority, job.queued_at))
+    ordered = sorted(jobs, key=lambda job: (-job.priority, -job.rest, job.queued_at))
     return [replace(job, priority=-rank) for rank, job in enumerate(ordered)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lading.hooks.site import LocationState, Observation, Order, Seen
+from lading.hooks.site import LocationState, Observation, ObservedLocation, Order
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market
 from tests.clusters.bought import BoughtSite, Clock, Machine
@@ -59,7 +59,7 @@ class QueuedSite(BoughtSite):
         found, now = super().observe(), self.clock.now
         return replace(found, locations=[self._as_of_now(each, now) for each in found.locations])
 
-    def _as_of_now(self, seen: Seen, now: float) -> Seen:
+    def _as_of_now(self, seen: ObservedLocation, now: float) -> ObservedLocation:
         """One that is still in its queue lasts as if it began now."""
         if seen.state != LocationState.BOOTING:
             return seen

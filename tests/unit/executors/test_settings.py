@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.exceptions import AirflowConfigException
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,3 +72,13 @@ def test_cpus_never_keep_as_many_from_running_and_memory_still_does(cpus: float,
     assert count >= min(parallelism, memory // 512) or asked.cpus == 0.0001
     assert asked.memory * count <= memory
     assert asked.cpus <= 0.25
+
+
+def test_the_order_of_jobs() -> None:
+    assert Settings.load(Conf(parallelism="32")).order == "priority"
+    assert Settings.load(Conf(parallelism="32", order="critical_path")).order == "critical_path"
+    with pytest.raises(
+        AirflowConfigException,
+        match=r"\[lading\] order: 'fifo' is not an order of jobs; valid: priority, critical_path",
+    ):
+        Settings.load(Conf(parallelism="32", order="fifo"))
