@@ -120,9 +120,9 @@ class LiveRuns:
         self.known: dict[DagRunKey, KnownRun] = {}
         self.needs: dict[str, tuple[str | None, PlannedJob | None]] = {}
         self.learnt: dict[str | None, int] = {}
-        self._is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
         self.queued_at: dict[str, float] = {}
         """When live jobs were queued, by token, epoch seconds."""
+        self._is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
 
     def look(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0

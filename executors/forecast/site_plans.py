@@ -331,8 +331,9 @@ class SitePlans:
         }
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
         self.is_used = bool(by_forecast or allocating)
-        if not self.is_used:
+        if not by_forecast:
             self._note(session, {})
+        if not self.is_used:
             return Foreseen()
         begun = time.monotonic()
         if not by_forecast and begun < self.due_at:
@@ -353,11 +354,12 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its.forecast, budgets)
-        ends: dict[str, float] = {}
-        for plan in self.plans.values():
-            for run, end in plan.ends.items():
-                ends[run] = max(end, ends.get(run, end))
-        self._note(session, self.live_runs.forecasts(ends) if by_forecast else {})
+        if by_forecast:
+            ends: dict[str, float] = {}
+            for plan in self.plans.values():
+                for run, end in plan.ends.items():
+                    ends[run] = max(end, ends.get(run, end))
+            self._note(session, self.live_runs.forecasts(ends))
         self.coming = self._coming(session, runs, allocating) if allocating else {}
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)

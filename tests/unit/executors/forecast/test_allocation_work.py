@@ -75,7 +75,7 @@ def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: p
         clock.now += 2.0
         return []
 
-    monkeypatch.setattr(plans, "has_noted", False)  # there is no store
+    plans.has_noted = False
     monkeypatch.setattr(plans.live_runs, "look", look)
     monkeypatch.setattr(plans.waits, "read", lambda _: None)
     monkeypatch.setattr(time, "monotonic", clock)

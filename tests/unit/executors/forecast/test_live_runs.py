@@ -222,21 +222,6 @@ def test_hints_say_what_a_run_is_worth_and_what_is_planned_otherwise(house: Hous
     assert last.need.resources.cpus == 1.5, "as much as its last job"
 
 
-def test_of_some_runs_it_is_not_known_what_they_need(house: House) -> None:
-    fresh(house)
-    house.job("a")
-    house.look()
-    assert (len(house.live_runs.names), house.live_runs.without_needs) == (1, set())
-    house.say("c", memory="2 * input_size")
-    house.live_runs.known.clear()
-    house.look()
-    assert house.live_runs.without_needs == house.live_runs.names, "no try of it has ended yet"
-    house.job("c", State.SUCCEEDED, "old", started_at=NOW - 100, ended_at=NOW - 70)
-    house.live_runs.known.clear()
-    house.look()
-    assert house.live_runs.without_needs == set(), "as much as the last time"
-
-
 @pytest.mark.parametrize(
     ("queued", "clock"),
     [("2027-01-15T07:59:10+00:00", "2027-01-16T06:00+05:45"), ("2027-01-15T00:10:00+00:00", "2027-01-15T06:00+05:45")],
@@ -325,6 +310,21 @@ def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
         plans.look(session, [LAB], [], NOW + 1, by_dag=False)
         assert session.scalars(select(RunForecastRow)).all() == []
     plans.close()
+
+
+def test_of_some_runs_it_is_not_known_what_they_need(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    house.look()
+    assert (len(house.live_runs.names), house.live_runs.without_needs) == (1, set())
+    house.say("c", memory="2 * input_size")
+    house.live_runs.known.clear()
+    house.look()
+    assert house.live_runs.without_needs == house.live_runs.names, "no try of it has ended yet"
+    house.job("c", State.SUCCEEDED, "old", started_at=NOW - 100, ended_at=NOW - 70)
+    house.live_runs.known.clear()
+    house.look()
+    assert house.live_runs.without_needs == set(), "as much as the last time"
 
 
 def test_a_site_that_comes_first_has_it(house: House) -> None:
