@@ -254,7 +254,7 @@ class Builder:
             key = (boot + seconds) * launched.price / 3600 + late, begin
             if key < best:
                 best = key
-                home = self._open(launched, begin, schedule)
+                home = self._open(launched, begin, seconds, schedule)
         return best, home
 
     def _number(self, what: MachineKind | Wish) -> int:
@@ -281,17 +281,22 @@ class Builder:
                 return at
         return math.inf
 
-    def _open(self, launched: Bin, begin: float, schedule: Schedule) -> PlannedMachine:
+    def _open(self, launched: Bin, begin: float, seconds: float, schedule: Schedule) -> PlannedMachine:
         """One more machine, for which others make way where there may be no more."""
         boot = self.boot_of(launched.type.name)
-        since = self.now + boot
+        since, closes = self.now + boot, math.inf
         if self.most is not None and len(schedule.machines) >= self.most:
             since = begin
             for machine in schedule.machines:
-                if self._span(machine)[1] <= begin - boot:
+                first, last = self._span(machine)
+                if last <= begin - boot:
                     machine.closes = min(machine.closes, begin - boot)
+                elif first >= begin + seconds:
+                    # It comes later, and neither may reach into the time of the other.
+                    machine.timeline.since = max(machine.timeline.since, machine.timeline.busy[0][0])
+                    closes = min(closes, first)
         timeline = MachineTimeline(launched.capacity, launched.price / 3600, boot, since)
-        home = PlannedMachine(timeline, bin=launched, kind=self._number(launched.kind))
+        home = PlannedMachine(timeline, bin=launched, closes=closes, kind=self._number(launched.kind))
         schedule.machines.append(home)
         return home
 

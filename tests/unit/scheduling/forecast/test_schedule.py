@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lading.scheduling.forecast.choice import all_ways, choose
@@ -43,6 +43,27 @@ def forecasts(draw: st.DrawFn) -> Forecast:
     return Forecast(steps, {"x": NOW - 100})
 
 
+def with_a_gap() -> Forecast:
+    """The third machine begins later, so that a fourth one has time before it."""
+    needs = [
+        ("0", 2, 0.5, ()),
+        ("1", 1, 400.0, ()),
+        ("2", 1, 90.0, ()),
+        ("3", 8, 90.0, ("0",)),
+        ("4", 8, 400.0, ("2",)),
+        ("5", 1, 0.5, ()),
+        ("6", 2, 90.0, ()),
+        ("7", 1, 0.5, ("1",)),
+        ("8", 2, 400.0, ()),
+    ]
+    steps = {
+        name: WorkflowStep(PlannedJob(name, Resources(cpus, 1024), run="y" if name in "067" else "x"), seconds, parents)
+        for name, cpus, seconds, parents in needs
+    }
+    return Forecast(steps, {"x": NOW - 100})
+
+
+@example(with_a_gap(), 0.0, 3, False)
 @given(forecasts(), st.sampled_from([0.0, 0.5, 1.0, 10.0]), st.sampled_from([None, 1, 3]), st.booleans())
 def test_what_holds_for_every_schedule(forecast: Forecast, hurry: float, most: int | None, is_up: bool) -> None:
     locations = [there("up", 8), there("boots", 8, ready_at=NOW + 20)][: 2 if is_up else 0]
