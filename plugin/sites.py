@@ -17,6 +17,7 @@ from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.places import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
 from lading.scheduling.plan import FORECAST
+from lading.scheduling.provisioning.planner import planning_missing
 from lading.scheduling.text.printable import shortened
 
 __all__ = [
@@ -94,6 +95,8 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
         known = (each for each in (*BUILT_IN, *policies()) if each != FORECAST or model.plans_ahead)
         if config.policy not in (valid := tuple(known)):
             raise ValueError(f"policy = {shortened(config.policy)} is unknown; valid: {', '.join(valid)}")
+        if config.needs_planning and (missing := planning_missing()):
+            raise ValueError(f"{config.needs_planning} {missing}")
         kinds[kind].refuse(config)
     except ValidationError as error:
         return [f"[sites.{name}] {describe_fault(each, model)}" for each in error.errors()]
