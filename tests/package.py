@@ -112,6 +112,7 @@ def try_install(wheel: Path, version: str, python: Path, constraints: str | None
     environment.install(["apache-airflow>=3.3"], constraints=fixed)
     airflow = environment.mib
     environment.install([f"airflow-lading @ {wheel.as_uri()}"], constraints=fixed)
+    lading = environment.mib  # before anything is compiled
     settings = {
         "AIRFLOW_HOME": str(environment.folder / "home"),
         "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor",
@@ -121,7 +122,7 @@ def try_install(wheel: Path, version: str, python: Path, constraints: str | None
     environment.run("-m", "airflow", "db", "migrate", **settings)
     environment.run("-m", "airflow", "lading", "sites", **settings)
     environment.run("-m", "lading.plugin.offline.command", "script", "--help", **settings)
-    print(f"Python {version}: Airflow {airflow} MiB, with Lading {environment.mib} MiB", flush=True)
+    print(f"Python {version}: Airflow {airflow} MiB, with Lading {lading} MiB", flush=True)
 
 
 def try_extra(wheel: Path, extra: str, version: str, python: Path, constraints: str | None) -> None:
@@ -132,8 +133,9 @@ def try_extra(wheel: Path, extra: str, version: str, python: Path, constraints: 
     environment = Environment(f"extra-{extra}", python)
     fixed = constraints and constraints.format(python=version)
     environment.install([f"airflow-lading[{extra}] @ {wheel.as_uri()}"], constraints=fixed)
+    mib = environment.mib  # before anything is compiled
     environment.run("-c", "import lading.scheduling.packing.priced, lading.scheduling.machine_hours.policy")
-    print(f"Python {version} with [{extra}]: {environment.mib} MiB", flush=True)
+    print(f"Python {version} with [{extra}]: {mib} MiB", flush=True)
 
 
 if __name__ == "__main__":
