@@ -23,7 +23,7 @@ from uuid6 import uuid7
 from benchmarks.executor import machine
 from benchmarks.gangs import measure, void
 from lading.executors import store
-from lading.executors.gangs.ahead import MOST_RUNS_PER_TICK, Ahead
+from lading.executors.gangs.ahead_requests import MOST_RUNS_PER_TICK, Ahead
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.store.durations import Durations, PastWaits

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent.tasks import probe
-from lading.executors.controller.solo import Solo
+from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.cluster.site import ClusterSite
 from lading.hooks.spool.spool import Envelope
 from lading.plugin.manager import site_kinds
@@ -102,7 +102,7 @@ class Controller:
     """What the controller does with a site, without a database, and what it has heard."""
 
     def __init__(self, site: ClusterSite) -> None:
-        self.solo = Solo(site)
+        self.solo = SiteDriver(site)
         self.reported: dict[str, set[str]] = {}
         self.seconds: list[float] = []
 

@@ -22,8 +22,8 @@ from benchmarks.executor import machine
 from lading.executors import store
 from lading.executors.decisions import Decision
 from lading.executors.gangs.gang_controller import GangController
-from lading.executors.gangs.outcome import GangOutcome
-from lading.executors.gangs.roster import Roster, Wanted
+from lading.executors.gangs.gang_outcome import GangOutcome
+from lading.executors.gangs.roster import ExpectedGang, Roster
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs import rows as gang_rows
 from lading.executors.store.gangs.tables import HoldRow
@@ -33,7 +33,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
 
 
-def nobody_to_come(_: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
+def nobody_to_come(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
     """All members are queued."""
     return dict.fromkeys(wanted, Roster(frozenset()))
 

@@ -15,8 +15,8 @@ from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.machines import SimulatedMachine
 from lading.scheduling.simulation.report import Report
+from lading.scheduling.simulation.simulated_machines import SimulatedMachine
 from lading.scheduling.simulation.simulator import Simulation
 from lading.scheduling.simulation.trace import Arrival
 

@@ -35,7 +35,7 @@ import psutil
 
 from benchmarks.executor import machine
 from lading.executors.agent import warm_pool
-from lading.executors.controller.solo import Solo
+from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
@@ -120,7 +120,7 @@ def jobs(count: int, *, stub: bool = True) -> list[Envelope]:
     return found
 
 
-def until_all(solos: Sequence[Solo], kind: str, count: int) -> float:
+def until_all(solos: Sequence[SiteDriver], kind: str, count: int) -> float:
     """Tick, each in turn, until so many jobs have had an event of a kind; the seconds that it took."""
     begun, found = time.monotonic(), set()
     for solo in cycle(solos):
@@ -133,7 +133,7 @@ def until_all(solos: Sequence[Solo], kind: str, count: int) -> float:
 
 def idle(hosts: int, seconds: float) -> dict[str, Any]:
     with machines(hosts) as site:
-        solo, process = Solo(site), psutil.Process()
+        solo, process = SiteDriver(site), psutil.Process()
         solo.tick()
         time.sleep(5)
         before = process.cpu_times()
@@ -153,7 +153,7 @@ def idle(hosts: int, seconds: float) -> dict[str, Any]:
 
 def first(hosts: int) -> dict[str, Any]:
     with machines(hosts) as site:
-        solo = Solo(site)
+        solo = SiteDriver(site)
         solo.put(jobs(hosts))
         until_all([solo], "finished", hosts)  # all agents have imported what they need
         time.sleep(warm_pool.PATIENCE + 1)  # and no process is left that could run another job
@@ -232,7 +232,7 @@ def cpu_seconds(site: FixedSite) -> float:
 
 def run(sites: Sequence[Site[Any]], tasks: int) -> float:
     """The seconds in which sites run so many tasks, each its share."""
-    solos, given = [Solo(each) for each in sites], jobs(tasks, stub=False)
+    solos, given = [SiteDriver(each) for each in sites], jobs(tasks, stub=False)
     for number, solo in enumerate(solos):
         solo.tick()
         solo.put(given[number :: len(solos)])

@@ -153,14 +153,14 @@ class ControllerProcess:
         if status == 0:
             log.info("The controller has ended in order")
             return
-        words = f"the controller ended with status {status}"
+        message = f"the controller ended with status {status}"
         if status > 0 and (line := last_line(self.settings.controller_log)):
-            words += f": {line}"
-        log.error("Started %d times, %s; see %s", self.starts, words, self.settings.controller_log)
+            message += f": {line}"
+        log.error("Started %d times, %s; see %s", self.starts, message, self.settings.controller_log)
         if self.starts > 1:
             with create_session(scoped=False) as session:
                 log_file, host = str(self.settings.controller_log), socket.gethostname()
-                reason = because(NO_CONTROLLER, text=words, log=log_file, host=host)
+                reason = because(NO_CONTROLLER, text=message, log=log_file, host=host)
                 store.explain_the_rest(session, reason, DatabaseNow())
             self.explained = True
 

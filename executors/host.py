@@ -75,8 +75,8 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """
     mine = version("airflow-lading")
     if wanted["version"] != mine:
-        words = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
-        return {"version": mine, "refused": words}
+        message = f"Lading {mine} is installed there, the controller is {wanted['version']}: install the same on both"
+        return {"version": mine, "refused": message}
     look = bool(wanted.get("look"))
     if owner := wanted.get("owner"):
         if not look:
@@ -87,10 +87,10 @@ def answer(root: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
     left = there - Resources(cpus=wanted["reserve"]["cpus"], memory=wanted["reserve"]["memory"])
     capacity = Resources(**{name: share.get(name, getattr(left, name)) for name in ("cpus", "memory", "disk", "gpus")})
     if capacity.cpus <= 0 or capacity.memory <= 0:
-        words = (
+        message = (
             f"nothing is left to fill: the machine has {there.cpus:g} cpus and {there.memory} MiB; lower the reserve"
         )
-        return {"version": mine, "refused": words}
+        return {"version": mine, "refused": message}
     facts = {
         "version": mine,
         "host": socket.gethostname(),

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 2.0
 # What a site has not done within this is not asked of it any more.
-SECONDS_UNTIL_GIVEN_UP = 600.0
+SECONDS_UNTIL_OVERDUE = 600.0
 GONE = "there is nothing of that name (any more)"
 
 Release = Callable[[str, Mapping[str, Reason]], None]
@@ -52,11 +52,11 @@ class Requests:
             return
         self.next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         to_do = requests.to_do(session)
-        overdue = requests.overdue(session, SECONDS_UNTIL_GIVEN_UP) if to_do else frozenset()
+        overdue = requests.overdue(session, SECONDS_UNTIL_OVERDUE) if to_do else frozenset()
         for request in to_do:
             outcome = self._done(session, request)
             if outcome is None and request.id in overdue:
-                outcome = f"its site has not done it within {SECONDS_UNTIL_GIVEN_UP:g} s; see the site's note"
+                outcome = f"its site has not done it within {SECONDS_UNTIL_OVERDUE:g} s; see the site's note"
             if outcome is not None:
                 request.done_at, request.outcome = time.time(), outcome
                 log.info("%s of %s, asked by %s: %s", request.kind, request.target, request.by, outcome)

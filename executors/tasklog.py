@@ -20,7 +20,7 @@ def append_to_task_log(log_path: str | None, message: str, cause: str | None = N
     A log that cannot be written is no reason to fail anything: the same words are in the event log.
 
     :param log_path: the workload's ``log_path``, relative to ``[logging] base_log_folder``; None: it has no log
-    :param message: what is wrong, in words
+    :param message: what is wrong, as text
     :param cause: Lading's cause of the job's end, as the supervisor names it beside the words
     """
     if not log_path:

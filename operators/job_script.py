@@ -263,7 +263,7 @@ class JobScriptOperator(BaseOperator):
         if record.cause == "submit_rejected":
             raise JobRejected(record)
         if record.state != "succeeded":
-            raise JobFailed(record, self._last_words(site, record))
+            raise JobFailed(record, self._last_output(site, record))
         return last_line
 
     def _run_epilogue(self, site: RunSite, record: RunRecord, who: str) -> None:
@@ -274,12 +274,12 @@ class JobScriptOperator(BaseOperator):
         if patiently(lambda: site.claim(record, layout.EPILOGUE, name), REACH_TIMEOUT):
             self.log.info("%s", run_near("epilogue", epilogue, variables(record)))
 
-    def _last_words(self, site: RunSite, record: RunRecord) -> str:
+    def _last_output(self, site: RunSite, record: RunRecord) -> str:
         try:
-            words = site.last_words(record)
+            message = site.last_output(record)
         except TransportError as error:
-            words = f"(they could not be read: {error})"
-        return f"\nIts last output:\n{words}" if words else ""
+            message = f"(they could not be read: {error})"
+        return f"\nIts last output:\n{message}" if message else ""
 
 
 def _refuse_array(given: object) -> None:

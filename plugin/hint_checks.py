@@ -134,7 +134,7 @@ def check_stage(hints: Hints, sources: Mapping[str, Any], dag_id: str) -> None:
             name: None if schemes is None else staging_refusal(address, schemes) for name, schemes in rules.items()
         }
         if all(faults.values()):
-            raise HintError("hint stage: " + "; ".join(f"at site {name!r}, {words}" for name, words in faults.items()))
+            raise HintError("hint stage: " + "; ".join(f"at site {name!r}, {fault}" for name, fault in faults.items()))
 
 
 def check_script(task: BaseOperator | MappedOperator) -> None:

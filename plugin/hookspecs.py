@@ -122,7 +122,7 @@ def job_changed(
     :param state: placed, running, succeeded, failed or cancelled
     :param cause: why it failed, see the glossary in the documentation; None: it did not
     :param reason: why, as it is shown; None: no reason is known
-    :param reason_code: the same as a code of :data:`lading.scheduling.reasons.CODES`; ``free_text`` is a text of a
+    :param reason_code: the same as a code of :data:`lading.scheduling.reason_codes.CODES`; ``free_text`` is a text of a
         third party
     :param reason_params: the parameters of the code, by name
     """

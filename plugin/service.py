@@ -83,7 +83,7 @@ def serve(managed: bool) -> None:
     gc.collect()
     gc.freeze()
     threading.Thread(target=wake_api_server, daemon=True).start()
-    acting.leadership.clock.give_up = lambda: end_at_once(1)
+    acting.leadership.clock.end_process = lambda: end_at_once(1)
     acting.run()
     end_in_spite_of_threads()
 

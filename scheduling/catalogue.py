@@ -17,7 +17,7 @@ from lading.scheduling.machine_traits import DEFAULT_ARCH, ON_DEMAND, SPOT, pars
 from lading.scheduling.quotas import baseline, is_burstable, names_burstable
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
-from lading.scheduling.text import tables
+from lading.scheduling.text import csv_tables
 from lading.scheduling.text.printable import shortened
 
 COLUMNS = (
@@ -38,7 +38,7 @@ BYTES_PER_MIB = 2**20
 # EC2 has less than a thousand types, and every one is compared with all jobs.
 MOST_TYPES = 10_000
 MOST_CPUS = 999_999
-MOST_GIB = tables.MOST // GIB
+MOST_GIB = csv_tables.MOST // GIB
 LEAST_USD, MOST_USD = 1e-6, 1_000_000
 # A size that was written in decimal may miss its whole MiB by less than this.
 ROUNDING = 1e-3
@@ -140,10 +140,10 @@ class Catalogue:
             and not any(fnmatchcase(name, pattern) for pattern in excluded)
         }
         if not kept:
-            words = f"{', '.join((*patterns, *excluded))!r} leaves none of the {len(self.types)} instance types"
+            message = f"{', '.join((*patterns, *excluded))!r} leaves none of the {len(self.types)} instance types"
             if any(map(is_burstable, self.types)):
-                words += "; burstable ones count only where a pattern begins with their family, such as 't3.*'"
-            raise ValueError(words)
+                message += "; burstable ones count only where a pattern begins with their family, such as 't3.*'"
+            raise ValueError(message)
         return Catalogue(kept)
 
     def with_ebs(self, disk: int) -> Catalogue:
@@ -166,38 +166,40 @@ def parse_csv(lines: Iterable[str], source: str) -> Catalogue:
     """Read a table with the columns :data:`REQUIRED` and, if it has them, the other :data:`COLUMNS`; storage is in GB
     of 10**9 bytes.
 
-    :raises tables.TableError: naming file, line and value
+    :raises csv_tables.TableError: naming file, line and value
     """
-    rows = tables.read(lines, source, REQUIRED, MOST_TYPES)
-    return build(tables.unique(rows, "instance_type", instance_type), source)
+    rows = csv_tables.read(lines, source, REQUIRED, MOST_TYPES)
+    return build(csv_tables.unique(rows, "instance_type", instance_type), source)
 
 
 def parse_toml(text: str, source: str) -> Catalogue:
     """Read ``[[instance_types]]`` tables, whose keys are the columns of the CSV, in addition ``features`` (a list of
     names) and, instead of ``usd_per_hour``, ``offerings`` (``[{usd_per_hour, capacity_type, zone}]``).
 
-    :raises tables.TableError: naming file, line and value
+    :raises csv_tables.TableError: naming file, line and value
     """
     from lading.scheduling.text import toml  # few read one
 
     try:
         content = toml.parse(text)
     except toml.TomlError as error:
-        raise tables.TableError(source, error.line, f"not TOML: {error}") from None
+        raise csv_tables.TableError(source, error.line, f"not TOML: {error}") from None
     entries = content.get("instance_types")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise tables.TableError(source, 1, "there is no [[instance_types]] table")
+        raise csv_tables.TableError(source, 1, "there is no [[instance_types]] table")
     if len(entries) > MOST_TYPES:
-        raise tables.TableError(source, 1, f"there are {len(entries):,} instance types; valid: at most {MOST_TYPES:,}")
+        raise csv_tables.TableError(
+            source, 1, f"there are {len(entries):,} instance types; valid: at most {MOST_TYPES:,}"
+        )
     starts = [i for i, line in enumerate(text.splitlines(), 1) if line.strip().startswith("[[instance_types]]")]
     if len(starts) != len(entries):
         starts = [1] * len(entries)  # they are written in another way
     rows = [toml_row(entry, source, line) for entry, line in zip(entries, starts, strict=True)]
     following = iter(entries)
-    return build(tables.unique(rows, "instance_type", lambda row: toml_type(row, next(following))), source)
+    return build(csv_tables.unique(rows, "instance_type", lambda row: toml_type(row, next(following))), source)
 
 
-def toml_type(row: tables.Row, entry: dict[str, Any]) -> InstanceType | None:
+def toml_type(row: csv_tables.Row, entry: dict[str, Any]) -> InstanceType | None:
     """The type of one table, None where it has no price."""
     features, offerings = entry.get("features", []), entry.get("offerings")
     if not isinstance(features, list) or not all(isinstance(word, str) for word in features):
@@ -210,22 +212,22 @@ def toml_type(row: tables.Row, entry: dict[str, Any]) -> InstanceType | None:
     return replace(kind, features=kind.features | frozenset(features)) if kind and kind.offerings else None
 
 
-def toml_row(entry: dict[str, Any], source: str, line: int) -> tables.Row:
+def toml_row(entry: dict[str, Any], source: str, line: int) -> csv_tables.Row:
     valid = (*COLUMNS, "features", "offerings")
     for key in entry:
         if key not in valid:
-            raise tables.TableError(source, line, f"{shortened(key)} is not one of {', '.join(valid)}")
+            raise csv_tables.TableError(source, line, f"{shortened(key)} is not one of {', '.join(valid)}")
     for key, value in entry.items():
         if key not in ("features", "offerings") and isinstance(value, (dict, list)):
-            raise tables.TableError(source, line, f"{key} {shortened(value)} is neither text nor a number")
+            raise csv_tables.TableError(source, line, f"{key} {shortened(value)} is neither text nor a number")
     cells = {key: str(value) for key, value in entry.items() if key not in ("features", "offerings")}
-    return tables.Row(source, line, cells)
+    return csv_tables.Row(source, line, cells)
 
 
-def toml_offering(row: tables.Row, entry: Any) -> Offering:
+def toml_offering(row: csv_tables.Row, entry: Any) -> Offering:
     if not isinstance(entry, dict) or set(entry) - {"usd_per_hour", "capacity_type", "zone"}:
         raise row.fault(f"offering {shortened(entry)} has other keys than usd_per_hour, capacity_type, zone")
-    cells = tables.Row(row.source, row.line, {key: str(value) for key, value in entry.items()})
+    cells = csv_tables.Row(row.source, row.line, {key: str(value) for key, value in entry.items()})
     capacity_type = cells.text("capacity_type", ON_DEMAND)
     if capacity_type not in (ON_DEMAND, SPOT):
         raise row.fault(f"capacity_type {shortened(capacity_type)} is neither {ON_DEMAND} nor {SPOT}")
@@ -235,11 +237,11 @@ def toml_offering(row: tables.Row, entry: Any) -> Offering:
 def build(types: Iterable[InstanceType | None], source: str) -> Catalogue:
     catalogue = Catalogue({kind.name: kind for kind in types if kind is not None})
     if not catalogue.types:
-        raise tables.TableError(source, 1, "no instance type has a price in usd_per_hour")
+        raise csv_tables.TableError(source, 1, "no instance type has a price in usd_per_hour")
     return catalogue
 
 
-def instance_type(row: tables.Row) -> InstanceType | None:
+def instance_type(row: csv_tables.Row) -> InstanceType | None:
     """The type that a row describes, None where it has no price."""
     kind = bare_type(row)
     if not row.cells.get("usd_per_hour"):
@@ -247,7 +249,7 @@ def instance_type(row: tables.Row) -> InstanceType | None:
     return replace(kind, offerings=(Offering(price(row)),))
 
 
-def bare_type(row: tables.Row) -> InstanceType:
+def bare_type(row: csv_tables.Row) -> InstanceType:
     storage = row.number("local_storage_gb", 0.0, most=MOST_GIB)
     gpu, name = row.cells.get("gpu_name", ""), row.text("instance_type")
     return InstanceType(
@@ -266,7 +268,7 @@ def bare_type(row: tables.Row) -> InstanceType:
     )
 
 
-def arch(row: tables.Row) -> str:
+def arch(row: csv_tables.Row) -> str:
     """The architecture of a row by the name that hints have for it, too: EC2's ``arm64`` is ``aarch64``."""
     if "arch" not in row.cells:
         return DEFAULT_ARCH
@@ -276,7 +278,7 @@ def arch(row: tables.Row) -> str:
         raise row.fault(f"arch {error}") from None
 
 
-def price(row: tables.Row) -> float:
+def price(row: csv_tables.Row) -> float:
     return row.number("usd_per_hour", least=LEAST_USD, most=MOST_USD, zero=False)
 
 

@@ -85,7 +85,7 @@ class Location:
     :param draining: whether it takes no more jobs; ``booting``: whether it is starting, and takes none yet
     :param jobs: how many jobs are on it
     :param prefetched: those of them that have not begun
-    :param ahead: so many jobs may be prefetched to it beyond its capacity, for its jobs are known to be short
+    :param prefetchable: so many jobs may be prefetched to it beyond its capacity, for its jobs are known to be short
     :param running_jobs: those that are on it, as far as it is known how long they will run
     :param ready_at: epoch seconds at which it is up, where that is to come; None: it is, or it is not known
     :param nodes: of a queue: how many nodes it has; None: a machine, or it is not known
@@ -119,7 +119,7 @@ class Location:
     booting: bool = False
     jobs: int = 0
     prefetched: tuple[PlannedJob, ...] = ()
-    ahead: int = 0
+    prefetchable: int = 0
     os: str = DEFAULT_OS
     running_jobs: tuple[AssignedJob, ...] = ()
     ready_at: float | None = None

@@ -109,7 +109,7 @@ class History:
 
         :param weight: for how many jobs the assumed spread counts, but for what is known of the site alone
         """
-        for level, words in (*levels, (None, "the site")):
+        for level, level_name in (*levels, (None, "the site")):
             known = self.durations.get(level)
             if known is None or known.number < enough:
                 continue
@@ -118,10 +118,10 @@ class History:
             if stated and share is not None and share.number >= ENOUGH:
                 of_limit = share.spread(STATED_SPREAD, STATED_WEIGHT)
                 if of_limit < spread:
-                    source = f"its limit, as {share.number} jobs of {words} used theirs"
+                    source = f"its limit, as {share.number} jobs of {level_name} used theirs"
                     seconds = stated * math.exp(share.mean)
                     return Prediction(seconds, of_limit if of_limit > EXACT else 0.0, None, source)
-            return bounded(math.exp(known.mean), spread, stated, f"{known.number} jobs of {words}")
+            return bounded(math.exp(known.mean), spread, stated, f"{known.number} jobs of {level_name}")
         if stated:
             return Prediction(stated, 0.0, None, "its limit, as nothing has ended yet")
         return Prediction(ASSUMED, ASSUMED_SPREAD, None, "assumed, as nothing has ended yet")

@@ -177,9 +177,9 @@ def _count(sizes: Sequence[int], dotproduct: bool) -> int:
 
 def _sizes(lengths: Mapping[str, int]) -> str:
     """As text how long each input is: ``sample has 3 elements, region has 1``."""
-    words = [f"{name} has {length}" for name, length in lengths.items()]
-    words[0] += " element" if next(iter(lengths.values())) == 1 else " elements"
-    return ", ".join(words)
+    parts = [f"{name} has {length}" for name, length in lengths.items()]
+    parts[0] += " element" if next(iter(lengths.values())) == 1 else " elements"
+    return ", ".join(parts)
 
 
 def _nest(sizes: Sequence[int], outputs: Sequence[Any]) -> Sequence[Any]:

@@ -35,7 +35,7 @@ def trouble(words: str) -> Reason:
     return because("location_note", text=words)
 
 
-def told_in(event: Mapping[str, Any]) -> str:
-    """The reason in an event, in words."""
+def message_in(event: Mapping[str, Any]) -> str:
+    """The reason in an event, as text."""
     found = event["reason"]
     return str(found if isinstance(found, (str, Reason)) else Reason.of_data(found))

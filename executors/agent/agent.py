@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lading.executors.agent import process_tree
-from lading.executors.agent.container import MayBeContained
+from lading.executors.agent.container import ContainerRunner
 from lading.executors.agent.end_signals import EndSignals
 from lading.executors.agent.ending import ENDS_AT_VARIABLE, Ending, SpotNotice
 from lading.executors.agent.holds import AgentHolds
@@ -36,7 +36,7 @@ from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import AgentJob, Runner
-from lading.executors.agent.warm_pool import HandOver
+from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.logs import Trouble, log_to_stderr
@@ -214,7 +214,7 @@ class Agent:
     def _end_all(self, cause: EndCause, grace: float) -> None:
         for job in self.running.jobs.values():
             job.end(cause, grace)
-            job.give_up_after(2 * grace)
+            job.kill_supervisor_after(2 * grace)
 
     @property
     def _kill_grace(self) -> float:
@@ -305,7 +305,7 @@ class Agent:
         try:
             has_gpus = bool(self.config and self.config.gpu_devices)
             scratch = self.scratch.configured, self.scratch.keep_failed
-            self.running.start(entry, HandOver(token, devices, has_gpus, *scratch))
+            self.running.start(entry, HandedOverJob(token, devices, has_gpus, *scratch))
         except Exception as error:  # it waits for a while, and the others start
             self.running.take_back(token, self.inbox, str(error))
 
@@ -343,7 +343,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     introduce(spool, options.stamp)
     process_tree.adopt_orphans()
-    contained = MayBeContained(import_module(options.runner))
+    contained = ContainerRunner(import_module(options.runner))
     runner: Runner = JobEnvironment(contained, options.logs) if options.logs else contained
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.

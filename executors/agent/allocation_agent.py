@@ -23,14 +23,14 @@ from typing import Any
 from lading.executors.agent import process_tree, watchdog
 from lading.executors.agent.agent import Agent, JobEnvironment
 from lading.executors.agent.batch_job import ANNOUNCEMENTS
-from lading.executors.agent.container import MayBeContained
+from lading.executors.agent.container import ContainerRunner
 from lading.executors.agent.ending import Ending
-from lading.executors.agent.inbox import Entry
+from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.supervisor import Runner
 from lading.hooks.cluster.allocations.layout import (
     MOST_TERMS_BYTES,
-    SECONDS_BETWEEN_WORDS,
+    SECONDS_BETWEEN_REPORTS,
     AllocationFolder,
     AllocationTerms,
     Claim,
@@ -90,7 +90,7 @@ class AllocationAgent(Agent):
 
     def run(self) -> None:
         super().run()
-        self.running.spares.hang_up()  # they would wait for another job
+        self.running.supervisor_lines.hang_up()  # they would wait for another job
         with contextlib.suppress(OSError):  # it may be closed already, or the whole folder be gone
             os.rename(self.spool.inbox, self.folder.closed)
         log.info("the allocation ends")
@@ -100,7 +100,7 @@ class AllocationAgent(Agent):
         """Seconds for jobs."""
         return self.ending.left
 
-    def lasts(self, entry: Entry) -> bool:
+    def lasts(self, entry: InboxEntry) -> bool:
         """Whether the time that is left is enough for a job."""
         limit = entry.time_limit
         return (self.terms.unlimited if limit is None else limit + self.terms.kill_grace) <= self.left
@@ -129,7 +129,7 @@ class AllocationAgent(Agent):
 
         :raises OSError: that cannot be written
         """
-        self._write_left_at = time.monotonic() + SECONDS_BETWEEN_WORDS
+        self._write_left_at = time.monotonic() + SECONDS_BETWEEN_REPORTS
         said = {"host": socket.gethostname(), "now": time.time(), "left": round(max(self.left, 0.0))}
         write_atomically(Path(self.folder.up), f"{json.dumps(said)}\n")
 
@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
     watched = watchdog.make_for_all(spool, terms.kill_grace, ANNOUNCEMENTS)
     process_tree.adopt_orphans()
     module: Any = import_module(options.runner)
-    runner = JobEnvironment(MayBeContained(module), f"{cluster.root}/logs")
+    runner = JobEnvironment(ContainerRunner(module), f"{cluster.root}/logs")
     runner.preload()
     # What lives now lives for ever: a collection in a job's process must not touch it, that would copy its pages.
     gc.collect()

@@ -21,16 +21,16 @@ from importlib import import_module
 from pathlib import Path
 
 from lading.executors.agent import process_tree, watchdog
-from lading.executors.agent.container import MayBeContained
+from lading.executors.agent.container import ContainerRunner
 from lading.executors.agent.end_signals import EndSignals
-from lading.executors.agent.inbox import Entry
+from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import TERMINATED, EndCause
 from lading.executors.agent.journal import JobJournal
 from lading.executors.agent.limits import LimitEnforcer
 from lading.executors.agent.running import RunningJobs
 from lading.executors.agent.scratch import Scratch
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import HandOver
+from lading.executors.agent.warm_pool import HandedOverJob
 from lading.hooks.cluster.jobs.layout import MOST_TOKENS_BYTES, ClusterFolder, read_tokens
 from lading.hooks.files.logs import log_to_stderr
 from lading.hooks.files.safe_files import NotReadable, read_regular
@@ -67,7 +67,9 @@ class BatchJob:
     :param watched: what keeps its watcher waiting; the task's processes must not keep it
     """
 
-    def __init__(self, spool: Spool, assignment: HandOver, runner: Runner, kill_grace: float, watched: int) -> None:
+    def __init__(
+        self, spool: Spool, assignment: HandedOverJob, runner: Runner, kill_grace: float, watched: int
+    ) -> None:
         self.spool = spool
         self.assignment = assignment
         self.token = token = assignment.token
@@ -92,7 +94,7 @@ class BatchJob:
         if envelope.layout is not None and envelope.layout.least_nodes is not None:
             self.journal.nodes = whole_number(os.environ.get(NODES_VARIABLE, ""))
         waiting = QueuedJob(self.token, envelope.resources, envelope.priority, envelope.queued_at)
-        entry = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
+        entry = InboxEntry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode=0)
         self.running.start(entry, self.assignment)
         pause = 0.0
         while self.running.jobs or self.journal.pending:
@@ -162,11 +164,11 @@ def main(arguments: list[str] | None = None) -> int:
     process_tree.adopt_orphans()
     # What is imported now stays: to look for garbage in it would take a tenth of the time.
     gc.disable()
-    runner = MayBeContained(import_module(options.runner))
+    runner = ContainerRunner(import_module(options.runner))
     runner.preload()
     gc.freeze()
     gc.enable()
-    assignment = HandOver(token, scratch=options.scratch, keep_failed=options.keep_failed)
+    assignment = HandedOverJob(token, scratch=options.scratch, keep_failed=options.keep_failed)
     status = BatchJob(spool, assignment, runner, options.kill_grace, watched).run()
     watchdog.revoke(watched)
     return status

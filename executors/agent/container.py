@@ -29,7 +29,7 @@ INSIDE = "lading.executors.agent.tasks.inside"
 OUTCOME = "inside.json"
 MOST_BYTES = 2**24
 # So much of what the engine has printed last is looked at, bytes.
-MOST_WORDS = 1000
+MOST_OUTPUT = 1000
 # What the image says, or the engine, and not this machine.
 OF_THE_IMAGE = {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "PWD", "OLDPWD", "SHLVL"}
 OF_THE_IMAGE |= {"HOSTNAME", "USER", "LOGNAME", "SHELL", "_"}
@@ -39,7 +39,7 @@ FOLDERS = ("AIRFLOW_HOME", "AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__LOGGING__BASE
 PATIENCE = 60.0
 
 
-class MayBeContained:
+class ContainerRunner:
     """Runs each job as its envelope says: here, or in a container.
 
     :param runner: a module
@@ -134,9 +134,9 @@ def conclude(job: AgentJob, code: int, engine: str, *, is_killed: bool) -> None:
         reason = (
             because(killed, engine=engine, signal=-code) if code < 0 else because(exited, engine=engine, exit_code=code)
         )
-        said = (read_end(job.folder.output, MOST_WORDS).decode(errors="replace").strip().splitlines() or [""])[-1]
-        words = [because("last_words", text=said)] if said else []
-        raise AgentJobFailed(reason.with_also(*words), code or 1) from None
+        said = (read_end(job.folder.output, MOST_OUTPUT).decode(errors="replace").strip().splitlines() or [""])[-1]
+        parts = [because("last_output", text=said)] if said else []
+        raise AgentJobFailed(reason.with_also(*parts), code or 1) from None
     except (OSError, ValueError) as error:
         raise AgentJobFailed(because("container_unreadable", text=str(error)), code or 1) from error
     job.outputs = outcome["outputs"]

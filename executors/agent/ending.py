@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from lading.executors.agent.job_folder import EndCause
-from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
 from lading.hooks.spool.spool import Spool
@@ -74,7 +74,7 @@ class Ending:
             log.error("jobs will not be notified before the machine is taken away: %s", error)
 
 
-class InstanceAction(Written):
+class InstanceAction(JsonModel):
     """What the service says of a machine that is taken away."""
 
     action: Text

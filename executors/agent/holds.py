@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 NO_ROOM = because("hold_no_room")
 CLOSED = because("agent_leaves")
-RUN_OUT = because("hold_run_out")
+RUN_OUT = because("hold_expired")
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ CANNOT_START = because("cannot_start")
 
 
 @dataclass(slots=True)
-class Entry:
+class InboxEntry:
     """A job that waits.
 
     :param not_before: leave it alone until then, on the monotonic clock
@@ -74,7 +74,7 @@ class Inbox:
         self.journal = journal
         self.is_running = is_running
         self.rejected = RejectedFiles(spool.rejected)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, InboxEntry] = {}
         self._order: list[QueuedJob] = []
         self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
 
@@ -124,7 +124,7 @@ class Inbox:
                 entry.reported = reason
                 self.journal.waiting(token, reason)
 
-    def take(self, token: str) -> Entry | None:
+    def take(self, token: str) -> InboxEntry | None:
         """Move a job's envelope to its folder, where its process will claim it; None when it can't be started now."""
         entry = self.entries[token]
         folder = self.spool.job(token)
@@ -163,7 +163,7 @@ class Inbox:
         if entry is not None:
             self._take_out(entry.waiting)
 
-    def _hindrance(self, entry: Entry, now: float) -> Reason | None:
+    def _hindrance(self, entry: InboxEntry, now: float) -> Reason | None:
         """What other than room keeps a job from starting."""
         if entry.expires_at - now < LEAST_VALIDITY:
             return STALE_TOKEN
@@ -211,14 +211,16 @@ class Inbox:
         waiting = QueuedJob(token, envelope.resources, envelope.priority, envelope.queued_at)
         known = self.entries.get(token)
         if known is None:
-            self.entries[token] = Entry(waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode)
+            self.entries[token] = InboxEntry(
+                waiting, envelope.memory_limit, envelope.time_limit, envelope.expires_at, inode
+            )
             insort(self._order, waiting, key=lambda job: job.rank)
         else:
             self._replace(known, replace(waiting, overtaken_since=known.waiting.overtaken_since))
             known.memory_limit, known.time_limit = envelope.memory_limit, envelope.time_limit
             known.expires_at, known.inode = envelope.expires_at, inode
 
-    def _replace(self, entry: Entry, waiting: QueuedJob) -> None:
+    def _replace(self, entry: InboxEntry, waiting: QueuedJob) -> None:
         self._take_out(entry.waiting)
         entry.waiting = waiting
         insort(self._order, waiting, key=lambda job: job.rank)

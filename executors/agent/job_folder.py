@@ -132,7 +132,7 @@ class EndCause:
 
 
 # Of a job that its batch system ends, which alone knows why.
-TERMINATED = EndCause("terminated", because("told_to_end"))
+TERMINATED = EndCause("terminated", because("batch_asked_to_end"))
 
 
 def as_written(file: ExitFile | EndCause) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lading.executors.agent import container, job_folder, process_tree, supervisor
-from lading.executors.agent.inbox import Entry
+from lading.executors.agent.inbox import InboxEntry
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor, as_written
 from lading.executors.agent.journal import Journal
 from lading.executors.agent.process_tree import MemoryMeter, Process
 from lading.executors.agent.supervisor import Runner
-from lading.executors.agent.warm_pool import HandOver, Spares, make_line
+from lading.executors.agent.warm_pool import HandedOverJob, SupervisorLines, make_line
 from lading.hooks.files import host
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import read_end, visible
@@ -83,7 +83,7 @@ class RunningJob:
         self.kill_task_at = time.monotonic()
         self.press()
 
-    def give_up_after(self, seconds: float) -> None:
+    def kill_supervisor_after(self, seconds: float) -> None:
         """Let the supervisor live this long at most."""
         deadline = time.monotonic() + seconds
         self.kill_supervisor_at = min(self.kill_supervisor_at or deadline, deadline)
@@ -94,7 +94,7 @@ class RunningJob:
         if self.kill_task_at is not None and now >= self.kill_task_at and not self.task_has_ended:
             process_tree.kill_descendants(self.supervisor.pid)
             self.kill_task_at = now + AGAIN  # it may have been about to start the task
-            self.give_up_after(UPLOAD_GRACE)
+            self.kill_supervisor_after(UPLOAD_GRACE)
         if self.kill_supervisor_at is not None and now >= self.kill_supervisor_at:
             self._signal(signal.SIGKILL)
 
@@ -136,7 +136,7 @@ class RunningJobs:
         self.boot_id = host.boot_id()
         self.jobs: dict[str, RunningJob] = {}
         self.failures = 0
-        self.spares = Spares()
+        self.supervisor_lines = SupervisorLines()
         self.trouble = Trouble(log)
 
     def used(self) -> Resources:
@@ -169,13 +169,15 @@ class RunningJobs:
                     "cannot find out how it stands with job %s, the next agent will try again: %r", path.name, error
                 )
 
-    def start(self, entry: Entry, assignment: HandOver) -> None:
+    def start(self, entry: InboxEntry, assignment: HandedOverJob) -> None:
         """Let a spare supervisor run a job whose envelope is in its folder, or fork one.
 
         :raises OSError: the machine has no room for one more process
         """
         token = assignment.token
-        pid = self.spares.give(assignment, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(assignment)
+        pid = self.supervisor_lines.give(assignment, [job.supervisor.pid for job in self.jobs.values()]) or self._fork(
+            assignment
+        )
         now = time.time()
         identity = Supervisor(
             pid,
@@ -191,7 +193,7 @@ class RunningJobs:
         self.jobs[token] = RunningJob(token, self.spool.job(token), identity, is_child=True)
         self.journal.started(token, at=now, pid=pid)
 
-    def _fork(self, assignment: HandOver) -> int:
+    def _fork(self, assignment: HandedOverJob) -> int:
         """Make a new supervisor; its pid."""
         end, line = make_line()
         # Until the process has left the agent's handlers behind it must not run them: it would miss a signal to itself.
@@ -200,14 +202,14 @@ class RunningJobs:
             pid = os.fork()
             if pid == 0:
                 end.close()
-                self.spares.hang_up()
+                self.supervisor_lines.hang_up()
                 supervisor.become(assignment, self.spool, self.runner, line, self.close)
         except OSError:
             end.close()
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
-        self.spares.add(pid, end)
+        self.supervisor_lines.add(pid, end)
         return pid
 
     def collect(self, inbox: WaitingJobs) -> None:
@@ -241,7 +243,7 @@ class RunningJobs:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     break
-                self.spares.forget(pid)
+                self.supervisor_lines.forget(pid)
                 if pid in by_pid:
                     by_pid[pid].exit_status = os.waitstatus_to_exitcode(status)
 
@@ -268,7 +270,7 @@ class RunningJobs:
         if job.supervisor.container is not None:
             container.remove(job.supervisor.container, job.token)
         # The agent adopts orphans too, so what the dead supervisor's tree has hidden from the search is our child now.
-        supervisors = {other.supervisor.pid for other in self.jobs.values()} | set(self.spares.pids)
+        supervisors = {other.supervisor.pid for other in self.jobs.values()} | set(self.supervisor_lines.pids)
         for stray in process_tree.descendants(os.getpid()):
             if stray.parent == os.getpid() and stray.pid not in supervisors:
                 process_tree.send(process_tree.tree(stray.pid), signal.SIGKILL)

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Protocol
 from lading.executors.agent import job_folder, process_tree
 from lading.executors.agent.job_folder import EndCause, ExitFile, Supervisor
 from lading.executors.agent.scratch import VARIABLE, JobScratch
-from lading.executors.agent.warm_pool import MOST_JOBS, HandOver, SupervisorLine
+from lading.executors.agent.warm_pool import MOST_JOBS, HandedOverJob, SupervisorLine
 from lading.hooks.batch.environment import strip
 from lading.hooks.dags import bundles
 from lading.hooks.files import child_processes, host
@@ -90,7 +90,7 @@ class JobSettled(AgentJobFailed):
     cause = "cancelled"
 
     def __init__(self) -> None:
-        super().__init__(because("settled"), 0)
+        super().__init__(because("task_ended_in_airflow"), 0)
 
 
 class AgentJob:
@@ -156,7 +156,9 @@ class Runner(Protocol):
         """
 
 
-def become(assignment: HandOver, spool: Spool, runner: Runner, line: SupervisorLine, close: Sequence[int]) -> NoReturn:
+def become(
+    assignment: HandedOverJob, spool: Spool, runner: Runner, line: SupervisorLine, close: Sequence[int]
+) -> NoReturn:
     """Turn this freshly forked copy of the agent into the process of a job, and of those that follow. Never returns.
 
     :param line: to the agent, for the jobs that follow
@@ -168,7 +170,7 @@ def become(assignment: HandOver, spool: Spool, runner: Runner, line: SupervisorL
             os.close(descriptor)
         _leave_the_agent()
         environment, birth = dict(os.environ), ProcessUsage()
-        following: HandOver | None = assignment
+        following: HandedOverJob | None = assignment
         for number in range(1, MOST_JOBS + 1):
             if following is None:
                 break
@@ -187,7 +189,7 @@ def become(assignment: HandOver, spool: Spool, runner: Runner, line: SupervisorL
         os._exit(code)
 
 
-def _serve(job: AgentJob, runner: Runner, assignment: HandOver) -> tuple[int, bool]:
+def _serve(job: AgentJob, runner: Runner, assignment: HandedOverJob) -> tuple[int, bool]:
     """Run one job; its exit code, and whether it has left this process as it was."""
     os.environ[process_tree.MARK] = job.token
     if assignment.gpu_site:
@@ -276,7 +278,7 @@ def _take(job: AgentJob, devices: Mapping[str, float]) -> Envelope | None:
     return envelope
 
 
-def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandOver) -> tuple[int, bool]:
+def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandedOverJob) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, job.asked_to_end)
     before = ProcessUsage()
     exit_code, reason, cause = 0, None, AgentJobFailed.cause
@@ -305,7 +307,7 @@ def _run(job: AgentJob, runner: Runner, envelope: Envelope, assignment: HandOver
     return FAILED if reason else SUCCEEDED, light and alone
 
 
-def _enter_scratch(job: AgentJob, assignment: HandOver) -> JobScratch:
+def _enter_scratch(job: AgentJob, assignment: HandedOverJob) -> JobScratch:
     """Make the job's folder for temporary files, and say where it is.
 
     :raises AgentJobFailed: that cannot be done

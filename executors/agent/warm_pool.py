@@ -27,7 +27,7 @@ LONGEST_ORDER = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class HandedOverJob:
     """A job whose envelope is in its folder, on its way to the process that shall run it.
 
     :param devices: the share of each GPU that it has
@@ -56,7 +56,7 @@ class SupervisorLine:
         except OSError:
             return False
 
-    def wait(self) -> HandOver | None:
+    def wait(self) -> HandedOverJob | None:
         """The next job; None: there is none, and none will come."""
         try:
             self._end.settimeout(PATIENCE)
@@ -67,10 +67,10 @@ class SupervisorLine:
                 message = self._end.recv(LONGEST_ORDER)
         except OSError:
             return None
-        return HandOver(**json.loads(message)) if message else None
+        return HandedOverJob(**json.loads(message)) if message else None
 
 
-class Spares:
+class SupervisorLines:
     """The agent's ends of the lines to all supervisors that it has forked."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Spares:
         for end in self._lines.values():
             end.close()
 
-    def give(self, assignment: HandOver, busy: Collection[int]) -> int | None:
+    def give(self, assignment: HandedOverJob, busy: Collection[int]) -> int | None:
         """Give a job to a supervisor that has none; its pid, None when there is none.
 
         :param busy: the pids of those of which it has not been noticed that their job has ended

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lading.executors.controller import launched
-from lading.executors.controller.site_memory import Absence
+from lading.executors.controller.site_memory import MissingSince
 from lading.executors.decisions import Decision
 from lading.executors.store import ENDED, Change, State, queue
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob
 from lading.executors.store.tables import as_name
-from lading.hooks.site import ElasticSite, LocationState, Observation, Seen, Site
+from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedLocation, Site
 from lading.hooks.spool import hold
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
@@ -42,7 +42,7 @@ SECONDS_UNTIL_REPEATED = 5.0
 SECONDS_UNTIL_LOST = 30.0
 # What a site has and the store does not want: another database, or a job that was taken for lost too early.
 SECONDS_UNTIL_STRANGE = 60.0
-STRANGE = because("stranger")
+STRANGE = because("unknown_job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
     """A site as placement sees it, but for its locations and for what the controller has noted of it.
 
     :param answer: what it has answered; None: it could not be asked
-    :param silence: why not, in words
+    :param silence: why not, as text
     """
     config = site.config
     silent = because("site_silent", site=site.name, text=silence)
@@ -93,10 +93,10 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
     )
 
 
-def with_locations(site: SiteView, answer: SiteAnswer, ahead: Mapping[str, int], now: float) -> SiteView:
+def with_locations(site: SiteView, answer: SiteAnswer, prefetchable: Mapping[str, int], now: float) -> SiteView:
     """The view with what there is at the site, and what is on it.
 
-    :param ahead: how many jobs may be prefetched to a location, by its name, where its jobs are short
+    :param prefetchable: how many jobs may be prefetched to a location, by its name, where its jobs are short
     :param now: epoch seconds
     """
     here, seen, market = queue.by_location(answer.jobs), answer.observation.locations, market_of(answer)
@@ -111,7 +111,7 @@ def with_locations(site: SiteView, answer: SiteAnswer, ahead: Mapping[str, int],
         there, data = location, answer.files.get(location.name, 0)
         if (data, kept) != (location.data, location.promised):
             there = replace(location, data=data, promised=kept)
-        return queue.loaded(there, here.get(location.name, ()), ahead.get(location.name, 0), site.need)
+        return queue.loaded(there, here.get(location.name, ()), prefetchable.get(location.name, 0), site.need)
 
     if market is None:
         up = [launched.as_seen(each) for each in seen if each.state == LocationState.UP]
@@ -129,7 +129,7 @@ def with_locations(site: SiteView, answer: SiteAnswer, ahead: Mapping[str, int],
     )
 
 
-def why_not_up(seen: Seen) -> Reason | None:
+def why_not_up(seen: ObservedLocation) -> Reason | None:
     """What jobs wait for that wait for a machine which is not up yet; None: nothing is said."""
     return seen.waits or (because("booting", text=seen.note) if seen.note else None)
 
@@ -260,8 +260,8 @@ class Comparison:
     :param strange: those that it knows and was not given
     """
 
-    absent: Absence = field(default_factory=Absence)
-    strange: Absence = field(default_factory=Absence)
+    absent: MissingSince = field(default_factory=MissingSince)
+    strange: MissingSince = field(default_factory=MissingSince)
 
     def of(self, answer: SiteAnswer, decision: Decision, now: float) -> Decision:
         """The decision with what follows from the differences: jobs are lost, given again, or ended as strangers."""

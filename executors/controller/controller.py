@@ -21,17 +21,18 @@ from lading.executors import rule_log, store
 from lading.executors.controller import answers, dispatch, housekeeping, site_memory
 from lading.executors.controller.answers import Comparison, SiteAnswer, paused, recalled, view, with_locations
 from lading.executors.controller.launched import Launched
-from lading.executors.controller.leadership import Leadership, Mark
+from lading.executors.controller.leadership import Leadership
 from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.placing import Extensions, Placing
-from lading.executors.controller.site_memory import Absence, Throughput
+from lading.executors.controller.plugin_mark import PluginMark
+from lading.executors.controller.site_memory import MissingSince, Throughput
 from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.forecast.site_plans import SitePlans
-from lading.executors.gangs.ahead import Ahead
+from lading.executors.gangs.ahead_requests import Ahead
 from lading.executors.gangs.gang_controller import GangController
-from lading.executors.gangs.outcome import GangOutcome
+from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
 from lading.executors.requests import Requests
 from lading.executors.settings import Settings
@@ -88,7 +89,7 @@ class Controller:
         self.takers = sites_accepting_untargeted({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify
-        self.mark = Mark(settings.controller_mark)
+        self.mark = PluginMark(settings.controller_mark)
         self.placing = Placing(sites, extensions or Extensions(), self._mark)
         self.settings = settings
         self.managed = managed
@@ -107,8 +108,8 @@ class Controller:
         )
         self.compared = {name: Comparison() for name in sites}
         self.launched = {name: Launched(name, site.config.cpu_hour) for name, site in sites.items()}
-        self.troubled = Absence()
-        self.turned_away = {name: Absence() for name in sites}
+        self.troubled = MissingSince()
+        self.turned_away = {name: MissingSince() for name in sites}
         self.throughput = {name: Throughput(site.seconds_ahead) for name, site in sites.items()}
         self.trouble = Trouble(log)
         self.ring = Bell(settings.controller_bell).ring
@@ -142,7 +143,7 @@ class Controller:
         self.stopping = True
 
     def _mark(self, token: str | None) -> None:
-        """Mark the job for which a plugin is asked from now on; None: it has answered.
+        """PluginMark the job for which a plugin is asked from now on; None: it has answered.
 
         Each answer is a step of the loop: thousands of quick ones are no hang, of which the job of that moment would be
         taken for the cause.
@@ -341,7 +342,7 @@ class Controller:
         for name, site in self.sites.items():
             each = view(site, answers.get(name), self.threads.silence(name), self.housekeeping.possible(site))
             if is_work and name in answers:
-                each = with_locations(each, answers[name], self.throughput[name].ahead(), now)
+                each = with_locations(each, answers[name], self.throughput[name].prefetchable(), now)
             views.append(paused(each, self.requests.paused.get(name)))
         since = self.troubled.look(each.name for each in views if each.trouble is not None)
         return [
@@ -421,7 +422,7 @@ class Controller:
                 self.leadership.lead()
             if self.leadership.may_act():
                 self._let_go()
-            self.leadership.give_up()
+            self.leadership.release()
         except (SQLAlchemyError, OSError):
             log.exception("The last news could not be stored; the next controller reads them")
         log.info("Controller %s has ended", self.leadership.holder)

@@ -41,7 +41,7 @@ def decided(jobs: Sequence[WaitingJob], found: Assignment, now: float) -> Decisi
     for token, (site, location) in found.placed.items():
         placed.setdefault(site, {}).setdefault(location, []).append(token)
         passed, stop = found.passed.get(token), found.stops.get(token)
-        why = None if passed is None else because("sent_on").with_also(passed)
+        why = None if passed is None else because("sent_to_next_site").with_also(passed)
         change = placement(token, site, location, why, now, stop)
         if stop is not None and is_relaxed(stop):
             change = relaxed(change, by_token[token], stop)

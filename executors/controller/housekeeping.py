@@ -27,7 +27,7 @@ from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.safe_files import write_atomically
-from lading.hooks.site import LocationState, Observation, Seen, Site, alike, check_location, join
+from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, alike, check_location, join
 from lading.hooks.site.rules import published_bindings
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import readable_kind
@@ -81,7 +81,7 @@ class Housekeeping:
         self.needed_at = time.monotonic()
         self.are_listed = False
         self.stored: dict[str, Observation] = {}
-        self.published: dict[str, Sequence[Seen]] = {}
+        self.published: dict[str, Sequence[ObservedLocation]] = {}
         self.trouble = Trouble(log)
         self.potential = {name: self._potential(site) for name, site in sites.items()}
         self.dialects: dict[str, dict[str, Any] | None] = {}
@@ -100,7 +100,7 @@ class Housekeeping:
     def due(self, metrics: Metrics, troubles: Mapping[str, str | None]) -> bool:
         """Do what is due; returns whether the controller is needless and should end.
 
-        :param troubles: of each site why it does not answer, in words; None: it does
+        :param troubles: of each site why it does not answer, as text; None: it does
         """
         now = time.monotonic()
         if now < self.next_round:
@@ -117,7 +117,7 @@ class Housekeeping:
             cancel_unwanted(session, time.time())
             fail_orphaned_jobs(session, self.is_known, time.time())
             launching = [name for name, site in self.sites.items() if site.launches]
-            instances.give_up(session, launching, NOTHING_LAUNCHED, time.time())
+            instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
             live = store.count_live(session)
             metrics.round(session, live)
             is_work = bool(live) or instances.count_living(session) > 0
@@ -185,7 +185,7 @@ class Housekeeping:
         """The locations of a site are in the store."""
         self.stored[site.name] = observation
 
-    def _publish(self, seen: dict[str, Sequence[Seen]]) -> None:
+    def _publish(self, seen: dict[str, Sequence[ObservedLocation]]) -> None:
         """Publish what the sites have, and by which edition of the sites file this controller goes."""
         sites = {name: self._about(site, seen.get(name, ())) for name, site in self.sites.items()}
         found = {"sites": sites, "edition": self.edition, "bindings": self.bindings}
@@ -202,19 +202,19 @@ class Housekeeping:
         if not self.published:
             self._publish({})
         what = "this controller is older than the sites file and goes on with what it has read; restart it"
-        if (words := difference(self.edition, self.settings.sites_file)) is not None:
-            self.trouble.begin(what, ValueError(words))
+        if (message := difference(self.edition, self.settings.sites_file)) is not None:
+            self.trouble.begin(what, ValueError(message))
         else:
             self.trouble.end(what)
 
-    def _about(self, site: Site[Any], seen: Sequence[Seen]) -> dict[str, Any]:
+    def _about(self, site: Site[Any], seen: Sequence[ObservedLocation]) -> dict[str, Any]:
         """What is published of a site, also of one that could not be asked yet or has no location now."""
         dialect = self.dialects.get(site.name) if seen else site.dialect()
         locations = possible(self.potential[site.name], lasting(site, seen))
         return about(site, locations, dialect, needs_inputs=self.needs_inputs)
 
 
-def lasting(site: Site[Any], seen: Sequence[Seen]) -> list[Location]:
+def lasting(site: Site[Any], seen: Sequence[ObservedLocation]) -> list[Location]:
     """The locations of a site but for what was launched: that is a part of what could be, and soon gone."""
     return [] if site.launches else [each.location for each in seen]
 
@@ -343,7 +343,7 @@ def location_rows(site: Site[Any], observation: Observation, now: float) -> list
         return [location_row(site, seen, seen.note, seen.location.instance_type, now) for seen in observation.locations]
     trouble = None if observation.trouble is None else observation.trouble.sentence
     state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
-    itself = Seen(Location(site.name, market.capacity), state)
+    itself = ObservedLocation(Location(site.name, market.capacity), state)
     kinds = {each.name: readable_kind(str(each.location.instance_type)) for each in observation.locations}
     launched = [
         location_row(site, seen, join(kinds[seen.name], seen.note), None, now) for seen in observation.locations
@@ -380,7 +380,7 @@ def cpu_hour(site: Site[Any], location: Location) -> float | None:
 
 
 def location_row(
-    site: Site[Any], seen: Seen, note: str | None, instance_type: str | None, now: float
+    site: Site[Any], seen: ObservedLocation, note: str | None, instance_type: str | None, now: float
 ) -> store.LocationRow:
     """The row of one location."""
     location, capacity = seen.location, seen.location.capacity

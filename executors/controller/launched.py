@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lading.executors.controller.site_memory import Absence, Sizes
+from lading.executors.controller.site_memory import MeasuredSizes, MissingSince
 from lading.executors.store import Change, State, capacity, instances, queue
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.tables import as_name
 from lading.hooks.batch.request import new_name
-from lading.hooks.site import LocationState, Observation, Order, Seen
+from lading.hooks.site import LocationState, Observation, ObservedLocation, Order
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import ON_DEMAND
@@ -51,8 +51,8 @@ class Launched:
     def __init__(self, site: str, cpu_hour: Callable[[Resources], float | None] = lambda _: None) -> None:
         self.site = site
         self.cpu_hour = cpu_hour
-        self.gone = Absence()
-        self.sizes: Sizes | None = None
+        self.gone = MissingSince()
+        self.sizes: MeasuredSizes | None = None
         self.ordered_for: dict[str, Sequence[str]] = {}
         """The jobs for which each instance was ordered, by its token."""
         self.for_gangs: dict[str, Sequence[str]] = {}
@@ -62,7 +62,7 @@ class Launched:
         self.promised: Mapping[str, str] = {}
         """What boots and has a place for a waiting job, by the job's name."""
 
-    def refresh(self, session: Session, seen: Sequence[Seen], is_new: bool) -> Sequence[InstanceRow]:
+    def refresh(self, session: Session, seen: Sequence[ObservedLocation], is_new: bool) -> Sequence[InstanceRow]:
         """Store what is seen of the instances.
 
         :param is_new: whether nothing was concluded from what is seen yet
@@ -79,7 +79,7 @@ class Launched:
         self.for_gangs = {token: jobs for token, jobs in self.for_gangs.items() if token in living}
         return rows
 
-    def _take_in(self, session: Session, rows: Sequence[InstanceRow], seen: Sequence[Seen]) -> None:
+    def _take_in(self, session: Session, rows: Sequence[InstanceRow], seen: Sequence[ObservedLocation]) -> None:
         now, names = time.time(), {each.name for each in seen}
         if missing := names - {row.token for row in rows}:
             known = instances.known(session, missing)
@@ -101,7 +101,7 @@ class Launched:
     def measured(self, session: Session, observation: Observation) -> Mapping[tuple[str, str], Resources]:
         """What its machines really have, by instance type and image, also by what earlier controllers have seen."""
         if self.sizes is None:
-            self.sizes = Sizes(capacity.sizes(session, self.site))
+            self.sizes = MeasuredSizes(capacity.sizes(session, self.site))
         if news := self.sizes.learn(observation):
             capacity.keep_sizes(session, self.site, news, time.time())
         return self.sizes.known
@@ -191,7 +191,7 @@ def row(site: str, order: Order, now: float) -> InstanceRow:
     )
 
 
-def stranger(site: str, seen: Seen, now: float) -> InstanceRow:
+def stranger(site: str, seen: ObservedLocation, now: float) -> InstanceRow:
     """The row of what a site has and the store does not know: an older version launched it, or the rows were lost."""
     location = seen.location
     launch = Launch(
@@ -210,7 +210,7 @@ def promised(orders: Sequence[Order], provision: Provision) -> dict[str, str]:
     return {**provision.homes, **{job: each.name for each in orders for job in each.launch.jobs}}
 
 
-def live(rows: Iterable[InstanceRow], seen: Sequence[Seen], now: float) -> list[Location]:
+def live(rows: Iterable[InstanceRow], seen: Sequence[ObservedLocation], now: float) -> list[Location]:
     """All that was launched and has not ended, as placement and provisioning see it, oldest first."""
     by_name = {each.name: each for each in seen}
     locations = []
@@ -222,7 +222,7 @@ def live(rows: Iterable[InstanceRow], seen: Sequence[Seen], now: float) -> list[
     return [*locations, *(as_seen(each) for each in seen if each.name not in stored)]
 
 
-def as_seen(seen: Seen) -> Location:
+def as_seen(seen: ObservedLocation) -> Location:
     """A location with what its state means for placement, whatever it says of that itself."""
     booting = seen.state == LocationState.BOOTING
     draining = seen.state in (LocationState.DRAINING, LocationState.UNREACHABLE)
@@ -246,7 +246,9 @@ def as_ordered(instance: InstanceRow, now: float) -> Location:
     )
 
 
-def changes(rows: Iterable[InstanceRow], seen: Sequence[Seen], gone: Mapping[str, float], now: float) -> Changes:
+def changes(
+    rows: Iterable[InstanceRow], seen: Sequence[ObservedLocation], gone: Mapping[str, float], now: float
+) -> Changes:
     """What has changed about instances since their rows were written.
 
     :param gone: for how many seconds instances have not been seen at a site that answers
@@ -263,7 +265,7 @@ def changes(rows: Iterable[InstanceRow], seen: Sequence[Seen], gone: Mapping[str
     return {token: values for token, values in changed.items() if values}
 
 
-def news(instance: InstanceRow, seen: Seen, now: float) -> dict[str, Any]:
+def news(instance: InstanceRow, seen: ObservedLocation, now: float) -> dict[str, Any]:
     """The columns of an instance that are others by now."""
     state = STATES.get(seen.state, InstanceState(instance.state))
     values: dict[str, Any] = {"state": state.value, "native_id": as_name(seen.native_id), "node": as_name(seen.node)}

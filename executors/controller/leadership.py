@@ -1,14 +1,7 @@
-"""How one of several controllers leads, and shows that it lives: by its lease, the clock that renews it, and a mark.
-
-The mark says for which job a plugin is asked, in a file of this machine that outlives the controller. Plugins are asked
-far too often for each question to be noted in the store, so a process that dies within an answer, by a signal or by
-``os._exit``, would leave nothing by which the job is known. It leaves the mark, which costs no more than a write into
-the cache of the file system; the next controller of this machine that takes the lease notes the job.
-"""
+"""How one of several controllers leads, and shows that it lives: by its lease, and the clock that renews it."""
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import logging
 import os
@@ -19,17 +12,16 @@ import time
 import uuid
 from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from lading.executors import store
+from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ask_to_make_way, is_dead
 from lading.executors.store import Change, capacity, strikes
 from lading.executors.store.leases import DatabaseNow
 from lading.hooks.files.logs import Trouble
-from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.polling.outside_clock import seconds_ahead
 
 log = logging.getLogger(__name__)
@@ -45,9 +37,6 @@ SECONDS_UNTIL_HOPELESS = 60.0
 RENEWAL = "The lease could not be renewed"
 NOTE = "The job over which the controller hangs could not be noted"
 
-# So long are the ids of controllers and the tokens of jobs, bytes.
-LENGTH = 36
-
 
 class Leadership:
     """The lease of one controller.
@@ -60,7 +49,7 @@ class Leadership:
     :param mark: says over which job a plugin has ended the controller before this one
     """
 
-    def __init__(self, sites: Collection[str], managed: bool, on_lost: Callable[[], None], mark: Mark) -> None:
+    def __init__(self, sites: Collection[str], managed: bool, on_lost: Callable[[], None], mark: PluginMark) -> None:
         self.sites = sites
         self.managed = managed
         self.on_lost = on_lost
@@ -107,7 +96,7 @@ class Leadership:
             self.renew_at = now + 2 * RENEWAL_SECONDS if leads else 0.0
             return leads
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Let the next controller act, and never take the lease again.
 
         :raises SQLAlchemyError: the database is away; the lease runs out by itself
@@ -162,7 +151,7 @@ class LeaseClock:
         self.renew = renew
         self.hung = False
         """Whether the loop hangs now, so that the lease is not renewed."""
-        self.give_up: Callable[[], None] = lambda: None
+        self.end_process: Callable[[], None] = lambda: None
         """Called when there is no hope any more that the loop goes on."""
         self.note_hang: Callable[[bool], None] = lambda hangs: None
         """Called in each round in which the loop hangs, and with False in the first in which it does no more."""
@@ -196,7 +185,7 @@ class LeaseClock:
                 self._try(NOTE, partial(self.note_hang, hung))
             self.hung = hung
             if still > SECONDS_UNTIL_HOPELESS:
-                self.give_up()
+                self.end_process()
             if not hung:
                 self._try(RENEWAL, self.renew)
 
@@ -214,46 +203,3 @@ def stacks() -> str:
         faulthandler.dump_traceback(file)
         file.seek(0)
         return file.read()
-
-
-class Mark:
-    """
-    :param path: of the file, which belongs to the controller of this machine that has taken the lease last
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: int | None = None
-
-    def found(self) -> tuple[str, str] | None:
-        """By which controller, and over which job, the mark was left; None: over none."""
-        try:
-            text = read_regular(self.path, 2 * LENGTH + 1).decode()
-        except (OSError, NotReadable, UnicodeDecodeError):
-            return None
-        words = text.split()
-        # What a disk makes of it at a power failure may have NUL, which no database takes.
-        return (words[0], words[1]) if len(words) == 2 and text.isprintable() else None
-
-    def begin(self, holder: str) -> None:
-        """Take the file over, with no job in it. A controller that still lives elsewhere keeps the old one.
-
-        :param holder: by which the lease is held
-        """
-        try:
-            write_atomically(self.path, f"{holder:{LENGTH}} {'':{LENGTH}}")
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            log.warning("If this controller dies within a plugin, it is not known over which job: %s", error)
-
-    def put(self, token: str | None) -> None:
-        """Mark the job for which a plugin is asked from now on; None: for none."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # a disk that is full stops no controller
-                os.pwrite(self._file, (token or "").encode()[:LENGTH].ljust(LENGTH), LENGTH + 1)
-
-    def end(self) -> None:
-        """Leave the file to the next controller."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None

@@ -109,7 +109,7 @@ def by_site(session: Session) -> dict[str, dict[str, float | None]]:
     amounts: dict[str, dict[str, float | None]] = {}
     for site in {*busy, *rates, *(each[0] for each in up)}:
         here = [(cpus, usd) for name, cpus, usd in up if name == site]
-        used, batch = busy.get(site, figures.Busy())
+        used, batch = busy.get(site, figures.CpusInUse())
         amounts[site] = {
             "lading.cpus.used": used,
             "lading.cpus.batch": batch,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from lading.executors.locality.allocations import AllocationHistory
+from lading.executors.locality.allocation_history import AllocationHistory
 from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
 from lading.hooks.files.logs import Trouble
@@ -209,7 +209,7 @@ class Placing:
                     filters=self.extensions.filters,
                     rules=self.extensions.rules,
                     rank=self.rank,
-                    choice=replace(self._choice(session, some, sites, now), ahead=plans),
+                    choice=replace(self._choice(session, some, sites, now), foreseen=plans),
                     wanted=wanted,
                 )
 

@@ -22,7 +22,7 @@ SHORT = 5.0
 
 
 @dataclass(slots=True)
-class Absence:
+class MissingSince:
     """What is missing now, and since when."""
 
     since: dict[str, float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Absence:
         return {token: now - at for token, at in self.since.items()}
 
 
-class Sizes:
+class MeasuredSizes:
     """What jobs have of machines of a site.
 
     :param known: by instance type and image
@@ -90,7 +90,7 @@ class Throughput:
         now = time.monotonic()
         self.ends.extend((now, location) for location in locations)
 
-    def ahead(self) -> Counter[str]:
+    def prefetchable(self) -> Counter[str]:
         """How many jobs may be prefetched to each location, by its name."""
         horizon = time.monotonic() - self.seconds
         while self.ends and self.ends[0][0] < horizon:

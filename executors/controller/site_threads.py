@@ -55,7 +55,7 @@ class SiteThreads:
         self.threads = {name: SiteThread(site, ring, may_act, Trouble(log)) for name, site in sites.items()}
         self.beat = beat
         self.silent: dict[str, str] = {}
-        """Why sites are to be taken for such that could not be asked, in words."""
+        """Why sites are to be taken for such that could not be asked, as text."""
         self._has_looked = False
 
     def __iter__(self) -> Iterator[SiteThread]:
@@ -130,11 +130,11 @@ class SiteThreads:
             thread.end(deadline - time.monotonic())
 
     def silence(self, name: str) -> str:
-        """Why a site is silent, in words."""
+        """Why a site is silent, as text."""
         return self.threads[name].silence() or self.silent.get(name, NOT_YET)
 
     def troubles(self) -> dict[str, str | None]:
-        """Of each site why it does not answer, in words; None: it does."""
+        """Of each site why it does not answer, as text; None: it does."""
         return {name: None if self.threads[name].silence() is None else self.silence(name) for name in self.threads}
 
     def is_new(self, name: str) -> bool:
@@ -210,7 +210,7 @@ class SiteThread:
             return self._change.wait_for(lambda: self._trouble != NOT_YET, max(seconds, 0.0))
 
     def silence(self) -> str | None:
-        """Why the site is to be taken for one that could not be asked, in words; None: it answers."""
+        """Why the site is to be taken for one that could not be asked, as text; None: it answers."""
         since = self._busy_since
         if since is not None and time.monotonic() - since > SECONDS_UNTIL_SILENT:
             return SILENT
@@ -368,7 +368,7 @@ class SiteThread:
             self.ring()
 
     def _said(self, error: Exception) -> str:
-        """Why the site could not be asked, in words, once that is logged."""
+        """Why the site could not be asked, as text, once that is logged."""
         self._log(self.failure, error)
         return storable(str(error)) or type(error).__name__
 

@@ -41,7 +41,7 @@ def edition_now(path: Path | None) -> str | None:
 
 
 def difference(read: str | None, path: Path | None) -> str | None:
-    """In what the sites file differs from the one that a controller has read, in words; None: in nothing.
+    """In what the sites file differs from the one that a controller has read, as text; None: in nothing.
 
     :param read: the edition that it has read; None: that is not known
     """

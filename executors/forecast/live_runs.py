@@ -14,7 +14,7 @@ from airflow.utils.state import TaskInstanceState
 from lading.executors.executor_names import goes_to_lading
 from lading.executors.forecast.dags import DagPast, Dags, DagStructure, DagTask
 from lading.executors.forecast.tasks import AskingTask, asking_task
-from lading.executors.gangs.ahead import BEGUN, FAILED
+from lading.executors.gangs.ahead_requests import BEGUN, FAILED
 from lading.executors.settings import Settings
 from lading.executors.store import State, groups, queue
 from lading.executors.store.durations import Durations

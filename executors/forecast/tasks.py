@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lading.executors.gangs.ahead import coming_row
+from lading.executors.gangs.ahead_requests import coming_row
 from lading.executors.settings import Settings
 from lading.executors.store import queue
 from lading.executors.store.gangs.runs import DagRunKey

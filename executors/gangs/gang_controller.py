@@ -12,8 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.gangs import roster
-from lading.executors.gangs.ahead import Ahead
-from lading.executors.gangs.outcome import GangOutcome
+from lading.executors.gangs.ahead_requests import Ahead
+from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
 from lading.executors.store import State
 from lading.executors.store.gangs import rows
@@ -98,7 +98,7 @@ class GangController:
         active: set[str] = set()
         for memory, members in tick.gangs():
             try:
-                Turn(tick, memory, members).take()
+                GangTick(tick, memory, members).take()
             except SQLAlchemyError:
                 raise
             except Exception as error:  # what authors and plugins have said of its members
@@ -120,7 +120,7 @@ class GangController:
 
 
 @dataclass(slots=True)
-class Turn:
+class GangTick:
     """One gang in one tick."""
 
     tick: Tick

@@ -23,7 +23,7 @@ AWAY = (TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
 Key: TypeAlias = tuple[str, int]
 
 
-class Wanted(NamedTuple):
+class ExpectedGang(NamedTuple):
     """A gang: its Dag, its run, its tasks, and how many jobs of these may run at once, with the name of the limit."""
 
     dag_id: str
@@ -57,7 +57,7 @@ class Roster:
     hindrances: tuple[Reason, ...] = ()
 
 
-def read(session: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
+def read(session: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
     """What Airflow says of the members of gangs, by the tokens of these: a few questions for all of them."""
     by_run: dict[tuple[str, str], list[Any]] = {}
     runs: dict[str, set[str]] = {}

@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs.outcome import GangOutcome
-from lading.executors.gangs.roster import Roster, Wanted
-from lading.executors.store.gangs.rows import Everything, GangMember
+from lading.executors.gangs.gang_outcome import GangOutcome
+from lading.executors.gangs.roster import ExpectedGang, Roster
+from lading.executors.store.gangs.rows import GangMember, GangRecords
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms
 from lading.scheduling.gangs.gang import Gang, Partition, RoomAttempt, Stage
@@ -33,7 +33,7 @@ SECONDS_UNTIL_ANSWERED = 60.0
 # Why the files of a job (by site, location and what is stored of them) are not there, and whether they never will be;
 # None: they are.
 Files: TypeAlias = Callable[[str, str, str, str], "tuple[Reason, bool] | None"]
-ReadRoster: TypeAlias = Callable[["Session", Mapping[str, Wanted]], Mapping[str, Roster]]
+ReadRoster: TypeAlias = Callable[["Session", Mapping[str, ExpectedGang]], Mapping[str, Roster]]
 
 Members = Mapping[str, tuple[str, ...]]
 
@@ -45,7 +45,7 @@ class Tick:
     session: Session
     sites: Sequence[SiteView]
     now: float
-    known: Everything
+    known: GangRecords
     room: GangRoom
     held: dict[Where, Resources]
     read_roster: ReadRoster
@@ -100,7 +100,7 @@ class Tick:
         if memory.row.token not in self.rosters:
             asked = [each for each in self.memories if each.gang.stage is Stage.GATHERING and each.terms.name]
             wanted = {
-                each.row.token: Wanted(each.row.dag_id, each.row.run_id, each.terms.tasks, each.terms.limits)
+                each.row.token: ExpectedGang(each.row.dag_id, each.row.run_id, each.terms.tasks, each.terms.limits)
                 for each in (*asked, memory)
             }
             self.rosters |= self.read_roster(self.session, wanted)
@@ -194,7 +194,7 @@ class GangMemory:
 
     @property
     def called(self) -> str:
-        """What it is called in words."""
+        """What it is called, as text."""
         return f"gang {self.terms.name!r}" if self.terms.name is not None else "it"
 
     @property

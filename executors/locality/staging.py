@@ -34,7 +34,14 @@ from lading.hooks.site import Site, StagingArea
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.staging import copying
-from lading.hooks.staging.sources import PART_TIMEOUT, VERSION_TIMEOUT, MachineFile, Source, StoredObject, Version
+from lading.hooks.staging.sources import (
+    PART_TIMEOUT,
+    VERSION_TIMEOUT,
+    FileSource,
+    FileVersion,
+    MachineFile,
+    StoredObject,
+)
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -68,16 +75,16 @@ class Abandoned(Exception):
 class Fetch:
     """A file on its way into a staging area.
 
-    :param places: by which it can be read, in words, the nearest first
+    :param places: by which it can be read, as text, the nearest first
     :param path: where it lies there; None: it does not yet
     :param failure: why it never will
     :param dag: for which it is on its way
-    :param reads: what is read now that may hang, in words, for how long, and by when it has to be there; None: nothing
+    :param reads: what is read now that may hang, as text, for how long, and by when it has to be there; None: nothing
     """
 
     area: StagingArea
     address: str
-    places: Sequence[tuple[str, Source]] = ()
+    places: Sequence[tuple[str, FileSource]] = ()
     path: str | None = None
     failure: Reason | None = None
     backoff: Backoff = field(default_factory=Backoff)
@@ -108,7 +115,7 @@ class Fetch:
     @property
     def reason(self) -> Reason:
         """Why its jobs wait."""
-        trouble = [because("staging_fails", text=self.backoff.words)] if self.backoff.failures else []
+        trouble = [because("staging_fails", text=self.backoff.message)] if self.backoff.failures else []
         return because("staging", address=self.address).with_also(*trouble)
 
     def run(self, ring: Callable[[], None]) -> None:
@@ -134,7 +141,7 @@ class Fetch:
             self.backoff.failed(f"{self.address}: {str(trouble) or type(trouble).__name__}")
             # A place that does not answer may do so later.
             if not isinstance(trouble, TransportError) and self.backoff.failures >= MOST_FAILURES:
-                self.failure = because("stage_failed", address=self.address, text=self.backoff.words)
+                self.failure = because("stage_failed", address=self.address, text=self.backoff.message)
         self.thread = None
         ring()
 
@@ -153,7 +160,7 @@ class Fetch:
         return self.thread is threading.current_thread()
 
     @contextmanager
-    def _reading(self, source: Source, what: str, seconds: float) -> Iterator[None]:
+    def _reading(self, source: FileSource, what: str, seconds: float) -> Iterator[None]:
         """Note what is read meanwhile, if it may hang.
 
         :raises Abandoned: it did
@@ -170,8 +177,8 @@ class Fetch:
     def _lies(self) -> str:
         """Where it lies, brought there if need be.
 
-        :raises FileNotFoundError: it never will, in words
-        :raises PermissionError: it may not be read from where it is, in words
+        :raises FileNotFoundError: it never will, as text
+        :raises PermissionError: it may not be read from where it is, as text
         :raises Exception: it could not be brought
         """
         why, trouble = [], None
@@ -192,10 +199,10 @@ class Fetch:
         # A file whose version cannot be found out will do as it is.
         if (path := copying.found(self.area, self.address, None)) is not None:
             return path
-        words = "; ".join(why) or "no task has left it anywhere"
-        raise FileNotFoundError(words)
+        message = "; ".join(why) or "no task has left it anywhere"
+        raise FileNotFoundError(message)
 
-    def _brought(self, where: str, source: Source, version: Version) -> str:
+    def _brought(self, where: str, source: FileSource, version: FileVersion) -> str:
         began = time.monotonic()
         path = copying.brought(self.area, self.address, _Watched(source, self._reading), version)
         seconds = time.monotonic() - began
@@ -203,13 +210,15 @@ class Fetch:
         return path
 
 
-class _Watched(Source):
+class _Watched(FileSource):
     """A source whose reads are noted while they last.
 
     :param reading: notes one, by its source, what it is and the seconds that it may take
     """
 
-    def __init__(self, source: Source, reading: Callable[[Source, str, float], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, source: FileSource, reading: Callable[[FileSource, str, float], AbstractContextManager[None]]
+    ) -> None:
         self.source = source
         self.reading = reading
 
@@ -217,7 +226,7 @@ class _Watched(Source):
     def host(self) -> str:
         return self.source.host
 
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         with self.reading(self.source, "the look at it", VERSION_TIMEOUT):
             return self.source.version()
 
@@ -369,12 +378,12 @@ class Staging:
         found = (staging_refusal(address, schemes, self.roots) for address in sorted(addresses))
         return next((because("stage_refused", site=site, text=why) for why in found if why is not None), None)
 
-    def _places(self, session: Session, site: str, address: str) -> list[tuple[str, Source]]:
-        """Where a file can be read, in words and as it is read there; those of the same site first."""
+    def _places(self, session: Session, site: str, address: str) -> list[tuple[str, FileSource]]:
+        """Where a file can be read, as text and as it is read there; those of the same site first."""
         if (path := normal_path(address)) is None:
             return [("its object store", StoredObject(address))]
         rows = session.execute(select(Data.site, Data.location).where(Data.key == copying.key(address)))
-        sources: list[tuple[str, Source]] = []
+        sources: list[tuple[str, FileSource]] = []
         for holder, location in sorted(rows, key=lambda row: (row.site != site, row.site, row.location)):
             try:
                 there = self.sites[holder].staging_area(location)

@@ -26,7 +26,7 @@ from lading.executors.decisions import refused
 from lading.executors.settings import Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.file_sizes import MOST_SECONDS, FileSizes, KnownSizes, place, too_slow
-from lading.executors.sizing.sizing import Question, SizingNote, UnsizedJob
+from lading.executors.sizing.sizing import SizingNote, SizingQuestion, UnsizedJob
 from lading.executors.store import Change, strikes
 from lading.executors.turns import THREADS, THREADS_PER_DAG, DagTurns
 from lading.hooks.ssh.backoff import Backoff
@@ -52,7 +52,7 @@ LONGEST_REST = 15.0
 
 
 @dataclass(eq=False)
-class Work:
+class SizingWork:
     """Some jobs of one task and run, which one thread looks at.
 
     :param largest: the most of everything that a location has which they can ever get; None: that is not known
@@ -76,7 +76,7 @@ class Work:
     behind: dict[str, str] = field(default_factory=dict)
     left: frozenset[str] = frozenset()
     is_over: bool = False
-    is_given_up: bool = False
+    is_abandoned: bool = False
     place: str | None = None
     _at: tuple[UnsizedJob, FileSizes, float] | None = None
 
@@ -94,9 +94,9 @@ class Work:
             return None
         return refused(at[0].token, because("hint_error", text=str(too_slow(at[1].address))), time.time())
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Expect nothing more of it."""
-        self.is_given_up = True
+        self.is_abandoned = True
         self.place = place(at[1].address) if (at := self._at) is not None else None
 
     def run(self, ring: Callable[[], None]) -> None:
@@ -107,14 +107,14 @@ class Work:
             log.warning("Jobs of %s could not be sized: %s", "/".join(self.jobs[0].task), error)
         finally:
             self.is_over = True
-        if self.changes and not self.is_given_up:
+        if self.changes and not self.is_abandoned:
             ring()
 
     def _look(self) -> None:
         questions = self._questions(self.jobs)
         until = time.monotonic() + SECONDS_PER_TURN
         for number, question in enumerate(questions):
-            if self.is_given_up or time.monotonic() > until:
+            if self.is_abandoned or time.monotonic() > until:
                 self.left = frozenset(each.job.token for each in questions[number:])
                 return
             sizes = FileSizes(self.settings.input_roots, self.known)
@@ -127,12 +127,12 @@ class Work:
             except Exception as error:
                 change, lessons, more = self._failed(question.job, error), [], []
             self._at = None
-            if self.is_given_up:
+            if self.is_abandoned:
                 return
             self.changes.append(change)
             self.lessons += [*lessons, *more]
 
-    def _questions(self, jobs: Sequence[UnsizedJob]) -> Sequence[Question]:
+    def _questions(self, jobs: Sequence[UnsizedJob]) -> Sequence[SizingQuestion]:
         """What is to be answered; where something is wrong with what the store has of one of them, it fails alone.
 
         :raises SQLAlchemyError: the database has failed
@@ -183,11 +183,11 @@ class Estimator:
         self.most_preemptions = {name: most for name, most in limits.items() if most is not None}
         self.ring = ring
         self.known = KnownSizes()
-        self.under_way: list[Work] = []
-        self.beginning: list[Work] = []
+        self.under_way: list[SizingWork] = []
+        self.beginning: list[SizingWork] = []
         """What is under way and is to be started when its jobs' notes are committed."""
         self.is_turn_of_struck = True
-        self.hanging: list[Work] = []
+        self.hanging: list[SizingWork] = []
         self.resting: dict[str, Backoff] = {}
         self.behind: dict[str, str] = {}
         self.turns = DagTurns()
@@ -220,15 +220,15 @@ class Estimator:
     def close(self) -> None:
         """Begin with nothing more; a thread that hangs is not waited for."""
         for work in self.under_way:
-            work.is_given_up = True
+            work.is_abandoned = True
 
-    def _ended(self) -> Iterator[Work]:
+    def _ended(self) -> Iterator[SizingWork]:
         """What is over, and what hangs and is abandoned, with the end of the job at which it hangs."""
         for work in list(self.under_way):
             if work.is_over:
                 self._rest(work)
             elif (end := work.hangs()) is not None:
-                work.give_up()
+                work.abandon()
                 self.hanging.append(work)
                 work.changes = [*work.changes, end]
                 log.warning(
@@ -239,7 +239,7 @@ class Estimator:
             self.under_way.remove(work)
             yield work
 
-    def _rest(self, work: Work) -> None:
+    def _rest(self, work: SizingWork) -> None:
         """Let jobs of which nothing was found out rest before they are looked at again."""
         self.behind.update(work.behind)
         found = {change.token for change in work.changes}
@@ -308,7 +308,7 @@ class Estimator:
     def _start(self, jobs: Sequence[UnsizedJob], *, is_alone: bool = False) -> None:
         largest = self.largest(jobs[0].site_hint)
         most = self.most_preemptions
-        work = Work(jobs, self.settings, self.known, largest, most, is_alone, self.keeps_inputs)
+        work = SizingWork(jobs, self.settings, self.known, largest, most, is_alone, self.keeps_inputs)
         self.under_way.append(work)
         self.beginning.append(work)
 

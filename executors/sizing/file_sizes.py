@@ -177,8 +177,8 @@ class FileSizes:
             except ExpressionError:
                 raise
             except Exception as error:  # object stores have exceptions of their own
-                words = f"{type(error).__name__}: {error}"
-                raise ExpressionError(f"the size of {address} cannot be found out: {words}") from error
+                message = f"{type(error).__name__}: {error}"
+                raise ExpressionError(f"the size of {address} cannot be found out: {message}") from error
         return self._sizes[address]
 
     def _path(self, address: str) -> int:

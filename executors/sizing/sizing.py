@@ -84,13 +84,13 @@ class SizingNote:
 
     job: UnsizedJob
     event: str
-    words: str
+    message: str
 
     def entry(self) -> Log:
         """What a task's event log says of it."""
         dag_id, run_id, task_id = self.job.task
         key = TaskInstanceKey(dag_id, task_id, run_id, self.job.try_number, self.job.map_index)
-        return Log(event=self.event, task_instance=key, extra=self.words)
+        return Log(event=self.event, task_instance=key, extra=self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def explain(session: Session, before: float) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SizingQuestion:
     """A job with all that is known of it without a look at its files.
 
     :param tries: its earlier tries
@@ -210,18 +210,18 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StoredFacts:
     """What the database knows of jobs of one task and run.
 
     :param behind: of the jobs whose earlier try, or whose input's task, has not quite ended, the token of that; about
         them there is no question
     """
 
-    questions: Sequence[Question]
+    questions: Sequence[SizingQuestion]
     behind: Mapping[str, str]
 
 
-def read(jobs: Sequence[UnsizedJob]) -> Reading:
+def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with create_session(scoped=False) as session:
@@ -230,19 +230,19 @@ def read(jobs: Sequence[UnsizedJob]) -> Reading:
         history = earlier_tries(session, jobs)
         writer = data.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
         struck = strikes.repeated(session, jobs[0].task)
-        questions: list[Question] = []
+        questions: list[SizingQuestion] = []
         behind: dict[str, str] = {}
         for job in jobs:
             tries = [each for each in history.get(job.map_index, []) if each.try_number < job.try_number]
             live = next((each.token for each in tries if each.state in store.LIVE), writer)
             if (why := job.fault or strikes.refusal(struck.get(job.text, []), job.map_index)) is not None:
-                questions.append(Question(job, tries, why, known))
+                questions.append(SizingQuestion(job, tries, why, known))
             elif live is None:
-                questions.append(Question(job, tries, read_inputs(job, inputs), known))
+                questions.append(SizingQuestion(job, tries, read_inputs(job, inputs), known))
             else:
                 behind[job.token] = live
         session.expunge_all()
-    return Reading(questions, behind)
+    return StoredFacts(questions, behind)
 
 
 def is_auto(job: UnsizedJob) -> bool:
@@ -265,7 +265,12 @@ def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] 
 
 
 def answer(
-    question: Question, sizes: FileSizes, settings: Settings, largest: Resources | None, *, keeps_inputs: bool = False
+    question: SizingQuestion,
+    sizes: FileSizes,
+    settings: Settings,
+    largest: Resources | None,
+    *,
+    keeps_inputs: bool = False,
 ) -> tuple[Change, list[SizingNote]]:
     """What a job asks for; whatever is wrong with it or with its inputs ends it, and it alone.
 
@@ -288,7 +293,7 @@ def answer(
     seen = {"input_values": kept(question.inputs)} if keeps_inputs else {}
     change = Change(job.token, {**values, **seen, "sizing": None, "reason": None})
     said = {"lading sizes the task": sized_by, "lading asks for more": learnt}
-    return change, [SizingNote(job, event, "; ".join(words)) for event, words in said.items() if words]
+    return change, [SizingNote(job, event, "; ".join(texts)) for event, texts in said.items() if texts]
 
 
 def stored(session: Session, changes: Sequence[Change]) -> list[Change]:
@@ -332,7 +337,7 @@ def size_job(
     largest: Resources | None,
     known: Usage | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """The columns of a job that say what it asks for, and in words what is ``auto`` and what it has learnt.
+    """The columns of a job that say what it asks for, and as text what is ``auto`` and what it has learnt.
 
     :param largest: the most of everything that a location has where it may run; None: that is not known
     :param known: of the task in all its runs
@@ -340,7 +345,7 @@ def size_job(
     :raises ExpressionError: its inputs are not known
     """
     hints = Hints.parse(job.hints)
-    hints, words = sized(hints, known or Usage(), largest)
+    hints, message = sized(hints, known or Usage(), largest)
     measured = {}
     if hints.expressions:
         last = max(tries, key=lambda each: each.try_number, default=None)
@@ -365,7 +370,7 @@ def size_job(
         least = {**hints.least, "memory": lesson.least_memory}
         soft = {"soft": Soft(least, hints.preferred - hints.features).as_text()}
     named = {"inputs": json.dumps(found)} if (found := addresses(inputs)) else {}
-    return {**asdict(lesson.resources), **limits, **measured, **soft, **named, **places}, words, lesson.words
+    return {**asdict(lesson.resources), **limits, **measured, **soft, **named, **places}, message, lesson.changes
 
 
 def earlier_tries(session: Session, jobs: Sequence[UnsizedJob]) -> dict[int, list[JobRow]]:
@@ -442,7 +447,9 @@ def staged_files(hints: Hints, inputs: Sequence[Mapping[str, Any]]) -> dict[str,
     return {"stage": json.dumps(stage)} if stage else {}
 
 
-def after_preemptions(question: Question, change: Change, limits: Mapping[str, int]) -> tuple[Change, list[SizingNote]]:
+def after_preemptions(
+    question: SizingQuestion, change: Change, limits: Mapping[str, int]
+) -> tuple[Change, list[SizingNote]]:
     """What was found out about a job, and what follows of its preemptions.
 
     A job whose author asked for spot stays on spot.
@@ -454,7 +461,7 @@ def after_preemptions(question: Question, change: Change, limits: Mapping[str, i
     beyond = [site for site, most in limits.items() if losses[site] >= most]
     if not beyond or question.job.hints.get("capacity_type") is not None or change.values.get("state") == State.FAILED:
         return change, []
-    words = f"goes to a machine on demand: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
+    message = f"goes to a machine on demand: {losses[beyond[0]]} of its tries were preempted at site {beyond[0]!r}"
     return replace(change, values={**change.values, "capacity_type": ON_DEMAND}), [
-        SizingNote(question.job, LEAVES_SPOT, words)
+        SizingNote(question.job, LEAVES_SPOT, message)
     ]

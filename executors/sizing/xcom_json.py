@@ -28,7 +28,7 @@ NO_FILES = (
 class Unknown:
     """An input, or a part of one, that only the task itself knows.
 
-    :param why: in words
+    :param why: as text
     :param may_be_file: whether there may be a file in it
     """
 

@@ -89,7 +89,7 @@ class Durations:
 
 
 def levels(row: Any) -> tuple[tuple[Hashable, str], ...]:
-    """What a job belongs to, the narrowest first, each with its name in words."""
+    """What a job belongs to, the narrowest first, each with its name as text."""
     if row.task_id is None:
         return ()
     task, name = (row.dag_id, row.task_id), f"{row.dag_id}.{row.task_id}"

@@ -19,7 +19,7 @@ UP = (InstanceState.UP, InstanceState.DRAINING)
 Up = tuple[str, float, float | None]
 
 
-class Live(NamedTuple):
+class LiveJobs(NamedTuple):
     """Jobs that have not ended.
 
     :param site: theirs; a job that waits has that which it names; None: it names none
@@ -33,7 +33,7 @@ class Live(NamedTuple):
     cpus: float
 
 
-def live_jobs(session: Session) -> list[Live]:
+def live_jobs(session: Session) -> list[LiveJobs]:
     """How many jobs have not ended, and their cpus, by site, state, and whether they are on what is up."""
     site = func.coalesce(JobRow.site, JobRow.site_hint).label("its_site")
     # A queue is a location of the name of its site, as a machine may be.
@@ -42,7 +42,7 @@ def live_jobs(session: Session) -> list[Live]:
     rows = session.execute(query.group_by(site, JobRow.state, as_site)).all()
     machines = named_as_site(session)
     return [
-        Live(name, state, bool(is_as_site) and name not in machines, jobs, float(cpus))
+        LiveJobs(name, state, bool(is_as_site) and name not in machines, jobs, float(cpus))
         for name, state, is_as_site, jobs, cpus in rows
     ]
 
@@ -53,20 +53,22 @@ def named_as_site(session: Session) -> set[str]:
     return set(session.scalars(query))
 
 
-class Busy(NamedTuple):
+class CpusInUse(NamedTuple):
     """The cpus of jobs that run: on the machines that are up, and in batch jobs of their own."""
 
     used: float = 0.0
     batch: float = 0.0
 
 
-def busy(live: Iterable[Live]) -> dict[str, Busy]:
+def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
     """The cpus of jobs that run, by site."""
-    by_site: dict[str, Busy] = {}
+    by_site: dict[str, CpusInUse] = {}
     for each in live:
         if each.state == State.RUNNING and each.site is not None:
-            used, batch = by_site.get(each.site, Busy())
-            by_site[each.site] = Busy(used, batch + each.cpus) if each.is_batch else Busy(used + each.cpus, batch)
+            used, batch = by_site.get(each.site, CpusInUse())
+            by_site[each.site] = (
+                CpusInUse(used, batch + each.cpus) if each.is_batch else CpusInUse(used + each.cpus, batch)
+            )
     return by_site
 
 
@@ -102,7 +104,7 @@ def usd_per_hour(prices: Sequence[float | None], rate: float | None, batch: floa
 
     :param prices: of all that is up there
     :param rate: of a cpu in its queue; None: it has none, or no price
-    :param batch: cpus of its batch jobs, see :class:`Busy`
+    :param batch: cpus of its batch jobs, see :class:`CpusInUse`
     """
     in_queue = rate is not None and (batch > 0 or not prices)
     return total([*prices, rate * batch] if in_queue and rate is not None else prices)

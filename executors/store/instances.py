@@ -70,7 +70,7 @@ def revive(session: Session, site: str, tokens: Sequence[str]) -> None:
         )
 
 
-def give_up(session: Session, launching: Iterable[str], reason: Reason, now: float) -> None:
+def end_at_other_sites(session: Session, launching: Iterable[str], reason: Reason, now: float) -> None:
     """End those of sites at which nothing is launched (any more): no event will ever report their end.
 
     :param launching: the other sites

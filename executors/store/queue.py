@@ -69,7 +69,7 @@ def waiting(
     if len(jobs) == MOST_JOBS_PER_TICK:
         end = jobs[-1].rank
         jobs = with_all_shapes(session, jobs, turn, by_dag, build)
-        limited = [replace(job, is_ahead=job.rank > end) for job in limited]
+        limited = [replace(job, may_overtake=job.rank > end) for job in limited]
     return sorted(jobs + limited, key=lambda job: job.rank)
 
 
@@ -97,7 +97,7 @@ def with_all_shapes(
         page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
         others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, page)
         end = first[-1].rank
-        jobs += [replace(job, is_ahead=True) for row in others if (job := build(row)).rank > end]
+        jobs += [replace(job, may_overtake=True) for row in others if (job := build(row)).rank > end]
     seen = Counter(job.shape for job in jobs)
     last = {job.shape: index for index, job in enumerate(jobs)}
     for shape, index in last.items():
@@ -207,23 +207,26 @@ def by_location(jobs: Iterable[GivenJob]) -> dict[str | None, list[GivenJob]]:
 
 
 def loaded(
-    location: Location, here: Sequence[GivenJob], ahead: int, need: Callable[[WaitingJob], Planned] = lambda job: job
+    location: Location,
+    here: Sequence[GivenJob],
+    prefetchable: int,
+    need: Callable[[WaitingJob], Planned] = lambda job: job,
 ) -> Location:
     """A location with what is on it, whatever its site thinks of that.
 
     :param here: the jobs that it has been given
-    :param ahead: how many jobs may be prefetched to it, since its jobs are short
+    :param prefetchable: how many jobs may be prefetched to it, since its jobs are short
     :param need: what a job takes there
     """
     is_queue = location.max_jobs is not None
-    jobs, ahead = (len(here), 0) if is_queue else (0, ahead)
+    jobs, prefetchable = (len(here), 0) if is_queue else (0, prefetchable)
     bare = replace(
         location,
         used=Resources(),
         prefetched=(),
         tasks=frozenset(),
         runs=frozenset(),
-        ahead=ahead,
+        prefetchable=prefetchable,
         jobs=jobs,
         running_jobs=(),
     )

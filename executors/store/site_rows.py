@@ -46,7 +46,7 @@ def hear(
 ) -> None:
     """Note which sites answer.
 
-    :param troubles: of each site why it does not, in words; None: it does
+    :param troubles: of each site why it does not, as text; None: it does
     :param barred: of sites that have queues which take no jobs for now: why, by the names of these
     """
     for name, trouble in troubles.items():

@@ -99,7 +99,7 @@ def charge(session: Session, holder: str) -> list[Change]:
         strikes = (before or 0) + 1 if len(noted) == 1 else max(before or 0, 1)
         values: dict[str, Any] = {"strikes": strikes, "examined_by": None}
         if strikes >= MOST_STRIKES:
-            reason = because("placing_kills" if sizing is None else "sizing_kills", count=strikes)
+            reason = because("controllers_died_placing" if sizing is None else "controllers_died_sizing", count=strikes)
             values |= {"state": State.FAILED, "cause": "error", "reason": reason, "ended_at": time.time()}
         changes.append(Change(token, values, report=strikes >= MOST_STRIKES))
     return apply(session, changes)
@@ -131,8 +131,8 @@ def refusal(struck: list[int], map_index: int) -> Reason | None:
     :param struck: the map indexes of those under which controllers have died or hung too often
     """
     if map_index in struck:
-        return because("sizing_killed")
+        return because("controllers_died_sizing_try")
     if len(struck) >= MOST_ALIKE:
         indexes = [str(each) for each in sorted(struck)[:MOST_ALIKE]]
-        return because("sizing_killed_alike", count=len(struck), indexes=indexes)
+        return because("controllers_died_sizing_alike", count=len(struck), indexes=indexes)
     return None

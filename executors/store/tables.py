@@ -15,7 +15,8 @@ from sqlalchemy import BigInteger, Boolean, Double, Index, Integer, MetaData, St
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 
 from lading.scheduling.matching.rules import NODES, soft
-from lading.scheduling.reasons import CAUSES, LONGEST_CODE, LONGEST_LIMIT, Reason
+from lading.scheduling.reason_codes import CAUSES
+from lading.scheduling.reasons import LONGEST_CODE, LONGEST_LIMIT, Reason
 from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import storable
 
@@ -289,7 +290,7 @@ class SiteRow(Base):
     limits: Mapped[str] = mapped_column(Text)
     # When it was known last that it answers; None: it never has.
     contact_at: Mapped[float | None] = mapped_column(Double)
-    # Why it does not answer, in words; None: it does.
+    # Why it does not answer, as text; None: it does.
     trouble: Mapped[str | None] = mapped_column(Text)
     # Who has paused it; None: it is not paused.
     paused_by: Mapped[str | None] = mapped_column(String(250))

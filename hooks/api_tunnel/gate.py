@@ -68,8 +68,8 @@ class GateRefusal(Exception):
     :param status: of the answer
     """
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -265,10 +265,10 @@ class TunnelSide:
             self._unsent = b""
             await asyncio.wait_for(self.writer.drain(), IDLE_TIMEOUT)
 
-    async def refuse(self, status: int, words: str) -> bool:
+    async def refuse(self, status: int, message: str) -> bool:
         """Answer with an error, after which nothing of this connection is read."""
         if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            text = f"{words}\n".encode()
+            text = f"{message}\n".encode()
             size = str(len(text)).encode()
             headers = [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Content-Length", size)]
             await self.send(h11.Response(status_code=status, headers=[*headers, (b"Connection", b"close")]))

@@ -215,8 +215,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
-def _say(**words: Any) -> None:
-    print(MARK + json.dumps(words), flush=True)
+def _say(**fields: Any) -> None:
+    print(MARK + json.dumps(fields), flush=True)
 
 
 def allow_many_files() -> None:

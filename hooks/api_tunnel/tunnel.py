@@ -19,7 +19,7 @@ from pydantic import Field
 from lading.hooks.api_tunnel import relay
 from lading.hooks.api_tunnel.address import HOST, Address, endpoint
 from lading.hooks.api_tunnel.gate import ApiGate
-from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.session import Session
@@ -36,7 +36,7 @@ ANSWER_TIMEOUT = 15.0
 MOST_PORTS = 4
 
 
-class RelayWords(Written):
+class RelayMessage(JsonModel):
     """What the relay of a tunnel says."""
 
     host: Annotated[str, Field(pattern=f"^({HOST.pattern})$")] = ""
@@ -197,7 +197,7 @@ class ApiTunnel:
     def _hear(self, session: Session, timeout: float) -> dict[str, Any]:
         try:
             heard = session.hear(relay.MARK, timeout)
-            answer = checked(RelayWords, parsed(heard.encode()))
+            answer = checked(RelayMessage, parsed(heard.encode()))
         except (TransportError, ValueError) as error:
             raise TransportError(f"{self.transport}: the relay of the tunnel does not run: {error}") from error
         if "error" in answer:

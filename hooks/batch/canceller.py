@@ -84,7 +84,7 @@ def parse_notes(answer: CommandResult) -> dict[str, Cancellation]:
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or lines[-1:] != ["."]:
-        raise TransportError(f"which job scripts were cancelled could not be read: {answer.words}")
+        raise TransportError(f"which job scripts were cancelled could not be read: {answer.message}")
     found = {}
     for line in lines[:-1]:
         name, _, rest = line.partition("\t")

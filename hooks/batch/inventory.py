@@ -104,13 +104,13 @@ class Survey:
         :raises CouldNotAsk: it is no answer
         """
         if answer.status != 0:
-            raise CouldNotAsk(answer.words)
+            raise CouldNotAsk(answer.message)
         try:
             found = self.read(answer.stdout)
         except Exception as error:  # whatever its reader stumbles over, it is no answer
-            raise CouldNotAsk(f"the answer of {self.command[0]} makes no sense: {error!r}; {answer.words}") from None
+            raise CouldNotAsk(f"the answer of {self.command[0]} makes no sense: {error!r}; {answer.message}") from None
         if not found.nodes:
-            raise CouldNotAsk(f"the answer of {self.command[0]} has no nodes in it: {answer.words}")
+            raise CouldNotAsk(f"the answer of {self.command[0]} has no nodes in it: {answer.message}")
         return found
 
 

@@ -133,8 +133,8 @@ def is_unclear(job: NativeJob | None) -> bool:
 
 def _told(facts: Evidence) -> NativeJob | None:
     """The word of the batch system or of its accounting: the one with a cause, else the one with an exit code."""
-    words = [job for job in (facts.account, facts.native) if job is not None and has_ended(job)]
-    ranked = sorted(words, key=lambda job: (not has_cause(job), job.exit_code is None, job.cause is None))
+    parts = [job for job in (facts.account, facts.native) if job is not None and has_ended(job)]
+    ranked = sorted(parts, key=lambda job: (not has_cause(job), job.exit_code is None, job.cause is None))
     return ranked[0] if ranked else None
 
 

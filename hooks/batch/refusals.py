@@ -35,14 +35,14 @@ class SubmitError(RuntimeError):
 
     :ivar kind: ``transient``: it is not known; look the job up by its name before it is submitted again. ``limit``: not
         now; it is accepted once other jobs have ended. ``permanent``: never
-    :ivar words: what the batch system said
+    :ivar message: what the batch system said
     :ivar of_account: whether it would refuse any job of this account in that queue
     """
 
-    def __init__(self, kind: Kind, words: str, *, of_account: bool = False) -> None:
-        super().__init__(f"{kind}: {words}")
+    def __init__(self, kind: Kind, message: str, *, of_account: bool = False) -> None:
+        super().__init__(f"{kind}: {message}")
         self.kind = kind
-        self.words = words
+        self.message = message
         self.of_account = of_account
 
     @property
@@ -53,29 +53,29 @@ class SubmitError(RuntimeError):
     @property
     def is_of_arrays(self) -> bool:
         """Whether it is an array that is refused, which waiting does not make smaller."""
-        return bool(_ABOUT_ARRAYS.search(self.words))
+        return bool(_ABOUT_ARRAYS.search(self.message))
 
 
 class CouldNotAsk(RuntimeError):
     """The batch system did not answer, or its answer is cut or makes no sense. Nothing is known, nothing has changed.
 
-    :ivar words: what was said instead
+    :ivar message: what was said instead
     """
 
-    def __init__(self, words: str) -> None:
-        super().__init__(words)
-        self.words = words
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 class CancelError(RuntimeError):
     """Jobs were not cancelled, or it is not known whether they were; to cancel them again does no harm.
 
-    :ivar words: what the batch system said
+    :ivar message: what the batch system said
     """
 
-    def __init__(self, words: str) -> None:
-        super().__init__(words)
-        self.words = words
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Wording:
         if answer.status == 0 and matches:
             return matches[-1][1]
         if matches:  # a command that fails although it says an id may have submitted the job
-            raise SubmitError("transient", answer.words)
+            raise SubmitError("transient", answer.message)
         raise self.submit_error(answer)
 
     def submit_error(self, answer: CommandResult) -> SubmitError:
@@ -124,15 +124,15 @@ class Wording:
         """
         text = f"{answer.stderr}\n{answer.stdout}"
         of_account = self.account is not None and self.account.search(text) is not None
-        for_good = SubmitError("permanent", answer.words, of_account=of_account)
+        for_good = SubmitError("permanent", answer.message, of_account=of_account)
         if answer.status is None or answer.status in _BY_SIGNAL or answer.status < 0:
-            return SubmitError("transient", answer.words)
+            return SubmitError("transient", answer.message)
         if self.permanent.search(text):
             return for_good
         if self.limit.search(text):
-            return SubmitError("limit", answer.words)
+            return SubmitError("limit", answer.message)
         if answer.status == 0 or self._transient(text) or not text.strip():
-            return SubmitError("transient", answer.words)
+            return SubmitError("transient", answer.message)
         return for_good
 
     def check_asked(self, answer: CommandResult) -> None:
@@ -143,7 +143,7 @@ class Wording:
         if answer.status == 0:
             return
         if answer.status is None or self._fault(answer, self.gone):
-            raise CouldNotAsk(answer.words)
+            raise CouldNotAsk(answer.message)
 
     def declared_gone(self, answer: CommandResult, ids: Sequence[str]) -> tuple[set[str], bool]:
         """The ids that an answer declares gone, and whether it says that without naming a job."""
@@ -167,7 +167,7 @@ class Wording:
         """
         harmless = (self.gone,) if self.ending is None else (self.gone, self.ending)
         if answer.status != 0 and (answer.status is None or self._fault(answer, *harmless)):
-            raise CancelError(answer.words)
+            raise CancelError(answer.message)
 
     def _fault(self, answer: CommandResult, *harmless: re.Pattern[str]) -> bool:
         """Whether a command that has failed says anything else than what does no harm."""

@@ -187,8 +187,8 @@ class SiteRules:
             if (why := _always_refused(key, value, system)) is not None:
                 raise NotAllowed(f"{key} is accepted at no site, for {why}; leave it out")
             if _is_refused(self.refused_native, key, value, system):
-                words = f"refused_native = {listed(self.refused_native)}"
-                raise NotAllowed(f"{key} is not accepted here: {words}; leave it out")
+                message = f"refused_native = {listed(self.refused_native)}"
+                raise NotAllowed(f"{key} is not accepted here: {message}; leave it out")
             allowed = self.allowed_native
             if allowed is not None and not all(_matches(allowed, each, system) for each in _sets(key, value, system)):
                 raise NotAllowed(f"{key} is not accepted here: allowed_native = {listed(allowed)}; leave it out")

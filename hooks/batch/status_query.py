@@ -166,4 +166,4 @@ def _translated(translate: Callable[[CommandResult], Collection[T]], answer: Com
         raise
     except Exception as error:
         fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise CouldNotAsk(f"the answer makes no sense: {fault}; {answer.words}") from error
+        raise CouldNotAsk(f"the answer makes no sense: {fault}; {answer.message}") from error

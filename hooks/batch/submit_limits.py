@@ -74,7 +74,7 @@ class BackPressure:
             self.backoff.not_before = 0.0
 
 
-class Barred:
+class BarredQueues:
     """The queues to which the batch system does not admit the account, each for a while: then it is tried again."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from lading.hooks.batch.status_query import StatusQuery
 from lading.hooks.batch.system import BatchSystem, CouldNotAsk, NativeJob
 from lading.hooks.cleanup import leftovers
 from lading.hooks.files.host import file_time
-from lading.hooks.site import Cleaned
+from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport
 
@@ -25,7 +25,7 @@ def clean_cluster(
     older_than: float,
     keep: Collection[str],
     dry_run: bool,
-) -> list[Cleaned]:
+) -> list[RemovedLeftovers]:
     """Remove leftovers from a cluster, in three exchanges however many there are.
 
     :param root: Lading's folder there, absolute
@@ -42,7 +42,7 @@ def clean_cluster(
     return leftovers.swept(answer)
 
 
-def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run: bool) -> list[Cleaned]:
+def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run: bool) -> list[RemovedLeftovers]:
     """Remove those of some files of this machine that have not changed for so many seconds; what is no file stays.
 
     Their folders may lie at a file server: its clock dates them, and says what time it is.
@@ -66,7 +66,7 @@ def clean_files(kind: str, files: Iterable[Path], *, older_than: float, dry_run:
                 continue
             number, size = number + 1, size + found.st_size
     trouble = f"{len(troubles)} could not be removed: {troubles[0]}" if troubles else None
-    return [Cleaned(kind, number, size / 2**20, trouble)] if number or troubles else []
+    return [RemovedLeftovers(kind, number, size / 2**20, trouble)] if number or troubles else []
 
 
 def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
@@ -80,4 +80,4 @@ def _jobs(transport: Transport, system: BatchSystem) -> Sequence[NativeJob]:
     try:
         return query.read(answer).jobs
     except CouldNotAsk as error:
-        raise TransportError(f"{system.name} could not be asked what still runs: {error.words}") from None
+        raise TransportError(f"{system.name} could not be asked what still runs: {error.message}") from None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from lading.hooks.batch.canceller import NOTES
 from lading.hooks.batch.system import NativeJob
-from lading.hooks.site import Cleaned
+from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand
 
@@ -62,8 +62,8 @@ class LeftoverKind:
     def command(self) -> str:
         """The call of the shell function that removes them."""
         patterns = " -o ".join(f"-name {shlex.quote(name)}" for name in self.names)
-        words = [self.kind, self.folder, "f" if self.files else "d", "deep" if self.deep else ""]
-        return f"{'lading_needed && ' if self.needed else ''}lading_clean {shlex.join(words)} {patterns}"
+        parts = [self.kind, self.folder, "f" if self.files else "d", "deep" if self.deep else ""]
+        return f"{'lading_needed && ' if self.needed else ''}lading_clean {shlex.join(parts)} {patterns}"
 
 
 RUNS = (
@@ -227,23 +227,23 @@ def sweep(
     return RunCommand(command, stdin="".join(f"{line}\n" for line in lines).encode(), limit=LIMIT)
 
 
-def swept(answer: CommandResult) -> list[Cleaned]:
+def swept(answer: CommandResult) -> list[RemovedLeftovers]:
     """What was removed, and of what it is not known.
 
     :raises TransportError: it was cut short; what was removed until then is gone
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or lines[-1:] != ["."]:
-        raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.words}")
+        raise TransportError(f"not all could be looked at, and what was removed before is gone: {answer.message}")
     reported = " / ".join(answer.stderr.strip().splitlines()[:3])
     try:
         return [_cleaned(*line.split("\t"), reported=reported) for line in lines[:-1]]
     except (TypeError, ValueError) as error:
-        raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.words}") from error
+        raise TransportError(f"what was removed is not known, the answer makes no sense: {answer.message}") from error
 
 
-def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> Cleaned:
+def _cleaned(kind: str, number: str, size: str = "0", left: str = "0", *, reported: str) -> RemovedLeftovers:
     if number == "-":
-        return Cleaned(kind, 0, 0.0, f"they could not be examined: {reported}")
+        return RemovedLeftovers(kind, 0, 0.0, f"they could not be examined: {reported}")
     trouble = f"{left} of {number} could not be removed: {reported}" if int(left) else None
-    return Cleaned(kind, int(number) - int(left), int(size) / 1024, trouble)
+    return RemovedLeftovers(kind, int(number) - int(left), int(size) / 1024, trouble)

@@ -33,7 +33,18 @@ from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import visible
 from lading.hooks.polling.rounds import Rounds
 from lading.hooks.polling.task_logs import LogCopies
-from lading.hooks.site import Check, Cleaned, ElasticSite, Holding, LocationState, Observation, Order, Seen, Site, join
+from lading.hooks.site import (
+    Check,
+    ElasticSite,
+    Holding,
+    LocationState,
+    Observation,
+    ObservedLocation,
+    Order,
+    RemovedLeftovers,
+    Site,
+    join,
+)
 from lading.hooks.site.site import StagingArea
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.rejected import RejectedFiles
@@ -162,7 +173,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         trouble = self._trouble()
         state = LocationState.UP if trouble is None else LocationState.UNREACHABLE
         note = join(None if trouble is None else trouble.sentence, note)
-        seen = Seen(self._location(), state, poller.known(), note)
+        seen = ObservedLocation(self._location(), state, poller.known(), note)
         return Observation([seen], events, acknowledge, trouble=trouble, barred=barred)
 
     def _location(self) -> Location:
@@ -280,18 +291,18 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def diagnosis(self, event: Mapping[str, Any] | None, timeout: float) -> str:
         if event is None and (trouble := self._trouble()) is not None:
             return trouble.sentence
-        words = str(event["reason"]) if event is not None else None
+        message = str(event["reason"]) if event is not None else None
         jobs = self.poller.batch_jobs()
         paths = [path.rpartition("/") for _, path in jobs]
         try:
             found = [self.poller.transport.get(folder, [name])[name] for folder, _, name in paths]
         except OSError as error:
-            return f"{words or 'the trial job did not end in time'}; nothing more is known: {error}"
+            return f"{message or 'the trial job did not end in time'}; nothing more is known: {error}"
         seen = [
             TrialSighting(job, job.native_id(self.system), None if said is None else said.decode(errors="replace"))
             for (job, _), said in zip(jobs, found, strict=True)
         ]
-        return explain(self.config, seen, words, timeout)
+        return explain(self.config, seen, message, timeout)
 
     def misunderstanding(self, event: Mapping[str, Any], envelope: Envelope) -> str | None:
         unit, id, script = self.system.memory_unit, event.get("native_id"), self.script(envelope)
@@ -308,7 +319,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         finally:
             transport.close()
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         transport, root = self.connect(), self.config.work_dir
         options: Any = {"older_than": older_than, "dry_run": dry_run}
         # Those that are sent are removed by the controller that sends them, which relies on those that are there.
@@ -355,7 +366,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
             if how == "cancel":
                 poller.ask_to_cancel(dict.fromkeys(tracker.at_work(), because("airflow_stopped")))
             poller.round()
-            over = not (tracker.at_work() or tracker.errands.withdrawals)
+            over = not (tracker.at_work() or tracker.pending.withdrawals)
             if how == "leave" or over or time.monotonic() > deadline:
                 return
             time.sleep(min(1.0, max(0.1, deadline - time.monotonic())))

@@ -139,7 +139,7 @@ def compare(jobs: Sequence[NativeJob], expected: Sequence[Mapping[str, object]])
         assert seen == dict(fields)
 
 
-def raised_words(kind: type[Exception], call: Callable[..., object], *arguments: object) -> str:
+def raised_message(kind: type[Exception], call: Callable[..., object], *arguments: object) -> str:
     return str(raised(kind, call, *arguments))
 
 

@@ -122,7 +122,7 @@ class Trial:
             if error.kind != "permanent":
                 raise Failure(
                     f"it is taken for {error.kind!r}, and would be tried again for ever; `wording.permanent` should "
-                    f"know these words: {error.words}"
+                    f"know these words: {error.message}"
                 ) from None
             return
         self.ids["refused"] = id
@@ -198,7 +198,7 @@ class Trial:
         except CancelError as error:
             raise Failure(
                 f"to cancel job {id} again, which is being ended, counts as a failure; `wording.ending` should know "
-                f"these words: {error.words}"
+                f"these words: {error.message}"
             ) from None
         job = self._wait(lambda: self._known("sleeps"), lambda job: job is None or job.state == "ended")
         if job is not None and job.state != "ended":
@@ -212,7 +212,7 @@ class Trial:
             except CancelError as error:
                 raise Failure(
                     f"to cancel job {gone_id}, which is gone, counts as a failure and would be repeated; "
-                    f"`wording.gone` should know these words: {error.words}"
+                    f"`wording.gone` should know these words: {error.message}"
                 ) from None
 
     def _see_ends(self) -> None:
@@ -271,7 +271,7 @@ class Trial:
                 PATIENCE,
             )
         except CouldNotAsk as error:
-            self.say(f"        it could not be asked, so that accounting = 'off' suits this site: {error.words}")
+            self.say(f"        it could not be asked, so that accounting = 'off' suits this site: {error.message}")
             return
         reported = {job.id: job for job in jobs}
         for name, id in zip(names, ids, strict=True):
@@ -287,12 +287,12 @@ class Trial:
         (answer,) = self.transport.run([f"id -un && mkdir -p -- {work_dir} && cd -- {work_dir} && pwd"])
         lines = answer.stdout.splitlines()
         if answer.status != 0 or len(lines) < 2:
-            raise TransportError(f"{self.transport}: --work-dir {self.work_dir!r} cannot be used: {answer.words}")
+            raise TransportError(f"{self.transport}: --work-dir {self.work_dir!r} cannot be used: {answer.message}")
         self.user, root = lines[-2:]
         self.folder = f"{root}/conformance-{uuid.uuid4().hex[:8]}"
         (answer,) = self.transport.run([f"umask 077; mkdir -- {shlex.quote(self.folder)}"])
         if answer.status != 0:
-            raise TransportError(f"{self.transport}: --work-dir {self.work_dir!r} cannot be used: {answer.words}")
+            raise TransportError(f"{self.transport}: --work-dir {self.work_dir!r} cannot be used: {answer.message}")
         self.say(f"        {self.system.name} at {self.transport}, as {self.user}, in {self.folder}")
 
     def _jobname(self, name: str) -> str:
@@ -373,8 +373,8 @@ class Trial:
     def _described(job: NativeJob | None) -> str:
         if job is None:
             return "unknown"
-        words = [f"{name} = {value!r}" for name in ("cause", "exit_code", "reason") if (value := getattr(job, name))]
-        return f"{job.state} ({', '.join(words)})" if words else job.state
+        parts = [f"{name} = {value!r}" for name in ("cause", "exit_code", "reason") if (value := getattr(job, name))]
+        return f"{job.state} ({', '.join(parts)})" if parts else job.state
 
     @staticmethod
     def _shown(answer: CommandResult) -> str:

@@ -38,7 +38,7 @@ SECONDS_WAITED = 60.0
 Make = Callable[[], Site[Any]]
 
 
-class Drive:
+class DrivenSite:
     """A site as a controller drives it, and what it has said."""
 
     def __init__(self, site: Site[Any], patience: float) -> None:
@@ -131,8 +131,8 @@ class SiteConformance(ABC):
         values |= {"workload": self.workload(seconds), "resources": self.asked, "expires_at": now + 3600, **changes}
         return Envelope(str(uuid.uuid4()), **values)
 
-    def drive(self, make: Make) -> Drive:
-        return Drive(make(), self.patience)
+    def drive(self, make: Make) -> DrivenSite:
+        return DrivenSite(make(), self.patience)
 
     def test_it_says_what_there_is(self, make: Make) -> None:
         drive = self.drive(make)
@@ -189,7 +189,7 @@ class SiteConformance(ABC):
         name = drive.place(envelope)
         drive.site.put({name: [envelope]})
         drive.wait_for("started", envelope.token)
-        drive.site.cancel({name: {envelope.token: because("unwanted"), str(uuid.uuid4()): because("stranger")}})
+        drive.site.cancel({name: {envelope.token: because("unwanted"), str(uuid.uuid4()): because("unknown_job")}})
         [end] = drive.wait_for("finished", envelope.token)
         assert end["cause"] == "cancelled"
 

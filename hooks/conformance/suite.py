@@ -43,7 +43,7 @@ from lading.hooks.conformance.inputs import (
     compare,
     dressed,
     raised,
-    raised_words,
+    raised_message,
     read_answer,
 )
 from lading.hooks.job_scripts.substitution import CORE_VARIABLES
@@ -131,7 +131,7 @@ class Conformance:
     def test_a_native_directive_that_says_what_lading_says_is_refused(self) -> None:
         for request, key, value in self.conflicts:
             asked = replace(request, native={key: value})
-            assert value in raised_words(Unsupported, self.system.directives, asked, self.profile)
+            assert value in raised_message(Unsupported, self.system.directives, asked, self.profile)
 
     def test_arrays(self) -> None:
         first = self.system.first_index
@@ -141,9 +141,9 @@ class Conformance:
         assert any("2" in directive for directive in asked if text not in directive or "%2" in directive)
         small = Profile(**{**self.profile.model_dump(), "max_array_size": 9})
         request = BatchJobRequest(array=ArrayRange(text))
-        assert "max_array_size" in raised_words(Unsupported, self.system.directives, request, small)
+        assert "max_array_size" in raised_message(Unsupported, self.system.directives, request, small)
         if first:
-            raised_words(Unsupported, self.system.directives, BatchJobRequest(array=ArrayRange("0-9")), self.profile)
+            raised_message(Unsupported, self.system.directives, BatchJobRequest(array=ArrayRange("0-9")), self.profile)
 
     def test_what_nodes_there_are(self) -> None:
         survey = self.system.survey
@@ -163,7 +163,7 @@ class Conformance:
     def test_nodes_to_keep_away_from(self) -> None:
         request = BatchJobRequest(excluded_nodes=("a_node", "node-2.example.org"))
         if self.system.exclusion is None:
-            assert "a_node" in raised_words(Unsupported, self.system.directives, request, self.profile)
+            assert "a_node" in raised_message(Unsupported, self.system.directives, request, self.profile)
             return
         (directive,) = self.system.directives(request, self.profile)
         assert directive.startswith("-")
@@ -213,7 +213,7 @@ class Conformance:
         for answer, kind in self.refused:
             error = raised(SubmitError, self.system.submitted, answer)
             assert error.kind == kind, answer
-            assert error.words == answer.words
+            assert error.message == answer.message
 
     def test_without_an_answer_nobody_knows_whether_it_was_submitted(self) -> None:
         cut = [CommandResult(None, answer.stdout[:length]) for answer, _ in self.accepted for length in (0, 1, 3)]
@@ -308,7 +308,7 @@ class Conformance:
     def test_no_answer_is_not_an_answer_without_jobs(self) -> None:
         cut = [CommandResult(None, answer.stdout[: len(answer.stdout) // 2]) for answer, _ in self.queues]
         for answer in [*self.unreachable, *cut, CommandResult(None), CommandResult(127, "", "sh: 1: not found")]:
-            assert raised(CouldNotAsk, self.system.statuses, answer).words
+            assert raised(CouldNotAsk, self.system.statuses, answer).message
 
     def test_garbage_is_no_answer(self) -> None:
         for text in GARBAGE:
@@ -345,19 +345,21 @@ class Conformance:
     # -- the end
 
     def test_outputs_of_jobs_that_were_ended_for_their_memory(self) -> None:
-        words = self.system.wording.memory
-        assert (words is None) == (not self.killed_for_memory), "its wording needs a recorded output, and the other way"
+        pattern = self.system.wording.memory
+        assert (pattern is None) == (not self.killed_for_memory), (
+            "its wording needs a recorded output, and the other way"
+        )
         for output in self.killed_for_memory:
-            assert words is not None
-            assert words.search(output)
+            assert pattern is not None
+            assert pattern.search(output)
         for other in (BANNER, "MemoryError\n", "Killed\n", *GARBAGE):
-            assert words is None or not words.search(other)
+            assert pattern is None or not pattern.search(other)
 
     def test_cancelling(self) -> None:
         for answer in self.cancelled:
             self.system.cancelled(answer)
         for answer in [*self.not_cancelled, CommandResult(None)]:
-            assert raised(CancelError, self.system.cancelled, answer).words
+            assert raised(CancelError, self.system.cancelled, answer).message
 
     def test_accounting_without_an_answer(self) -> None:
         for answer in (CommandResult(None), CommandResult(127, "", "sh: 1: not found")):

@@ -192,8 +192,8 @@ class DagBundles:
         except BundleRefused:
             raise
         except Exception as error:  # each class of bundles has its own
-            words = str(error) or type(error).__name__
-            raise BundleUnavailable(f"Dag bundle {bundle.name!r} cannot be read: {words}") from error
+            message = str(error) or type(error).__name__
+            raise BundleUnavailable(f"Dag bundle {bundle.name!r} cannot be read: {message}") from error
 
     def wait(self, bundle: Bundle, seconds: float) -> Snapshot:
         """What is in a configured bundle, without an archive; this may take long.

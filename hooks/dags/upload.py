@@ -86,7 +86,7 @@ class _Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BundleStates:
     """What is known of the bundles of some jobs in one round.
 
     :param hashes: of what lies on the cluster
@@ -160,8 +160,8 @@ class BundleSync:
         bound = self.prepare(transport, [envelope for _, envelope, hash in waiting if not hash])
         ready = []
         for job, envelope, known_hash in waiting:
-            if not known_hash and (words := bound.refusal_of(envelope)) is not None:
-                refuse(job, words)
+            if not known_hash and (message := bound.refusal_of(envelope)) is not None:
+                refuse(job, message)
             elif not known_hash and (reason := bound.wait_of(envelope)) is not None:
                 hold(job, reason)
             else:
@@ -169,7 +169,7 @@ class BundleSync:
                 ready.append(BoundJob(job, bind(envelope, self.folder, hash), hash))
         return ready
 
-    def prepare(self, transport: Transport, envelopes: Iterable[Envelope]) -> Bound:
+    def prepare(self, transport: Transport, envelopes: Iterable[Envelope]) -> BundleStates:
         """Look at the bundles that jobs name, and bring what is new: one part of one archive, in one exchange.
 
         In the first round there is one more exchange, which asks what is there.
@@ -178,7 +178,7 @@ class BundleSync:
         """
         named = {of_workload(envelope.workload) for envelope in envelopes}
         asked = sorted((bundle for bundle in named if bundle is not None), key=str)
-        bound = Bound()
+        bound = BundleStates()
         if not asked:
             return bound
         if self._present is None:
@@ -208,7 +208,7 @@ class BundleSync:
         if self._present is not None:
             self._present.difference_update(line.strip() for line in answer.lines)
 
-    def _look(self, bundle: Bundle, present: Collection[str], bound: Bound) -> None:
+    def _look(self, bundle: Bundle, present: Collection[str], bound: BundleStates) -> None:
         upload = self._upload
         sending = because("bundle_sending", bundle=bundle.name)
         if upload is not None and upload.bundle == bundle:
@@ -230,13 +230,13 @@ class BundleSync:
             if found.archive is not None:
                 self._upload = _Upload(bundle, found.hash, found.archive)
 
-    def _send(self, transport: Transport, upload: _Upload, present: set[str], bound: Bound) -> None:
+    def _send(self, transport: Transport, upload: _Upload, present: set[str], bound: BundleStates) -> None:
         (answer,) = transport.exchange([upload.part(self.folder)], PART_TIMEOUT)
         if answer.status is None:
-            raise TransportError(answer.words)
+            raise TransportError(answer.message)
         if answer.status != 0:
             self._upload = None
-            reason = because("bundle_not_written", bundle=upload.bundle.name, folder=self.folder, text=answer.words)
+            reason = because("bundle_not_written", bundle=upload.bundle.name, folder=self.folder, text=answer.message)
             log.warning("%s", reason.sentence)
             bound.waits[upload.bundle] = reason
             return
@@ -262,7 +262,7 @@ def listing(folder: str) -> RunCommand:
 
 def _listed(answer: CommandResult) -> set[str]:
     if answer.status != 0:
-        raise TransportError(f"the Dag bundles at the site cannot be listed: {answer.words}")
+        raise TransportError(f"the Dag bundles at the site cannot be listed: {answer.message}")
     return {line.strip() for line in answer.lines if line.strip()}
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from lading.hooks.ec2.client import EC2, EC2Error
-from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.gpus import not_supported
@@ -45,8 +45,8 @@ def quota_checks(offers: EC2Offers, catalogue: Catalogue) -> Iterator[Check]:
     try:
         known = quotas(offers.ec2)
     except EC2Error as error:
-        words = f"could not be examined, for servicequotas:ListServiceQuotas is not granted or AWS is away: {error}"
-        yield Check("quotas", True, words, warns=True)
+        text = f"could not be examined, for servicequotas:ListServiceQuotas is not granted or AWS is away: {error}"
+        yield Check("quotas", True, text, warns=True)
         return
     smallest: dict[str, float] = {}
     for kind in catalogue.types.values():
@@ -58,39 +58,39 @@ def quota_checks(offers: EC2Offers, catalogue: Catalogue) -> Iterator[Check]:
         if (most := known.get(name)) is None:
             yield Check(f"quota {name}", True, "AWS names none", warns=True)
         elif most < least:
-            words = f"{most:g} vCPUs may run, and the smallest type offered has {least:g}; raise it in Service Quotas"
-            yield Check(f"quota {name}", False, f"{words}, or leave such types out (exclude_types)")
+            text = f"{most:g} vCPUs may run, and the smallest type offered has {least:g}; raise it in Service Quotas"
+            yield Check(f"quota {name}", False, f"{text}, or leave such types out (exclude_types)")
         else:
             limit = config.max_vcpus.get(name.split()[0])  # type: ignore[call-overload]
-            words = f"{most:g} vCPUs may run, all that runs in the account and region counted"
+            text = f"{most:g} vCPUs may run, all that runs in the account and region counted"
             if limit is not None and limit > most:
-                words += f"; max_vcpus says {limit}, more than that: launches will be refused, and jobs wait"
-            yield Check(f"quota {name}", True, words, warns=limit is not None and limit > most)
+                text += f"; max_vcpus says {limit}, more than that: launches will be refused, and jobs wait"
+            yield Check(f"quota {name}", True, text, warns=limit is not None and limit > most)
 
 
 def price_check(offers: EC2Offers, catalogue: Catalogue) -> Check:
     """For how much of what the site offers there are prices, how old these are, and what the cheapest is."""
     priced = {name: kind.offerings for name, kind in catalogue.types.items() if kind.offerings}
     if not priced:
-        words = offers.note or "no type that `instance_types` leaves has an image and a price in these zones"
-        return Check("prices", False, f"{words}; correct `instance_types`, `ami` or `prices` in the table of the site")
+        text = offers.note or "no type that `instance_types` leaves has an image and a price in these zones"
+        return Check("prices", False, f"{text}; correct `instance_types`, `ami` or `prices` in the table of the site")
     found = [(each.usd_per_hour, name, each) for name, offered in priced.items() for each in offered]
     usd, name, offering = min(found, key=lambda each: each[:2])
     zones = sorted({each.zone for _, _, each in found if each.zone is not None})
     if (most := offers.config.max_usd_per_hour) is not None and most < usd:
-        words = f"max_usd_per_hour = {most:g} is less than the cheapest machine costs, {usd:.4f} USD per hour ({name}, "
-        words += f"{offering.capacity_type}), so none will be launched; raise it, or offer smaller types"
-        return Check("prices", False, words)
-    words = f"{len(priced)} types in {', '.join(zones) or 'any zone'}, from {usd:.4f} USD per hour ({name}, "
-    words += f"{offering.capacity_type}), with volumes and addresses; {'; '.join(catalogue.sources)}"
+        text = f"max_usd_per_hour = {most:g} is less than the cheapest machine costs, {usd:.4f} USD per hour ({name}, "
+        text += f"{offering.capacity_type}), so none will be launched; raise it, or offer smaller types"
+        return Check("prices", False, text)
+    text = f"{len(priced)} types in {', '.join(zones) or 'any zone'}, from {usd:.4f} USD per hour ({name}, "
+    text += f"{offering.capacity_type}), with volumes and addresses; {'; '.join(catalogue.sources)}"
     if missing := sorted(catalogue.types.keys() - priced.keys()):
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
-        words += f"; without a price, and never launched: {', '.join(missing[:MOST_NAMED])}{more}"
+        text += f"; without a price, and never launched: {', '.join(missing[:MOST_NAMED])}{more}"
     if not any(map(names_burstable, offers.config.instance_types)):
-        words += "; burstable types (such as t3.*) are left out, for `instance_types` does not name them"
+        text += "; burstable types (such as t3.*) are left out, for `instance_types` does not name them"
     if others := sorted(name for name, kind in catalogue.types.items() if not_supported(kind.features)):
-        words += f"; without their GPUs, which are not supported: {', '.join(others[:MOST_NAMED])}"
-    return Check("prices", True, f"{words}; {offers.note}" if offers.note else words, warns=offers.note is not None)
+        text += f"; without their GPUs, which are not supported: {', '.join(others[:MOST_NAMED])}"
+    return Check("prices", True, f"{text}; {offers.note}" if offers.note else text, warns=offers.note is not None)
 
 
 def connection_checks(name: str) -> Iterator[Check]:
@@ -101,9 +101,9 @@ def connection_checks(name: str) -> Iterator[Check]:
     try:
         Connection.get_connection_from_secrets(name)
     except AirflowNotFoundException:
-        words = f"there is no connection {name!r}, so the credentials count that boto3 finds by itself; name one of "
-        words += '`airflow connections list`, or give aws_conn_id = "" if that is meant'
-        yield Check("connection", True, words, warns=True)
+        text = f"there is no connection {name!r}, so the credentials count that boto3 finds by itself; name one of "
+        text += '`airflow connections list`, or give aws_conn_id = "" if that is meant'
+        yield Check("connection", True, text, warns=True)
 
 
 def checks(offers: EC2Offers) -> Iterator[Check]:

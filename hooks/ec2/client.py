@@ -91,14 +91,14 @@ TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 class EC2Error(OSError):
     """EC2 has refused something, or has not answered.
 
-    :ivar words: AWS's message
+    :ivar message: AWS's message
     """
 
-    def __init__(self, trouble: AWSTrouble, code: str, words: str) -> None:
-        super().__init__(f"{code}: {words}" if code else words)
+    def __init__(self, trouble: AWSTrouble, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}" if code else message)
         self.trouble = trouble
         self.code = code
-        self.words = words
+        self.message = message
 
 
 @contextmanager
@@ -136,8 +136,8 @@ def answered(ask: Callable[..., Any]) -> Callable[..., Any]:
                 self.read_again()
             raise
         except NONSENSE as error:
-            words = f"the answer of AWS makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
-            raise EC2Error(AWSTrouble.SILENCE, "", words) from error
+            message = f"the answer of AWS makes no sense ({ask.__name__}): {type(error).__name__}: {error}"
+            raise EC2Error(AWSTrouble.SILENCE, "", message) from error
 
     return asked
 
@@ -176,7 +176,7 @@ class EC2Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImageFacts:
     """What an image is like.
 
     :param root: what it calls its root volume
@@ -208,7 +208,7 @@ class EC2:
         self.config = config
         self._make = make or (lambda *asked: _client(config.aws_conn_id, *asked))
         self._images: dict[str, str] = {}
-        self._pictures: dict[str, Picture] = {}
+        self._pictures: dict[str, ImageFacts] = {}
         self._zones: Mapping[str, tuple[str, ...]] | None = None
         self._read_at = time.monotonic()
         self.clock_ahead = 0.0
@@ -304,7 +304,7 @@ class EC2:
             except EC2Error as error:
                 if error.trouble in (AWSTrouble.SILENCE, AWSTrouble.THROTTLE) or CREDENTIALS.fullmatch(error.code):
                     raise
-                named = [each for each in part if each in INSTANCE_ID.findall(error.words)]
+                named = [each for each in part if each in INSTANCE_ID.findall(error.message)]
                 if len(part) == 1 or named:
                     apart = part if len(part) == 1 else named
                     refused |= {} if error.code == GONE else dict.fromkeys(apart, error)
@@ -333,8 +333,8 @@ class EC2:
                 if (zone := zone_of.get(subnet)) is not None:
                     found.setdefault(zone, []).append(subnet)
             if not found:
-                words = f"there is no subnet {' or '.join(self.config.subnets)} in {self.region}"
-                raise EC2Error(AWSTrouble.PERMANENT, "", f"{words}: correct `subnets` or `region` of the table")
+                message = f"there is no subnet {' or '.join(self.config.subnets)} in {self.region}"
+                raise EC2Error(AWSTrouble.PERMANENT, "", f"{message}: correct `subnets` or `region` of the table")
             self._zones = zones = {zone: tuple(subnets) for zone, subnets in found.items()}
         return zones
 
@@ -347,7 +347,7 @@ class EC2:
         return [subnet for subnet in self.config.subnets if subnet not in known]
 
     @answered
-    def picture(self, image: str) -> Picture:
+    def image_facts(self, image: str) -> ImageFacts:
         """What an image is like; it never changes, so that it is asked for once.
 
         :raises EC2Error: there is none, or it could not be asked
@@ -359,20 +359,20 @@ class EC2:
                 for each in found.get("BlockDeviceMappings", ())
                 if "Ebs" in each
             }
-            self._pictures[image] = Picture(str(found.get("RootDeviceName", "")), volumes)
+            self._pictures[image] = ImageFacts(str(found.get("RootDeviceName", "")), volumes)
         return self._pictures[image]
 
     def volumes(self, image: str) -> tuple[float, float]:
         """The size of the root volume of a machine with this image, which ``disk`` changes, and of all, GiB.
 
-        :raises EC2Error: see :meth:`picture`
+        :raises EC2Error: see :meth:`image_facts`
         :raises LookupError: there is none
         """
-        picture = self.picture(image)
-        sizes = dict(picture.volumes)
+        image_facts = self.image_facts(image)
+        sizes = dict(image_facts.volumes)
         if self.config.disk:
-            sizes[picture.root] = whole_gib(self.config.disk)
-        return sizes.get(picture.root, 0.0), sum(sizes.values())
+            sizes[image_facts.root] = whole_gib(self.config.disk)
+        return sizes.get(image_facts.root, 0.0), sum(sizes.values())
 
     @answered
     def role(self, profile: str) -> str:
@@ -437,8 +437,8 @@ class EC2:
         """
         said = self.config.ami.get(arch)
         if said is None:
-            words = f"the table names no image for {arch}: give ami = {{{arch} = ...}}, or leave such types out"
-            raise EC2Error(AWSTrouble.PERMANENT, "", words)
+            message = f"the table names no image for {arch}: give ami = {{{arch} = ...}}, or leave such types out"
+            raise EC2Error(AWSTrouble.PERMANENT, "", message)
         if not said.startswith("/"):
             return said
         if said not in self._images:
@@ -456,8 +456,8 @@ def _client(aws_conn_id: str, service: str, region: str | None, options: Mapping
         from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
         from botocore.config import Config
     except ImportError as error:
-        words = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
-        raise EC2Error(AWSTrouble.PERMANENT, "", words) from error
+        message = f"Airflow's connections to AWS are missing ({error}): pip install 'airflow-lading[aws]'"
+        raise EC2Error(AWSTrouble.PERMANENT, "", message) from error
     hook: Any = AwsBaseHook(aws_conn_id or None, client_type=service, region_name=region, config=Config(**options))
     return hook.get_conn()
 
@@ -549,10 +549,10 @@ def _instance(found: Mapping[str, Any]) -> EC2Instance:
 
 def _reason(found: Mapping[str, Any]) -> str:
     """Why an instance is in its state: the message, and before it the code where the message begins with none."""
-    code, words = str(found.get("Code") or ""), str(found.get("Message") or "")
-    if STATE_CODE.match(words) or not STATE_CODE.match(code):
-        return words
-    return f"{code}: {words}" if words else code
+    code, message = str(found.get("Code") or ""), str(found.get("Message") or "")
+    if STATE_CODE.match(message) or not STATE_CODE.match(code):
+        return message
+    return f"{code}: {message}" if message else code
 
 
 def _time(transition: str) -> float | None:

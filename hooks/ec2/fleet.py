@@ -18,7 +18,7 @@ from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.launcher import Launcher
 from lading.hooks.ec2.life import End, LifePhase, with_obstacle
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.reach import Connector, Readiness
 from lading.hooks.ec2.registration import Registration
 from lading.hooks.ec2.termination import Termination
@@ -155,7 +155,7 @@ class EC2Fleet:
     def _check_liveness(self, machine: EC2Machine) -> None:
         """Have a machine ended that is released and empty, does not answer, or takes too long."""
         if machine.termination_reason is None and (end := self._due_end(machine)) is not None:
-            self.termination.give_up(machine, end)
+            self.termination.request_end(machine, end)
         reason = machine.termination_reason
         if reason is not None and machine.instance is None and self.launcher.withdraw(machine):
             self.termination.leave(machine, reason)
@@ -173,6 +173,6 @@ class EC2Fleet:
         if phase in AT_WORK and machine.silence() > deadline:
             return End("node_failure", with_obstacle(because("machine_unreached", seconds=deadline), machine.waits))
         if phase is LifePhase.UP and connection is not None and machine.seconds_of_no_use() > deadline:
-            return End("node_failure", because("machine_useless", seconds=deadline, text=connection.machine.note))
+            return End("node_failure", because("machine_takes_no_jobs", seconds=deadline, text=connection.machine.note))
         late = life.overdue(phase, machine.seconds, self.config.expected_boot_time, machine.waits)
         return End("node_failure", late) if late is not None else None

@@ -11,7 +11,7 @@ from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.files.logs import Trouble
 from lading.hooks.machines.connection import Connection

@@ -34,7 +34,7 @@ NOT_THERE = LifePhase.ORDERED, LifePhase.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class UnansweredLaunch:
     """A request to which there is no answer: it may have launched machines.
 
     :param parameters: with which it is repeated: EC2 takes a token with no others
@@ -77,7 +77,7 @@ class Launcher:
     leave: Callable[[EC2Machine, End], None]
     shortages: Shortages = field(default_factory=Shortages)
     batches: deque[LaunchBatch] = field(default_factory=deque)
-    unanswered: dict[str, Unanswered] = field(default_factory=dict)
+    unanswered: dict[str, UnansweredLaunch] = field(default_factory=dict)
     looked_at: float | None = None
     no_api: str | None = None
 
@@ -193,13 +193,13 @@ class Launcher:
         image = self.ec2.image(self.arch(kind))
         zones = self.shortages.zones = self.ec2.zones()
         if zone is not None and zone not in zones:
-            words = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(zones))}"
-            raise EC2Error(AWSTrouble.PERMANENT, "InvalidSubnetID.NotFound", words)
+            message = f"no subnet of the table is in {zone}; those are in {', '.join(sorted(zones))}"
+            raise EC2Error(AWSTrouble.PERMANENT, "InvalidSubnetID.NotFound", message)
         there = self.shortages.open_subnets(zone)
         if not there and (why := self._withheld(batch)) is not None:
             raise NoSubnetOpen(why)
         subnet = (there or self.shortages.subnets_of(zone))[0]
-        root = self.ec2.picture(image).root if self.ec2.config.disk else ""
+        root = self.ec2.image_facts(image).root if self.ec2.config.disk else ""
         return boot.request(self.ec2.config, self.identity, self.scope, batch, image, subnet, root)
 
     def arch(self, kind: str) -> str:
@@ -221,7 +221,7 @@ class Launcher:
                 machine.describe(instance, self.ec2.clock_ahead)
                 machine.enter(LifePhase.PENDING)
             else:
-                reason = because("machine_short", launched=len(found), asked=len(batch.orders))
+                reason = because("launched_in_part", launched=len(found), asked=len(batch.orders))
                 self.shortages.reclaimed(batch.offering, reason)
                 self.leave(machine, End("no_capacity", reason))
 
@@ -256,7 +256,7 @@ class Launcher:
 
     def _expect(self, batch: LaunchBatch, parameters: Mapping[str, Any]) -> None:
         """Repeat a request later."""
-        self.unanswered[batch.token] = Unanswered(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
+        self.unanswered[batch.token] = UnansweredLaunch(batch, parameters, time.monotonic() + SECONDS_UNTIL_ASKED_AGAIN)
 
     def _end(self, machines: Sequence[EC2Machine], why: Reason) -> None:
         reason = because("launch_refused").with_also(why)

@@ -75,7 +75,7 @@ def ended(instance: EC2Instance) -> End | None:
     if instance.lives:
         return None
     if instance.capacity_type == SPOT and "spot" in instance.reason.lower():
-        return End("preempted", because("machine_taken", text=instance.reason))
+        return End("preempted", because("machine_reclaimed", text=instance.reason))
     return End("node_failure", because("machine_down", state=instance.state, text=instance.reason or None))
 
 
@@ -84,7 +84,7 @@ def unattended(instance: EC2Instance) -> End:
     end = ended(instance)
     why = end.reason if end is not None else because("machine_down", state=instance.state, text=None)
     is_preempted = end is not None and end.cause == "preempted"
-    return End("preempted" if is_preempted else "lost", because("machine_unwatched").with_also(why))
+    return End("preempted" if is_preempted else "lost", because("machine_ended_unobserved").with_also(why))
 
 
 def remedied(error: EC2Error) -> str:
@@ -94,4 +94,4 @@ def remedied(error: EC2Error) -> str:
     return f"{error}; end it in EC2, or allow the site's credentials to"
 
 
-MISSED = End("node_failure", because("machine_missed"))
+MISSED = End("node_failure", because("machine_unknown_to_ec2"))

@@ -11,7 +11,7 @@ from lading.hooks.ec2.client import EC2Instance
 from lading.hooks.ec2.life import LONGEST_UNTIL_REPEATED, SECONDS_UNTIL_REPEATED, End, LifePhase
 from lading.hooks.ec2.pace import Offering
 from lading.hooks.machines.connection import Connection
-from lading.hooks.site import LocationState, Order, Seen
+from lading.hooks.site import LocationState, ObservedLocation, Order
 from lading.hooks.ssh.backoff import Backoff
 from lading.scheduling.catalogue import InstanceType
 from lading.scheduling.location import Location
@@ -212,7 +212,7 @@ class EC2Machine:
         """Whether nothing is on it, and nothing can come any more."""
         return self.connection is None or self.connection.machine.is_empty
 
-    def seen(self, site: str) -> Seen:
+    def seen(self, site: str) -> ObservedLocation:
         """The location as it is now."""
         id = self.instance.id if self.instance is not None else None
         billed = None if (since := self.billed_from) is None else since - self.clock_ahead
@@ -220,7 +220,9 @@ class EC2Machine:
         if self.connection is None or self.phase is LifePhase.BOOTING:
             waits = self.waits
             note = None if waits is None else waits.sentence
-            return Seen(self._location(site), state, frozenset(), note, id, billed_since=billed, waits=waits)
+            return ObservedLocation(
+                self._location(site), state, frozenset(), note, id, billed_since=billed, waits=waits
+            )
         there = self.connection.seen(site)
         if state is LocationState.UP:
             state = there.state
@@ -228,7 +230,7 @@ class EC2Machine:
         its = {name: getattr(known, name) for name in ITS}
         location = replace(there.location, **its)
         image = self.instance.image or None if self.instance is not None else None
-        return Seen(location, state, there.known, there.note, id, there.node, billed, image)
+        return ObservedLocation(location, state, there.known, there.note, id, there.node, billed, image)
 
     def _location(self, site: str) -> Location:
         kind, _, capacity_type = self.offering

@@ -16,7 +16,7 @@ from lading.hooks.ec2.refusals import (
     TRANSIENT,
     UNKNOWN,
     AWSRefusal,
-    Concern,
+    RefusalScope,
     refusal,
     said_by,
 )
@@ -111,7 +111,7 @@ class Shortages:
         """
         kind, _, capacity_type = offering
         if error.trouble is AWSTrouble.PERMANENT:
-            return self._refused(offering, refusal(error.code, error.words), said_by(error), subnet)
+            return self._refused(offering, refusal(error.code, error.message), said_by(error), subnet)
         why = because(TRANSIENT[error.trouble], **said_by(error))
         if error.trouble is AWSTrouble.CAPACITY:
             self.reclaimed(offering, why)
@@ -131,40 +131,40 @@ class Shortages:
         kind, zone, capacity_type = offering
         why = because(found.reason, **said)
         shortage = Shortage(time.time() + found.seconds, why)
-        if found.words == PROFILE and self._unknown_profile < MOST_UNKNOWN:
+        if found.message == PROFILE and self._unknown_profile < MOST_UNKNOWN:
             self._unknown_profile += 1
             why = because("aws_new_profile")
             self._throttle.failed_for(why)
-        elif found.concern is Concern.ACCOUNT:
+        elif found.scope is RefusalScope.ACCOUNT:
             self._refusal.failed_for(why)
-        elif found.concern is Concern.VOLUMES:
+        elif found.scope is RefusalScope.VOLUMES:
             self._volumes.failed_for(why)
         elif found is UNKNOWN:
             pauses = self._strange.setdefault(offering, ReasonedBackoff(FIRST_HOLD, LONGEST_HOLD))
             pauses.failed_for(why)
             self.offerings[offering] = Shortage(time.time() + pauses.left, why)
-        elif found.concern is Concern.SUBNET and subnet is not None:
+        elif found.scope is RefusalScope.SUBNET and subnet is not None:
             self.subnets[subnet] = shortage
-        elif found.concern is Concern.TYPE:
+        elif found.scope is RefusalScope.TYPE:
             self.wider[kind, None, None] = shortage
-        elif found.concern is Concern.CAPACITY_TYPE:
+        elif found.scope is RefusalScope.CAPACITY_TYPE:
             self.wider[None, None, capacity_type] = shortage
-        elif found.concern is Concern.OFFERING or zone is None:
+        elif found.scope is RefusalScope.OFFERING or zone is None:
             self.offerings[offering] = shortage
         else:
-            self.wider[kind if found.concern is Concern.TYPE_IN_ZONE else None, zone, None] = shortage
+            self.wider[kind if found.scope is RefusalScope.TYPE_IN_ZONE else None, zone, None] = shortage
         return why
 
-    def failed(self, offering: Offering, words: str) -> bool:
+    def failed(self, offering: Offering, message: str) -> bool:
         """A machine has ended before it was up; returns whether AWS says that this was its doing.
 
-        :param words: AWS's reason, which begins with a code
+        :param message: AWS's reason, which begins with a code
         """
-        code = STATE_CODE.match(words)
-        if code is None or (found := refusal(code[0], words)) is UNKNOWN:
+        code = STATE_CODE.match(message)
+        if code is None or (found := refusal(code[0], message)) is UNKNOWN:
             return False
-        more = words[code.end() :].lstrip(": ")
-        self._refused(offering, found, {"error": code[0] if more else "", "text": more or words})
+        more = message[code.end() :].lstrip(": ")
+        self._refused(offering, found, {"error": code[0] if more else "", "text": more or message})
         return True
 
     def reclaimed(self, offering: Offering, why: Reason) -> None:

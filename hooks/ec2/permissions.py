@@ -185,7 +185,7 @@ def checks(
     for action, ask in dry.items():
         found = _asked(action, ask)
         yield found
-        if found.words.startswith(HOPELESS):
+        if found.message.startswith(HOPELESS):
             return
     yield _ending(ec2, identities)
     offered = catalogue()
@@ -205,7 +205,7 @@ def checks(
         root = ""
         if image is not None and config.disk:
             try:
-                root = ec2.picture(image).root
+                root = ec2.image_facts(image).root
             except (EC2Error, LookupError) as error:
                 yield Check(f"root volume of {image}", False, str(error))
                 continue
@@ -222,8 +222,8 @@ def subnet_check(ec2: EC2) -> Check:
     """
     there = [f"{subnet} in {zone}" for zone, subnets in sorted(ec2.zones().items()) for subnet in subnets]
     if unknown := ec2.unknown_subnets():
-        words = f"there is no {' or '.join(unknown)} in {ec2.region}: correct `subnets` of the table; machines are "
-        return Check("subnets", False, f"{words}launched in the others: {', '.join(there)}")
+        message = f"there is no {' or '.join(unknown)} in {ec2.region}: correct `subnets` of the table; machines are "
+        return Check("subnets", False, f"{message}launched in the others: {', '.join(there)}")
     return Check("subnets", True, ", ".join(there))
 
 
@@ -264,8 +264,8 @@ def _ending(ec2: EC2, identities: Sequence[Identity]) -> Check:
     tried = _asked(action, lambda: ec2.reader.terminate_instances(DryRun=True, InstanceIds=[there or NO_INSTANCE]))
     if tried.good or there is not None:
         return tried
-    words = "it is granted for machines of this deployment, of which there is none now: "
-    return Check(action, True, f"{words}`airflow lading check SITE --launch` tries it on one", warns=True)
+    message = "it is granted for machines of this deployment, of which there is none now: "
+    return Check(action, True, f"{message}`airflow lading check SITE --launch` tries it on one", warns=True)
 
 
 def _image(reader: Any, arch: str, image: str, region: str) -> Check:
@@ -290,13 +290,13 @@ def _asked(action: str, ask: Callable[[], Any]) -> Check:
             ask()
     except EC2Error as error:
         if error.code in REFUSED:
-            return Check(action, False, f"{error.words} Allow what `airflow lading check SITE --policy` prints.")
+            return Check(action, False, f"{error.message} Allow what `airflow lading check SITE --policy` prints.")
         # Of what there is not EC2 complains only to those who may end it.
         if error.code and error.code not in (DRY, *NO_SUCH_INSTANCE):
             return Check(action, False, str(error))
         if error.trouble is AWSTrouble.SILENCE:
-            return Check(action, False, error.words)
+            return Check(action, False, error.message)
         if not error.code:
-            words = f"{USELESS}: {error}; correct the connection that `aws_conn_id` names, or `region`"
-            return Check(action, False, words)
+            message = f"{USELESS}: {error}; correct the connection that `aws_conn_id` names, or `region`"
+            return Check(action, False, message)
     return Check(action, True, "is allowed")

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from lading.hooks.ec2.client import EC2, listed, number, sound, spot_price, text_of
 from lading.hooks.ec2.config import EC2Config
-from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.files.safe_files import FileError, NotReadable, read_regular, read_text, write_atomically
 from lading.scheduling.catalogue import (
     LEAST_USD,
@@ -58,7 +58,7 @@ FAMILIES: tuple[dict[str, str], ...] = (
 Usd = Annotated[float, Field(ge=LEAST_USD, le=MOST_USD)]
 
 
-class CachedPrices(Written):
+class CachedPrices(JsonModel):
     """What is kept on disk.
 
     :ivar at: epoch seconds of the answers

@@ -20,7 +20,7 @@ SECONDS_NOT_OFFERED = 86_400.0
 SECONDS_UNTIL_KNOWN = 15.0
 
 
-class Concern(Enum):
+class RefusalScope(Enum):
     """What a refusal is about: nothing else is held by it."""
 
     OFFERING = "offering"
@@ -42,17 +42,17 @@ class AWSRefusal:
     :param seconds: for how long what it concerns is left alone; of an account and its volumes it is the first pause of
         ever longer ones
     :param reason: the code of the reason, which says what to do
-    :param words: a pattern of what the message has; empty: any
+    :param message: a pattern of what the message has; empty: any
     """
 
     code: str
-    concern: Concern
+    scope: RefusalScope
     seconds: float
     reason: str = "aws_refused"
-    words: str = ""
+    message: str = ""
 
-    def meets(self, code: str, words: str) -> bool:
-        return bool(re.fullmatch(self.code, code) and re.search(self.words, words, re.IGNORECASE))
+    def meets(self, code: str, message: str) -> bool:
+        return bool(re.fullmatch(self.code, code) and re.search(self.message, message, re.IGNORECASE))
 
 
 PROFILE = r"Invalid IAM Instance Profile"
@@ -62,78 +62,79 @@ UNSUPPORTED = "Unsupported|UnsupportedOperation"
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
 REFUSALS = (
-    AWSRefusal("InsufficientFreeAddressesInSubnet", Concern.SUBNET, SECONDS_WITHOUT_CAPACITY, "aws_subnet_full"),
+    AWSRefusal("InsufficientFreeAddressesInSubnet", RefusalScope.SUBNET, SECONDS_WITHOUT_CAPACITY, "aws_subnet_full"),
     AWSRefusal(
-        "InvalidParameterValue", Concern.SUBNET, SECONDS_WITHOUT_CAPACITY, "aws_subnet_full",
+        "InvalidParameterValue", RefusalScope.SUBNET, SECONDS_WITHOUT_CAPACITY, "aws_subnet_full",
         r"free (ipv[46] )?addresses",
     ),
-    AWSRefusal("InvalidParameterValue", Concern.ACCOUNT, SECONDS_UNTIL_KNOWN, "aws_profile", PROFILE),
-    AWSRefusal(r"InvalidSubnetID\..*|InvalidSubnet", Concern.SUBNET, SECONDS_UNTIL_MENDED, "aws_subnet"),
-    AWSRefusal("InsufficientVolumeCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY, "aws_no_capacity"),
-    AWSRefusal("InsufficientAddressCapacity", Concern.ZONE, SECONDS_WITHOUT_CAPACITY, "aws_no_capacity"),
+    AWSRefusal("InvalidParameterValue", RefusalScope.ACCOUNT, SECONDS_UNTIL_KNOWN, "aws_profile", PROFILE),
+    AWSRefusal(r"InvalidSubnetID\..*|InvalidSubnet", RefusalScope.SUBNET, SECONDS_UNTIL_MENDED, "aws_subnet"),
+    AWSRefusal("InsufficientVolumeCapacity", RefusalScope.ZONE, SECONDS_WITHOUT_CAPACITY, "aws_no_capacity"),
+    AWSRefusal("InsufficientAddressCapacity", RefusalScope.ZONE, SECONDS_WITHOUT_CAPACITY, "aws_no_capacity"),
     AWSRefusal(
-        "InvalidParameterCombination", Concern.ACCOUNT, FIRST_HOLD, "aws_plan_image",
+        "InvalidParameterCombination", RefusalScope.ACCOUNT, FIRST_HOLD, "aws_plan_image",
         "image is not eligible for free tier",
     ),
-    AWSRefusal("InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED, "aws_plan_type", "free tier"),
+    AWSRefusal("InvalidParameterCombination", RefusalScope.TYPE, SECONDS_UNTIL_MENDED, "aws_plan_type", "free tier"),
     AWSRefusal(
-        f"InvalidParameterCombination|InvalidParameterValue|{UNSUPPORTED}", Concern.TYPE, SECONDS_UNTIL_MENDED,
+        f"InvalidParameterCombination|InvalidParameterValue|{UNSUPPORTED}", RefusalScope.TYPE, SECONDS_UNTIL_MENDED,
         "aws_image_unsuited", r"\bENA\b|enhanced networking|UEFI|boot mode|architecture|NitroTPM",
     ),
     AWSRefusal(
-        r"InvalidParameter\w*|Unsupported\w*", Concern.CAPACITY_TYPE, SECONDS_UNTIL_MENDED, "aws_no_spot_image",
+        r"InvalidParameter\w*|Unsupported\w*", RefusalScope.CAPACITY_TYPE, SECONDS_UNTIL_MENDED, "aws_no_spot_image",
         "spot instance requests are not supported for this ami",
     ),
-    AWSRefusal("InvalidParameterCombination", Concern.TYPE, SECONDS_UNTIL_MENDED, "aws_type"),
+    AWSRefusal("InvalidParameterCombination", RefusalScope.TYPE, SECONDS_UNTIL_MENDED, "aws_type"),
     AWSRefusal(
-        "Unsupported", Concern.TYPE_IN_ZONE, SECONDS_NOT_OFFERED, "aws_not_in_zone",
+        "Unsupported", RefusalScope.TYPE_IN_ZONE, SECONDS_NOT_OFFERED, "aws_not_in_zone",
         r"not supported in (your|the) requested availability zone|availability zone is (no longer supported|currently "
         "constrained)",
     ),
     AWSRefusal(
-        "Unsupported", Concern.TYPE, SECONDS_NOT_OFFERED, "aws_type",
+        "Unsupported", RefusalScope.TYPE, SECONDS_NOT_OFFERED, "aws_type",
         "not supported in (this|the|your requested) region",
     ),
-    AWSRefusal(UNSUPPORTED, Concern.TYPE, SECONDS_UNTIL_MENDED, "aws_marketplace_image", "aws marketplace"),
+    AWSRefusal(UNSUPPORTED, RefusalScope.TYPE, SECONDS_UNTIL_MENDED, "aws_marketplace_image", "aws marketplace"),
     AWSRefusal(
-        UNSUPPORTED, Concern.TYPE, SECONDS_UNTIL_MENDED, "aws_type",
+        UNSUPPORTED, RefusalScope.TYPE, SECONDS_UNTIL_MENDED, "aws_type",
         "instance type does not support|ebs-optimized instances are not supported",
     ),
     # "The requested configuration is currently not supported": the type or how it is bought, there or anywhere.
-    AWSRefusal(UNSUPPORTED, Concern.OFFERING, SECONDS_UNTIL_MENDED, "aws_configuration"),
+    AWSRefusal(UNSUPPORTED, RefusalScope.OFFERING, SECONDS_UNTIL_MENDED, "aws_configuration"),
     AWSRefusal(
-        "AuthFailure.ServiceLinkedRoleCreationNotPermitted", Concern.CAPACITY_TYPE, SECONDS_UNTIL_MENDED,
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted", RefusalScope.CAPACITY_TYPE, SECONDS_UNTIL_MENDED,
         "aws_spot_role",
     ),
-    AWSRefusal("PendingVerification", Concern.ACCOUNT, FIRST_HOLD, "aws_verification"),
-    AWSRefusal("OptInRequired", Concern.ACCOUNT, FIRST_HOLD, "aws_subscription"),
-    AWSRefusal(DENIED, Concern.ACCOUNT, FIRST_HOLD, "aws_organization", "service control policy"),
-    AWSRefusal(DENIED, Concern.ACCOUNT, FIRST_HOLD, "aws_boundary", "permissions boundary"),
-    AWSRefusal(DENIED, Concern.ACCOUNT, FIRST_HOLD, "aws_permission"),
-    AWSRefusal("RequestExpired|ExpiredToken|ExpiredTokenException", Concern.ACCOUNT, FIRST_HOLD, "aws_expired"),
+    AWSRefusal("PendingVerification", RefusalScope.ACCOUNT, FIRST_HOLD, "aws_verification"),
+    AWSRefusal("OptInRequired", RefusalScope.ACCOUNT, FIRST_HOLD, "aws_subscription"),
+    AWSRefusal(DENIED, RefusalScope.ACCOUNT, FIRST_HOLD, "aws_organization", "service control policy"),
+    AWSRefusal(DENIED, RefusalScope.ACCOUNT, FIRST_HOLD, "aws_boundary", "permissions boundary"),
+    AWSRefusal(DENIED, RefusalScope.ACCOUNT, FIRST_HOLD, "aws_permission"),
+    AWSRefusal("RequestExpired|ExpiredToken|ExpiredTokenException", RefusalScope.ACCOUNT, FIRST_HOLD, "aws_expired"),
     AWSRefusal(
-        "AuthFailure|InvalidClientTokenId|UnrecognizedClientException|Blocked", Concern.ACCOUNT, FIRST_HOLD,
+        "AuthFailure|InvalidClientTokenId|UnrecognizedClientException|Blocked", RefusalScope.ACCOUNT, FIRST_HOLD,
         "aws_credentials",
     ),
-    AWSRefusal(r"InvalidAMIID\..*", Concern.TYPE, FIRST_HOLD, "aws_image"),
+    AWSRefusal(r"InvalidAMIID\..*", RefusalScope.TYPE, FIRST_HOLD, "aws_image"),
     AWSRefusal(
-        r"InvalidGroup\..*|InvalidKeyPair\..*|InvalidSecurityGroupID\..*", Concern.ACCOUNT, FIRST_HOLD, "aws_table",
+        r"InvalidGroup\..*|InvalidKeyPair\..*|InvalidSecurityGroupID\..*",
+        RefusalScope.ACCOUNT, FIRST_HOLD, "aws_table",
     ),
-    AWSRefusal("", Concern.ACCOUNT, FIRST_HOLD),  # what boto3 or the table says: no credentials, no region
+    AWSRefusal("", RefusalScope.ACCOUNT, FIRST_HOLD),  # what boto3 or the table says: no credentials, no region
     # Of the reasons for which machines end: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
     AWSRefusal(
-        r"Server\.(InsufficientInstanceCapacity|SpotInstance(Termination|Shutdown)|InternalError)", Concern.OFFERING,
-        SECONDS_WITHOUT_CAPACITY, "aws_no_capacity",
+        r"Server\.(InsufficientInstanceCapacity|SpotInstance(Termination|Shutdown)|InternalError)",
+        RefusalScope.OFFERING, SECONDS_WITHOUT_CAPACITY, "aws_no_capacity",
     ),
     AWSRefusal(
-        r"(Client\.)?(VolumeLimitExceeded|MaxIOPSLimitExceeded)", Concern.VOLUMES, FIRST_HOLD, "aws_volume_quota"
+        r"(Client\.)?(VolumeLimitExceeded|MaxIOPSLimitExceeded)", RefusalScope.VOLUMES, FIRST_HOLD, "aws_volume_quota"
     ),
-    AWSRefusal(r"Client\.InvalidParameter\w*", Concern.ACCOUNT, FIRST_HOLD, "aws_volume_image"),
+    AWSRefusal(r"Client\.InvalidParameter\w*", RefusalScope.ACCOUNT, FIRST_HOLD, "aws_volume_image"),
     AWSRefusal(
-        r"Client\.(InternalError|InvalidSnapshot\.NotFound)", Concern.ACCOUNT, FIRST_HOLD, "aws_volume_key"
+        r"Client\.(InternalError|InvalidSnapshot\.NotFound)", RefusalScope.ACCOUNT, FIRST_HOLD, "aws_volume_key"
     ),
 )  # fmt: skip
-UNKNOWN = AWSRefusal(".*", Concern.OFFERING, SECONDS_WITHOUT_CAPACITY)
+UNKNOWN = AWSRefusal(".*", RefusalScope.OFFERING, SECONDS_WITHOUT_CAPACITY)
 # The codes of the reasons of refusals that pass by themselves.
 TRANSIENT = {
     AWSTrouble.CAPACITY: "aws_no_capacity",
@@ -143,11 +144,11 @@ TRANSIENT = {
 }
 
 
-def refusal(code: str, words: str) -> AWSRefusal:
+def refusal(code: str, message: str) -> AWSRefusal:
     """What a refusal concerns; what is unknown concerns the offering alone."""
-    return next((each for each in REFUSALS if each.meets(code, words)), UNKNOWN)
+    return next((each for each in REFUSALS if each.meets(code, message)), UNKNOWN)
 
 
 def said_by(error: EC2Error) -> dict[str, str]:
     """What AWS says, as the parameters of a reason."""
-    return {"error": error.code, "text": error.words}
+    return {"error": error.code, "text": error.message}

@@ -75,7 +75,7 @@ class Registration(FleetPart):
                 if instance.state in boot.ENDED:
                     self.termination.end(machine, end)
                 else:  # the volumes of one that is stopped still cost money
-                    self.termination.give_up(machine, end)
+                    self.termination.request_end(machine, end)
             elif machine.phase in (LifePhase.ORDERED, LifePhase.UNKNOWN, LifePhase.PENDING):
                 machine.enter(LifePhase.BOOTING if instance.state == "running" else LifePhase.PENDING)
         for machine in list(self.machines.values()):
@@ -93,8 +93,8 @@ class Registration(FleetPart):
         more = f" and {len(others) - MOST_NAMED} more" if others[MOST_NAMED:] else ""
         before, self.strangers = self.strangers, None
         if others:
-            words = ", ".join(others[:MOST_NAMED]) + more
-            self.strangers = f"not launched by Lading, though tagged as if, so left alone: {words}"
+            message = ", ".join(others[:MOST_NAMED]) + more
+            self.strangers = f"not launched by Lading, though tagged as if, so left alone: {message}"
             if self.strangers != before:
                 log.warning("Instances of site %r are %s", self.state.site, self.strangers)
         return ours

@@ -18,7 +18,7 @@ from lading.hooks.ec2.fleet import EC2Fleet
 from lading.hooks.ec2.identity import Identity, identities
 from lading.hooks.ec2.life import End
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.market import kept_roots, launchable
+from lading.hooks.ec2.offers import kept_roots, launchable
 from lading.hooks.machines.connection import Connection
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.hooks.polling.rounds import Rounds

@@ -23,7 +23,7 @@ class Termination(FleetPart):
         self.is_news = False
         """Whether EC2 was asked to end machines since it was asked what there is."""
 
-    def give_up(self, machine: EC2Machine, end: End) -> End:
+    def request_end(self, machine: EC2Machine, end: End) -> End:
         """Have a machine ended, unless that is to be already; returns why.
 
         That it has never answered is known before another one is bought in its place.
@@ -81,14 +81,14 @@ class Termination(FleetPart):
         """Which machines AWS refuses to end, with what to do, as text; None: none."""
         machines = list(self.machines.values())
         condemned = (machine for machine in machines if machine.termination_reason is not None)
-        return join(*(machine.refusal.words for machine in condemned if machine.refusal.failures))
+        return join(*(machine.refusal.message for machine in condemned if machine.refusal.failures))
 
     def end(self, machine: EC2Machine, end: End) -> None:
         """Take in that a machine has ended."""
         if end.cause == "preempted" and machine.asked_at is None:
             self.state.shortages.reclaimed(machine.offering, end.reason)
         self.state.shortages.freed()
-        end = self.give_up(machine, end)  # which it has already if it was we who have ended it
+        end = self.request_end(machine, end)  # which it has already if it was we who have ended it
         self.leave(machine, end)
 
     def leave(self, machine: EC2Machine, end: End) -> None:
@@ -98,7 +98,7 @@ class Termination(FleetPart):
             connection.rounds.stopping = True
             connection.machine.transport.close()  # which ends an exchange that will get no answer
             connection.rounds.stop(1.0)
-            connection.machine.endings.give_up(end.cause or "node_failure", end.reason)
+            connection.machine.endings.end_all(end.cause or "node_failure", end.reason)
             connection.machine.leave()
             self.state.left.append(connection)
         instance = machine.instance

@@ -18,13 +18,13 @@ def _text(value: Any) -> str:
 Text = Annotated[str, PlainValidator(_text)]
 
 
-class Written(BaseModel):
+class JsonModel(BaseModel):
     """Something that others write and this process reads. What it does not know in it is a newer writer's."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
 
 
-def checked(model: type[Written], found: object) -> dict[str, Any]:
+def checked(model: type[JsonModel], found: object) -> dict[str, Any]:
     """What was found, if it is as the model says; what it leaves out is left out.
 
     :raises ValueError: it is not; the message says what is wrong

@@ -56,11 +56,11 @@ class Trouble:
         if len(said) >= REMEMBERED:
             said.clear()
         said.add(sign)
-        words = "%s: %s (said once, tried again)"
+        message = "%s: %s (said once, tried again)"
         if traceback:
-            self._log.error(words, what, error, exc_info=error)
+            self._log.error(message, what, error, exc_info=error)
         else:
-            self._log.log(level, words, what, error)
+            self._log.log(level, message, what, error)
 
     def note(self, what: str, error: BaseException | None) -> None:
         """Something has failed, or works: None."""

@@ -79,7 +79,7 @@ exec >>"$lading_folder/{log}" 2>&1 </dev/null
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class ArrayKey:
     """What runs have in common that may share an array.
 
     :param group: whose runs they are; those of others ask for the same by chance
@@ -95,7 +95,7 @@ class Shared:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Shared:
+    def from_json(cls, fields: Mapping[str, Any]) -> ArrayKey:
         return cls(**{**fields, "request": BatchJobRequest(**fields["request"])})
 
 
@@ -126,8 +126,8 @@ class RunArray:
 
     def submit(self, system: BatchSystem) -> RunCommand:
         """Submit it, unless that was done already; either way, what has come of it is said."""
-        words = system.submit(f"{self.folder}/{layout.WRAPPER}")
-        return RunCommand(["/bin/sh", "-c", _SUBMIT, "lading", self.folder, *words], limit=layout.SUBMIT_LIMIT)
+        message = system.submit(f"{self.folder}/{layout.WRAPPER}")
+        return RunCommand(["/bin/sh", "-c", _SUBMIT, "lading", self.folder, *message], limit=layout.SUBMIT_LIMIT)
 
     def after(self, record: RunRecord, answer: CommandResult, system: BatchSystem, now: float) -> RunRecord:
         """One of its runs after it was tried to submit it.
@@ -147,7 +147,7 @@ class RunArray:
         return after_submission(record, replace(answer, stdout=said), system, now)
 
 
-def shared(script: JobScript, system: BatchSystem, group: str) -> Shared | None:
+def shared(script: JobScript, system: BatchSystem, group: str) -> ArrayKey | None:
     """What a run shares with others; None: it has to be submitted by itself.
 
     That is so where the script chooses the files or the folder of its batch job: those of an array are the same for all
@@ -160,7 +160,7 @@ def shared(script: JobScript, system: BatchSystem, group: str) -> Shared | None:
         return None
     if layout.FOLDER_DIRECTIVES.get(system.name, set()) & chosen.keys() or alone.items() & chosen.items():
         return None
-    return Shared(group, layout.shell(script), request)
+    return ArrayKey(group, layout.shell(script), request)
 
 
 def key(record: RunRecord) -> str:
@@ -187,7 +187,7 @@ def form(
     :param jobname: what its batch job is called where the scripts do not say
     :raises ValueError: the batch system has no option for such an array
     """
-    common = Shared.from_json(records[0].shared or {})
+    common = ArrayKey.from_json(records[0].shared or {})
     name = None if common.request.jobname else jobname
     request = replace(
         common.request,

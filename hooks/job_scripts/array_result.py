@@ -10,7 +10,7 @@ from functools import cached_property
 from lading.hooks.batch.refusals import CancelError
 from lading.hooks.batch.system import ArrayRange
 from lading.hooks.job_scripts import layout
-from lading.hooks.job_scripts.result import JobRun, RunKeeper, Saved
+from lading.hooks.job_scripts.result import JobRun, RunKeeper, SavedRun
 from lading.hooks.job_scripts.run import RunRecord
 
 # So many elements that have failed are named in a message.
@@ -105,7 +105,7 @@ class ElementRun(JobRun):
     """
 
     def __init__(self, hook: RunKeeper, array: JobArrayRun, index: int) -> None:
-        super().__init__(hook, f"{array.key}[{index}]", Saved({}))
+        super().__init__(hook, f"{array.key}[{index}]", SavedRun({}))
         self.array, self.index = array, index
 
     @property

@@ -105,17 +105,17 @@ class Batcher:
         """The tokens of those that may be submitted now; the others get the reason why not."""
         profile, another = self.site.profile.profile, "it waits to be submitted: another is submitted before"
         submitted = sum(not record.ended and not record.gathering for record in records)
-        most, words = min(len(ready), profile.room(submitted)), held(profile)
+        most, message = min(len(ready), profile.room(submitted)), held(profile)
         if self.pressure.chunk == 1 < self.pressure.largest:
             # Not even two at once were taken: one goes ahead, and the others follow when it was taken.
             ahead = next((record for record in records if record.token == self._alone and record.waiting), None)
             if ahead is not None:
-                most, words = 0, f"it waits to be submitted: {ahead.reason}" if ahead.reason else another
+                most, message = 0, f"it waits to be submitted: {ahead.reason}" if ahead.reason else another
             elif most:
-                most, words = 1, another
+                most, message = 1, another
                 self._alone = next((record.token for record in ready), None)
         for record in ready[most:]:
-            new[record.token] = replace(record, reason=words)
+            new[record.token] = replace(record, reason=message)
         return frozenset(record.token for record in ready[:most])
 
     def _form(self, group: Sequence[RunRecord], new: dict[str, RunRecord]) -> None:

@@ -30,13 +30,13 @@ from lading.hooks.files.addresses import fitting
 from lading.hooks.files.table_model import describe_former_key
 from lading.hooks.job_scripts.array_result import JobArrayRun
 from lading.hooks.job_scripts.profile import OPTIONS, SiteOptions, SiteProfile
-from lading.hooks.job_scripts.result import JobCancelled, JobFailed, JobRun, RunTimeout, Saved, SubmitRejected
+from lading.hooks.job_scripts.result import JobCancelled, JobFailed, JobRun, RunTimeout, SavedRun, SubmitRejected
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.run_site import RunSite, batch_system, site_of
 from lading.hooks.job_scripts.run_store import RunStore
 from lading.hooks.job_scripts.script import JobScript
 from lading.hooks.polling.rounds import PollInterval
-from lading.hooks.site import Cleaned
+from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.transport import Transport, Unusable
 from lading.scheduling.text.printable import shortened
@@ -159,9 +159,9 @@ class BatchHook:
             # What cannot be rendered is refused before anything is saved or done.
             record = self.site.new_record(token, script)
             self.site.rendered(record, script)
-            first = Saved(record.to_json(), script.render_prologue(), script.render_epilogue())
+            first = SavedRun(record.to_json(), script.render_prologue(), script.render_epilogue())
             saved = self._store.create(name, asdict(first)) if self._store else asdict(first)
-        run = Saved(**saved)
+        run = SavedRun(**saved)
         return (JobArrayRun if run.record.get("elements") else JobRun)(self, name, run)
 
     def refresh(self, *, at_once: bool = False) -> None:
@@ -180,7 +180,7 @@ class BatchHook:
                 self._runs[key].update([seen[record.token] for record in living])
             self._looked_at = time.monotonic()
 
-    def clean(self, older_than: str | float = "30d", *, dry_run: bool = False) -> list[Cleaned]:
+    def clean(self, older_than: str | float = "30d", *, dry_run: bool = False) -> list[RemovedLeftovers]:
         """Remove what is left of runs that have ended: their folders at the site, and what is saved of them here.
 
         A script whose run is not saved any more is submitted again.
@@ -205,7 +205,7 @@ class BatchHook:
         """Look at a run until it has ended, in a thread that all runs of this hook share."""
         self.watcher.watch(run)
 
-    def save(self, key: str, saved: Saved) -> None:
+    def save(self, key: str, saved: SavedRun) -> None:
         """Save what is known of a run."""
         if self._store is not None:
             self._store.save(key, asdict(saved))

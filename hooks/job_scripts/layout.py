@@ -213,8 +213,8 @@ def output(script: JobScript, folder: str) -> str | None:
 
 def submit(system: BatchSystem, folder: str, attempt: int) -> RunCommand:
     """Submit, unless that attempt has been made already; either way, what has come of it is said."""
-    words = system.submit(f"{folder}/{WRAPPER}")
-    command = ["/bin/sh", "-c", _SUBMIT, "lading", folder, str(attempt), *words]
+    message = system.submit(f"{folder}/{WRAPPER}")
+    command = ["/bin/sh", "-c", _SUBMIT, "lading", folder, str(attempt), *message]
     return RunCommand(command, folder=folder, limit=SUBMIT_LIMIT)
 
 

@@ -40,7 +40,7 @@ class RunSighting:
     more: bool = False
 
 
-class Reached(Protocol):
+class ReachedSite(Protocol):
     """What a look needs of the site at which the runs are."""
 
     name: str
@@ -63,7 +63,7 @@ class RunLook:
 
     def __init__(
         self,
-        site: Reached,
+        site: ReachedSite,
         user: str,
         root: str,
         records: Sequence[RunRecord],
@@ -139,7 +139,7 @@ class RunLook:
         for array, elements in self.arrays.items():
             put, answer = answers["put", array.folder], answers["submit", array.folder]
             if put.status != 0:
-                answer = CommandResult(None, "", put.words)
+                answer = CommandResult(None, "", put.message)
             for record in elements:
                 new[record.token] = array.after(record, answer, self.site.system, self.now)
         return new

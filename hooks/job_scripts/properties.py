@@ -201,8 +201,8 @@ def _without_replaced(properties: JobProperties, where: str) -> JobProperties:
     return replace(properties, attributes={k: v for k, v in properties.attributes.items() if k not in REPLACED})
 
 
-def _warn(words: str) -> None:
-    warnings.warn(words, JobScriptWarning, stacklevel=4)
+def _warn(message: str) -> None:
+    warnings.warn(message, JobScriptWarning, stacklevel=4)
 
 
 def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:

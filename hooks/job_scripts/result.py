@@ -33,15 +33,15 @@ class JobFailed(RuntimeError):
     :ivar record: all that is known of it: ``cause``, ``reason``, ``exit_code``, ``job_id``, ``nodes``
     """
 
-    def __init__(self, record: RunRecord, words: str = "") -> None:
+    def __init__(self, record: RunRecord, output: str = "") -> None:
         name = f"batch job {record.job_id}" if record.job_id else "the batch job"
         cause = f" ({record.cause})" if record.cause not in (None, "error") else ""
         verb = "was" if record.state == "cancelled" else "has"
-        super().__init__(f"{name} {verb} {record.state}{cause}: {record.reason}{words}")
-        self.record, self.words = record, words
+        super().__init__(f"{name} {verb} {record.state}{cause}: {record.reason}{output}")
+        self.record, self.output = record, output
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.record, self.words)
+        return type(self), (self.record, self.output)
 
 
 class JobCancelled(JobFailed, futures.CancelledError):
@@ -57,7 +57,7 @@ class SubmitRejected(JobFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedRun:
     """What is kept of a run on this machine's disk.
 
     :ivar prologue: None: there is none, or it has run
@@ -86,7 +86,7 @@ class RunKeeper(Protocol):
     def pauses(self) -> Callable[[RunRecord], float]:
         """How long to wait between looks, in seconds."""
 
-    def save(self, key: str, saved: Saved) -> None:
+    def save(self, key: str, saved: SavedRun) -> None:
         """Save what is known of a run."""
 
     @property
@@ -120,7 +120,7 @@ class JobRun(futures.Future[int]):
     that sees the end: one that asks, or the one that the runs of a hook share.
     """
 
-    def __init__(self, hook: RunKeeper, key: str, saved: Saved) -> None:
+    def __init__(self, hook: RunKeeper, key: str, saved: SavedRun) -> None:
         super().__init__()
         self._waiters = Waiters(self._watch)
         self._is_resolved = False
@@ -396,7 +396,7 @@ class JobRun(futures.Future[int]):
         elif saved.epilogue_state not in ("due", "begun"):
             raise NearScriptError(saved.epilogue_state)
 
-    def _save(self, saved: Saved) -> None:
+    def _save(self, saved: SavedRun) -> None:
         self._saved = saved
         self._hook.save(self.key, saved)
 
@@ -428,7 +428,7 @@ __all__ = [
     "JobRun",
     "NearScriptError",
     "RunTimeout",
-    "Saved",
+    "SavedRun",
     "SubmitRejected",
     "TransportError",
 ]

@@ -27,7 +27,7 @@ UNDER_WAY = 120.0
 BACKOFF = (2.0, 60.0)
 # Seconds by which a job may have begun before its script, the times of which are whole seconds.
 HEAD_START = 2
-WORDS = {
+CAUSE_TEXTS = {
     "out_of_memory": "it used more memory than it had asked for",
     "time_limit": "it ran for longer than it had asked for",
     "preempted": "it had to make room for another",
@@ -52,7 +52,7 @@ class RunRecord:
     :ivar doubtful_since: since when a submission has had no answer
     :ivar look_up: whether the batch system must be asked for its job by name before the next submission
     :ivar shared: what it has in common with others, with which it waits to be submitted as a job array: see
-        :class:`lading.hooks.job_scripts.array.Shared`; None: it is submitted by itself
+        :class:`lading.hooks.job_scripts.array.ArrayKey`; None: it is submitted by itself
     :ivar array: the folder of the array in which it is being submitted
     :ivar array_name: what the batch job of that array is called, if that name is no other's
     :ivar array_id: the native id of the array that has been accepted; None: it is in none
@@ -194,8 +194,8 @@ class RunRecord:
 
     def failed(self, cause: str, reason: str | None, exit_code: int | None = None) -> RunRecord:
         """The run when it has failed."""
-        words = WORDS.get(cause, f"it ended with exit status {exit_code}" if exit_code else "it failed")
-        reported = f"{words} ({reason})" if reason else words
+        message = CAUSE_TEXTS.get(cause, f"it ended with exit status {exit_code}" if exit_code else "it failed")
+        reported = f"{message} ({reason})" if reason else message
         state: RunState = "cancelled" if cause == "cancelled" else "failed"
         return replace(self, state=state, cause=cause, reason=reported, exit_code=exit_code)
 
@@ -253,8 +253,8 @@ def after_submission(record: RunRecord, answer: CommandResult, system: BatchSyst
     if answer.status is None or reported not in ("answered", "claimed", "cancelled"):
         # It is not known; it may be under way. What is not under way after so long has died with its machine.
         since = record.doubtful_since or now
-        words = "its submission has not been answered yet" if reported == "pending" else answer.words
-        record = replace(record, doubtful_since=since, reason=words)
+        message = "its submission has not been answered yet" if reported == "pending" else answer.message
+        record = replace(record, doubtful_since=since, reason=message)
         over = reported == "pending" and now - since > UNDER_WAY
         return replace(record, attempt=record.attempt + 1, look_up=True, array=None) if over else record
     if reported == "cancelled":
@@ -365,12 +365,12 @@ def _refused(record: RunRecord, error: SubmitError, now: float) -> RunRecord:
     too_large = record.index is not None and error.is_too_large
     for_ever = error.kind == "permanent" or (error.kind == "limit" and record.elements and error.is_of_arrays)
     if for_ever and not too_large:
-        return record.failed("submit_rejected", error.words)
+        return record.failed("submit_rejected", error.message)
     return replace(
         record,
         attempt=record.attempt + 1,
         not_before=now if too_large else now + pause(record.attempt, *BACKOFF),
-        reason=error.words,
+        reason=error.message,
         doubtful_since=None,
         look_up=error.kind == "transient",
         array=None,

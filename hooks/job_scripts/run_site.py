@@ -31,7 +31,7 @@ from lading.hooks.job_scripts.look import RunLook, RunSighting
 from lading.hooks.job_scripts.profile import ProfileError, SiteOptions, SiteProfile
 from lading.hooks.job_scripts.run import RunRecord
 from lading.hooks.job_scripts.script import JobScript
-from lading.hooks.site import Cleaned
+from lading.hooks.site import RemovedLeftovers
 from lading.hooks.ssh.answer import TransportError, whole_number
 from lading.hooks.ssh.steps import FilePart, Parts, Put, Remove, RunCommand
 from lading.hooks.ssh.transport import QUESTION_LIMIT, TIMEOUT, Transport, Unusable
@@ -46,7 +46,7 @@ LOOKING = "runs cannot be looked at"
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
 # and those of its end if there are more; and those that hold the end of its output.
-MOST_REST, AT_ONCE, LAST, LAST_WORDS = 2**24, 2**22, 2**16, 2000
+MOST_REST, AT_ONCE, LAST, LAST_OUTPUT = 2**24, 2**22, 2**16, 2000
 
 
 @dataclass
@@ -84,9 +84,9 @@ class RunSite:
                 (answer,) = self.transport.run(['id -un && printf "%s\\n" "$HOME"'])
                 lines = answer.stdout.splitlines()
                 if answer.status is None and self.transport.unusable:
-                    raise Unusable(f"site {self.name}: {answer.words}")
+                    raise Unusable(f"site {self.name}: {answer.message}")
                 if answer.status != 0 or len(lines) != 2:
-                    raise TransportError(f"site {self.name}: {answer.words}")
+                    raise TransportError(f"site {self.name}: {answer.message}")
                 user, home = lines
                 root = self.options.work_dir
                 root = f"{home}/{root[2:]}" if root.startswith("~/") else root
@@ -138,7 +138,7 @@ class RunSite:
         folder = self.folder(token)
         (answer,) = self.transport.run([f"test -f {shlex.quote(folder)}/{layout.WRAPPER}"])
         if answer.status not in (0, 1):
-            raise TransportError(f"site {self.name}: {answer.words}")
+            raise TransportError(f"site {self.name}: {answer.message}")
         return answer.status == 0
 
     def rendered(self, record: RunRecord, script: JobScript) -> dict[str, str]:
@@ -162,7 +162,7 @@ class RunSite:
         steps = [Put(record.folder, contents, tuple(contents)), Put(record.folder, wrapper, tuple(wrapper))]
         for answer in self.transport.exchange(steps):
             if answer.status != 0:
-                raise TransportError(f"site {self.name}: {answer.words}")
+                raise TransportError(f"site {self.name}: {answer.message}")
 
     def taken(self, records: Sequence[RunRecord]) -> frozenset[str]:
         """The tokens of the runs whose next submission was made already, by whomever.
@@ -172,7 +172,7 @@ class RunSite:
         (answer,) = self.transport.exchange([array.taken(records)])
         words = answer.stdout.split()
         if answer.status != 0 or len(words) != len(records):
-            raise TransportError(f"site {self.name}: {answer.words}")
+            raise TransportError(f"site {self.name}: {answer.message}")
         return frozenset(record.token for record, word in zip(records, words, strict=True) if word == "taken")
 
     def advance(
@@ -200,7 +200,7 @@ class RunSite:
         self.trouble.end(LOOKING)
         self._press([sighting.record for sighting in sightings])
         hopeless = [sighting.record for sighting in sightings if sighting.record.hopeless]
-        return self._given_up(sightings, hopeless) if hopeless else sightings
+        return self._cancel_unrunnable(sightings, hopeless) if hopeless else sightings
 
     def _press(self, records: Sequence[RunRecord]) -> None:
         """Cancel again what was cancelled and is still shown, now and then."""
@@ -226,7 +226,7 @@ class RunSite:
         else:
             self.trouble.end(what)
 
-    def _given_up(self, sightings: list[RunSighting], hopeless: Sequence[RunRecord]) -> list[RunSighting]:
+    def _cancel_unrunnable(self, sightings: list[RunSighting], hopeless: Sequence[RunRecord]) -> list[RunSighting]:
         """The runs when those that will never start were taken out of the batch system, and have failed."""
         what = f"site {self.name}: jobs that will never start are still there"
         try:
@@ -249,7 +249,7 @@ class RunSite:
             return []
         (answer,) = self.transport.exchange([layout.cancel([record.folder for record in living])])
         if answer.status != 0:
-            raise CancelError(f"site {self.name}: {answer.words}")
+            raise CancelError(f"site {self.name}: {answer.message}")
         living = self._resolved(living)
         going = {record.job_id: record for record in living if record.job_id is not None and not record.ended}
         if ids := list(going):
@@ -259,7 +259,7 @@ class RunSite:
                 RunCommand(self.system.cancel(ids), limit=QUESTION_LIMIT),
             )
             kept, answer = self.transport.exchange([note, order], TIMEOUT + QUESTION_LIMIT)
-            fault = None if kept.status == 0 else TransportError(kept.words)
+            fault = None if kept.status == 0 else TransportError(kept.message)
             self.trouble.note(f"site {self.name}: what is cancelled could not be noted", fault)
             self._noted |= noted.keys()
             self.system.cancelled(answer)
@@ -286,7 +286,7 @@ class RunSite:
         """
         (answer,) = self.transport.exchange([layout.claim(record.folder, what, who)])
         if answer.status != 0:
-            raise TransportError(f"site {self.name}: {answer.words}")
+            raise TransportError(f"site {self.name}: {answer.message}")
         return answer.stdout.strip() == who
 
     def printed(self, record: RunRecord, most: int) -> str:
@@ -316,28 +316,28 @@ class RunSite:
         """The end of a file from an offset on, after a line that says how much of it is left out."""
         (answer,) = self.transport.run([f"wc -c <{shlex.quote(path)}"])
         if answer.status != 0 or (size := whole_number(answer.stdout.strip())) is None:
-            raise TransportError(f"site {self.name}: {answer.words}")
+            raise TransportError(f"site {self.name}: {answer.message}")
         begin = max(offset, size - LAST)
-        words = f"\n({begin - offset} bytes are left out here; all is in {path})\n" if begin > offset else ""
-        return words.encode(errors="surrogateescape") + self._read(path, begin, LAST)
+        message = f"\n({begin - offset} bytes are left out here; all is in {path})\n" if begin > offset else ""
+        return message.encode(errors="surrogateescape") + self._read(path, begin, LAST)
 
     def _read(self, path: str, offset: int, most: int) -> bytes:
         step = Parts([FilePart(path, offset)], most)
         (answer,) = self.transport.exchange([step])
         return step.contents(answer)[0] or b""
 
-    def last_words(self, record: RunRecord) -> str:
+    def last_output(self, record: RunRecord) -> str:
         """The end of what the batch system has written beside the run's own output, and of that output.
 
         :raises TransportError: it could not be read
         """
         paths = dict.fromkeys([f"{record.folder}/{layout.BATCH_LOG}", record.output])
-        step = Parts([FilePart(path, -LAST_WORDS) for path in paths if path])
+        step = Parts([FilePart(path, -LAST_OUTPUT) for path in paths if path])
         (answer,) = self.transport.exchange([step])
         texts = [(content or b"").decode(errors="replace").strip() for content in step.contents(answer)]
         return "\n".join(text for text in texts if text)
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         """Remove the folders of runs that are over; see :meth:`lading.hooks.site.Site.clean`.
 
         :raises TransportError: the site could not be asked; nothing was removed, or not all

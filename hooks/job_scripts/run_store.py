@@ -14,7 +14,7 @@ from lading.hooks.cleanup.cleaning import clean_files
 from lading.hooks.files.json_model import parsed
 from lading.hooks.files.safe_files import make_private, read_regular
 from lading.hooks.job_scripts.run import RunRecord
-from lading.hooks.site import Cleaned
+from lading.hooks.site import RemovedLeftovers
 
 # What is larger is no run that was saved here.
 MOST_BYTES = 2**26
@@ -57,7 +57,7 @@ class RunStore:
     def remove(self, key: str) -> None:
         self._path(key).unlink(missing_ok=True)
 
-    def clean(self, older_than: float, *, dry_run: bool) -> list[Cleaned]:
+    def clean(self, older_than: float, *, dry_run: bool) -> list[RemovedLeftovers]:
         """Forget runs whose end was seen more than so many seconds ago: the same script is submitted again then."""
         files = [path for path in self.folder.glob("*.json") if self._has_ended(path)] if self.folder.is_dir() else []
         torn = self.folder.glob(".*")  # what a process has left that was killed while it saved

@@ -210,8 +210,8 @@ class JobScript:
         except SubstitutionError as error:
             raise JobScriptError(f"in the {what}: {error}") from None
         for name in sorted(filled.missing.intersection(COMMON_RESOURCES)):
-            words = f"the {what} has {{{name}}}, but the job has no {name}; it stays as it is"
-            warnings.warn(words, JobScriptWarning, stacklevel=4)
+            message = f"the {what} has {{{name}}}, but the job has no {name}; it stays as it is"
+            warnings.warn(message, JobScriptWarning, stacklevel=4)
         return filled
 
 
@@ -260,8 +260,8 @@ def _warn_of_slips(request: BatchJobRequest, system: BatchSystem) -> None:
     for key, value in request.native.items():
         if value is False or key in known or key.replace("_", "-") in known or (meant := slip(key)) is None:
             continue
-        words = f"{key} becomes the directive {system.native_directive(key, value or True)}; did you mean {meant}?"
-        warnings.warn(words, JobScriptWarning, stacklevel=3)
+        message = f"{key} becomes the directive {system.native_directive(key, value or True)}; did you mean {meant}?"
+        warnings.warn(message, JobScriptWarning, stacklevel=3)
 
 
 def _one_line(what: str, text: str) -> str:

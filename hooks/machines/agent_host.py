@@ -111,7 +111,7 @@ class AgentHost:
             return None
         if self.backoff.left <= 0:
             self._start()
-        return self.backoff.words if self.backoff.failures > 1 else None
+        return self.backoff.message if self.backoff.failures > 1 else None
 
     @property
     def is_another(self) -> bool:

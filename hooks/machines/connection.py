@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import LocationState, Seen, StagingArea, join
+from lading.hooks.site import LocationState, ObservedLocation, StagingArea, join
 from lading.hooks.spool.hold import Hold
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import DEFAULT_OS
@@ -48,13 +48,13 @@ class Connection:
         """That it is taken away; None: it is not, as far as that is known."""
         if self.machine.ends_at is None:
             return None
-        return because("machine_leaves", at=self.machine.ends_at)
+        return because("machine_interrupted", at=self.machine.ends_at)
 
     def silence(self, now: float) -> float:
         """For how many seconds it has not answered, 0 when there is no trouble; what it refuses is an answer."""
         return 0.0 if self.trouble is None else now - self.machine.reached_at
 
-    def seen(self, site: str) -> Seen:
+    def seen(self, site: str) -> ObservedLocation:
         """The location as it is now."""
         machine, trouble = self.machine, self.trouble
         leaving = None if self.leaving is None else str(self.leaving)
@@ -64,7 +64,7 @@ class Connection:
             state = LocationState.DRAINING
         known = machine.tracker.known() if trouble is None and not machine.is_behind else None
         node = machine.facts.host if machine.facts is not None else None
-        return Seen(self.location(site), state, known, note, node=node)
+        return ObservedLocation(self.location(site), state, known, note, node=node)
 
     def location(self, site: str) -> Location:
         """What the machine is: what its table says, until it has answered."""

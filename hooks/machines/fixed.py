@@ -21,7 +21,7 @@ from lading.hooks.machines.fixed_config import HostConfig, SSHConfig
 from lading.hooks.machines.introduction import RESIDENTS
 from lading.hooks.machines.machine import Machine
 from lading.hooks.polling.rounds import Rounds
-from lading.hooks.site import Check, Cleaned, Holding, Observation, Site, StagingArea, join
+from lading.hooks.site import Check, Holding, Observation, RemovedLeftovers, Site, StagingArea, join
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.ssh.answer import TransportError
@@ -200,12 +200,12 @@ class FixedSite(Site[SSHConfig], Holding):
         )
         facts = found.facts
         place = f"{host.ssh_conn_id!r} of site {self.name!r}"
-        if (words := RESIDENTS.enter(place, facts.boot_id, is_bounded=host.is_bounded)) is not None:
-            return Check(what, False, words)
-        words = f"{facts.host}, {facts.os} {facts.arch}: {format_resources(facts.capacity)}{ahead}"
-        return Check(what, True, words, warns=bool(found.clock_ahead))
+        if (message := RESIDENTS.enter(place, facts.boot_id, is_bounded=host.is_bounded)) is not None:
+            return Check(what, False, message)
+        message = f"{facts.host}, {facts.os} {facts.arch}: {format_resources(facts.capacity)}{ahead}"
+        return Check(what, True, message, warns=bool(found.clock_ahead))
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         for host in self.config.hosts:
             transport = self.connect(host)
             try:
@@ -217,7 +217,7 @@ class FixedSite(Site[SSHConfig], Holding):
                     (answer,) = transport.exchange([step], leftovers.LIMIT + 60.0)
                     yield from leftovers.swept(answer)
             except TransportError as error:  # the others are cleaned
-                yield Cleaned(f"machine {host.ssh_conn_id}", 0, 0.0, str(error))
+                yield RemovedLeftovers(f"machine {host.ssh_conn_id}", 0, 0.0, str(error))
             finally:
                 transport.close()
             rejected = self.folder / host.ssh_conn_id / "rejected"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lading.hooks.api_tunnel import address
-from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import NotReadable, read_regular, write_atomically
 from lading.hooks.machines.fixed_config import HostConfig, MachinesConfig
@@ -40,7 +40,7 @@ TIMEOUT = 60.0
 NEEDED = ("host", "boot_id", "now", "arch", "os", "capacity")
 
 
-class HostAnswer(Written):
+class HostAnswer(JsonModel):
     """What the command answers."""
 
     version: Name
@@ -179,7 +179,7 @@ def read_introduction(line: str, asked_at: float, answered_at: float) -> Introdu
 MOST_BYTES = 2**16
 
 
-class FactsFile(Written):
+class FactsFile(JsonModel):
     """What was known of a machine, as a controller has kept it."""
 
     host: Text

@@ -21,12 +21,12 @@ from lading.hooks.machines import agent_host
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.site import (
     Check,
-    Cleaned,
     Holding,
     LocationState,
     Observation,
+    ObservedLocation,
     PackedConfig,
-    Seen,
+    RemovedLeftovers,
     Site,
     StagingArea,
     join,
@@ -135,7 +135,7 @@ class LocalSite(Site[LocalConfig], Holding):
             for path, _ in batches:
                 path.unlink(missing_ok=True)
 
-        seen = Seen(
+        seen = ObservedLocation(
             self._location(self.capacity),
             LocationState.UP if note is None else LocationState.UNREACHABLE,
             # Jobs whose events are still to be read are nowhere else.
@@ -172,7 +172,7 @@ class LocalSite(Site[LocalConfig], Holding):
     def drop(self, tokens: Mapping[str, Collection[str]]) -> None:
         self.spool.drop_holds(tokens.get(self.host, ()))
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         for kind, files in self.spool.leftovers().items():
             yield from clean_files(kind, files, older_than=older_than, dry_run=dry_run)
 

@@ -100,7 +100,7 @@ class Machine:
         """Whether its inbox is closed, nothing is there, and all its events are stored."""
         self._troubles = Trouble(log)
         self._fault: str | None = None
-        self._writing = Writing(self.root)
+        self._writing = WriteCheck(self.root)
         self._clock_ahead = 0.0
         self._is_introduced = False
         self._introduced_at = 0.0
@@ -111,7 +111,7 @@ class Machine:
     @property
     def note(self) -> str | None:
         """What keeps it from taking jobs; None: nothing."""
-        dead = self._starts.words if self._starts.failures > 1 and not self.lives else None
+        dead = self._starts.message if self._starts.failures > 1 and not self.lives else None
         return self._writing.fault or dead or self._fault or self.no_api
 
     def acknowledge(self, count: int) -> None:
@@ -269,7 +269,7 @@ class Machine:
         waiting = self.tracker.on_the_way()
         if self.is_closing:
             for job, _ in waiting:
-                self.endings.give_back(job.token, because("machine_let_go"))
+                self.endings.give_back(job.token, because("machine_being_released"))
             return []
         if self.bundles is None or not waiting:
             return [self._parcel(job, envelope, envelope) for job, envelope in waiting]
@@ -278,7 +278,7 @@ class Machine:
         for bound in self.bundles.bind_jobs(
             self.transport,
             [(job, envelope, job.bundle) for job, envelope in waiting],
-            refuse=lambda job, words: self.endings.end(job, "submit_rejected", because("bundle_refused", text=words)),
+            refuse=lambda job, text: self.endings.end(job, "submit_rejected", because("bundle_refused", text=text)),
             hold=self.event_buffer.add_reason,
         ):
             bound.job.bundle = bound.hash
@@ -371,7 +371,7 @@ class Endings:
         event = {"event": "returned", "token": token, "location": self.location, "reason": reason}
         self.event_buffer.add(event, file)
 
-    def give_up(self, cause: str, reason: Reason) -> None:
+    def end_all(self, cause: str, reason: Reason) -> None:
         """Report the ends of all jobs of a machine that is gone.
 
         :param cause: of the ends of those jobs that had begun; the others are returned
@@ -415,7 +415,7 @@ class HoldsToSend:
             request["drops"], self._dropped = bool(self._dropped), set()
 
 
-class Writing:
+class WriteCheck:
     """Whether anything can be written on a machine: on a full disk no job arrives, and none that has arrived begins.
 
     The node agent of such a machine cannot report it, for all its reports are files there.

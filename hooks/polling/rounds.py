@@ -40,7 +40,7 @@ class Poller(Protocol):
         """Seconds until the next round."""
 
 
-class News(Protocol):
+class WakeSource(Protocol):
     """A source of the news that there is something to look at."""
 
     def fileno(self) -> int | None:
@@ -65,7 +65,7 @@ class Rounds:
         site: str,
         poller: Poller,
         tunnel: ApiTunnel | None,
-        news: News | None = None,
+        news: WakeSource | None = None,
         leisure: Callable[[], float] = float,
     ) -> None:
         self.site = site
@@ -141,7 +141,7 @@ class Rounds:
             try:
                 self.tunnel.keep()
             except OSError:
-                return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.words}"
+                return f"no tunnel leads to Airflow's API: {self.tunnel.backoff.message}"
         return None
 
     def _sleep(self, pause: float) -> None:

@@ -6,5 +6,14 @@ What a kind of site does about it lives in the rooms of the kinds; nothing here 
 from __future__ import annotations
 
 from lading.hooks.site.config import PackedConfig, RemoteConfig, SiteConfig, sites_accepting_untargeted
-from lading.hooks.site.observation import LocationState, Observation, Seen, alike, check_location, join
-from lading.hooks.site.site import Check, Cleaned, ElasticSite, Holding, ListedInstance, Order, Site, StagingArea
+from lading.hooks.site.observation import LocationState, Observation, ObservedLocation, alike, check_location, join
+from lading.hooks.site.site import (
+    Check,
+    ElasticSite,
+    Holding,
+    ListedInstance,
+    Order,
+    RemovedLeftovers,
+    Site,
+    StagingArea,
+)

@@ -45,7 +45,7 @@ class LocationState(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedLocation:
     """A location as its site sees it now. One that a site no longer names is gone for good, and its jobs with it.
 
     :param location: what it is; what is on it is Lading's own to know
@@ -169,7 +169,7 @@ class Observation:
         no job waits for it
     """
 
-    locations: Sequence[Seen]
+    locations: Sequence[ObservedLocation]
     events: Sequence[dict[str, Any]] = ()
     acknowledge: Callable[[], None] = field(default=lambda: None)
     market: Market | MachineMarket | None = None
@@ -179,7 +179,7 @@ class Observation:
 
     def __post_init__(self) -> None:
         """:raises TypeError: a field is of another type"""
-        if not _are(Seen, self.locations, (list, tuple)):
+        if not _are(ObservedLocation, self.locations, (list, tuple)):
             raise TypeError(f"locations is {shortened(self.locations)}; valid: a list or a tuple of Seen")
         object.__setattr__(self, "locations", tuple(self.locations))  # a site may change its own list later
         names = Counter(each.name for each in self.locations)
@@ -207,13 +207,13 @@ class Observation:
         return said == its and alike(self.locations, other.locations)
 
 
-def alike(some: Sequence[Seen], others: Sequence[Seen]) -> bool:
+def alike(some: Sequence[ObservedLocation], others: Sequence[ObservedLocation]) -> bool:
     """Whether locations are the same but for their ends: that of one that has not begun is later at each look."""
     pairs = zip(some, others, strict=False)
     return len(some) == len(others) and all(a == b or _endless(a) == _endless(b) for a, b in pairs)
 
 
-def _endless(seen: Seen) -> Seen:
+def _endless(seen: ObservedLocation) -> ObservedLocation:
     return replace(seen, location=replace(seen.location, ends_at=None))
 
 

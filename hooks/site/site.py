@@ -121,7 +121,7 @@ class Site(ABC, Generic[Config]):
         """The least that this site's account must be allowed, in the form of its provider; None: it has no account."""
         return None
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         """Remove what is left behind, at the site and of it on this machine; never what a live job needs.
 
         A controller may work with the site at the same time, from another object.
@@ -339,18 +339,18 @@ class Check:
 
     :param what: what was checked
     :param good: whether all is well
-    :param words: the details, or what is wrong and what to do
+    :param message: the details, or what is wrong and what to do
     :param warns: whether all is well but could be better, or could not be examined
     """
 
     what: str
     good: bool
-    words: str
+    message: str
     warns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class RemovedLeftovers:
     """What was removed at a site of one sort of things that were left behind.
 
     :param kind: the sort, as text: ``runs``, ``logs``

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.spool import server
 from lading.hooks.spool.events import LATEST, Date, Name
 from lading.hooks.spool.tokens import TOKEN
@@ -44,7 +44,7 @@ Moment = Annotated[Date | None, BeforeValidator(_moment)]
 Content = Annotated[bytes, BeforeValidator(_unpacked)]
 
 
-class Reply(Written):
+class Reply(JsonModel):
     """What a machine answers, see :mod:`lading.hooks.spool.server`.
 
     :param boot_id: of the machine now; another one than before: it was restarted, and nothing from before runs

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter
 
-from lading.hooks.files.json_model import Text, Written, checked, parsed
+from lading.hooks.files.json_model import JsonModel, Text, checked, parsed
 from lading.hooks.spool.tokens import TOKEN
 from lading.scheduling.reasons import Reason, because, free_text
 
@@ -92,7 +92,7 @@ Outputs = Annotated[
 Limit = Annotated[int | float, Field(ge=0, le=LATEST)]
 
 
-class Started(Written):
+class Started(JsonModel):
     """A job's task has begun.
 
     :param nodes: of a batch job that has asked for a range of them: how many it has got
@@ -107,7 +107,7 @@ class Started(Written):
     node: Name = ""
 
 
-class JobWaiting(Written):
+class JobWaiting(JsonModel):
     """Why a job waits."""
 
     event: Literal["waiting"]
@@ -117,7 +117,7 @@ class JobWaiting(Written):
     node: Name = ""
 
 
-class Located(Written):
+class Located(JsonModel):
     """Which batch job a job is, or is in, and on which node, as the batch system calls them."""
 
     event: Literal["located"]
@@ -126,7 +126,7 @@ class Located(Written):
     node: Name = ""
 
 
-class Finished(Written):
+class Finished(JsonModel):
     """A job has ended; no cause means success. Memory is MiB.
 
     ``failed`` says that a cancellation was not requested by Airflow.
@@ -147,7 +147,7 @@ class Finished(Written):
     outputs: Outputs = Field(default_factory=dict)
 
 
-class Returned(Written):
+class Returned(JsonModel):
     """A job has not begun where it was given to, and will not: it waits again."""
 
     event: Literal["returned"]
@@ -156,7 +156,7 @@ class Returned(Written):
     reason: Why = None
 
 
-class Released(Written):
+class Released(JsonModel):
     """A location that was launched has ended, or was never there.
 
     :param native_id: what its seller calls it, and since when it was paid for; None: that is not known
@@ -173,7 +173,7 @@ class Released(Written):
     refused: bool = False
 
 
-class Billed(Written):
+class Billed(JsonModel):
     """What a location has cost in all that was launched and has ended."""
 
     event: Literal["billed"]
@@ -181,7 +181,7 @@ class Billed(Written):
     usd: Annotated[float, Field(ge=0)]
 
 
-class Held(Written):
+class Held(JsonModel):
     """Room is held; the token is that of the hold."""
 
     event: Literal["held"]
@@ -189,7 +189,7 @@ class Held(Written):
     at: Date
 
 
-class NotHeld(Written):
+class NotHeld(JsonModel):
     """Room is not held for want of any, or is not held any more."""
 
     event: Literal["refused", "hold_lost"]
@@ -198,7 +198,7 @@ class NotHeld(Written):
     reason: Why = None
 
 
-class SentinelFile(Written):
+class SentinelFile(JsonModel):
     """How a job has ended, as its supervisor has left it in ``exit.json``."""
 
     exit_code: ExitCode
@@ -211,7 +211,7 @@ class SentinelFile(Written):
     outputs: Outputs = Field(default_factory=dict)
 
 
-class Amounts(Written):
+class Amounts(JsonModel):
     """What there is of each resource; memory and disk are MiB."""
 
     cpus: Amount = 0
@@ -220,7 +220,7 @@ class Amounts(Written):
     gpus: Amount = 0
 
 
-class InsideFile(Written):
+class InsideFile(JsonModel):
     """The outcome of a job in its container, as its runner there has left it in ``inside.json``; memory is KiB."""
 
     exit_code: ExitCode
@@ -233,7 +233,7 @@ class InsideFile(Written):
     is_out_of_memory: bool = False
 
 
-class HoldFile(Written):
+class HoldFile(JsonModel):
     """What room is to be held for, as a controller has left it in a spool."""
 
     token: Token
@@ -242,7 +242,7 @@ class HoldFile(Written):
     seconds: Seconds
 
 
-class SupervisorFile(Written):
+class SupervisorFile(JsonModel):
     """Who runs a job, as its supervisor has left it in ``supervisor.json``."""
 
     pid: Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
@@ -258,14 +258,14 @@ class SupervisorFile(Written):
     container: Text | None = None
 
 
-class CauseFile(Written):
+class CauseFile(JsonModel):
     """Why a job was ended, as its agent has left it in ``cause.json``."""
 
     cause: Cause
     reason: WholeReason
 
 
-class UpFile(Written):
+class UpFile(JsonModel):
     """Where an allocation's agent is, what its clock says, and for how long it takes jobs from now on, as it writes now
     and then into ``up.json``: its readers have another clock."""
 
@@ -274,7 +274,7 @@ class UpFile(Written):
     left: Seconds
 
 
-class TermsFile(Written):
+class TermsFile(JsonModel):
     """What an allocation is for, as its controller has left it in ``terms.json``."""
 
     capacity: Amounts
@@ -287,14 +287,19 @@ class TermsFile(Written):
     keep_failed: Seconds = 0.0
 
 
-KINDS: dict[str, type[Written]] = {"started": Started, "waiting": JobWaiting, "located": Located, "finished": Finished}
+KINDS: dict[str, type[JsonModel]] = {
+    "started": Started,
+    "waiting": JobWaiting,
+    "located": Located,
+    "finished": Finished,
+}
 KINDS |= {"held": Held, "refused": NotHeld, "hold_lost": NotHeld}
 # What comes from a site itself, and from no file: a job that runs must not be given back by every process that can
 # write one.
-OF_SITES: dict[str, type[Written]] = {"returned": Returned, "released": Released, "billed": Billed}
+OF_SITES: dict[str, type[JsonModel]] = {"returned": Returned, "released": Released, "billed": Billed}
 
 
-def valid(found: object, kinds: Mapping[str, type[Written]] = KINDS) -> dict[str, Any] | None:
+def valid(found: object, kinds: Mapping[str, type[JsonModel]] = KINDS) -> dict[str, Any] | None:
     """An event, if it is of a known kind; None: a newer agent's.
 
     :param kinds: those that may be
@@ -306,7 +311,7 @@ def valid(found: object, kinds: Mapping[str, type[Written]] = KINDS) -> dict[str
     return checked(kinds[kind], found) if kind in kinds else None
 
 
-def remains(model: type[Written], content: bytes | None) -> dict[str, Any] | None:
+def remains(model: type[JsonModel], content: bytes | None) -> dict[str, Any] | None:
     """What a file of a job says; None: it is not there, or damaged."""
     try:
         return checked(model, parsed(content)) if content else None

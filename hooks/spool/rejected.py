@@ -41,7 +41,7 @@ class RejectedFiles:
     def note(self) -> str | None:
         """What could not be read lately; None: nothing."""
         since = time.monotonic() - SECONDS_NOTED
-        recent = [words for at, words in list(self._said.values()) if at > since]
+        recent = [message for at, message in list(self._said.values()) if at > since]
         if not recent:
             return None
         more = f" (and {len(recent) - 1} more)" if len(recent) > 1 else ""
@@ -49,12 +49,12 @@ class RejectedFiles:
 
     def say(self, name: str, why: object) -> None:
         """Say what is wrong with a file, unless that is known."""
-        words = "".join(each if each.isprintable() else "?" for each in f"{name}: {why}"[:LONGEST_NOTE])
-        if name in self._said and self._said[name][1] == words:
+        message = "".join(each if each.isprintable() else "?" for each in f"{name}: {why}"[:LONGEST_NOTE])
+        if name in self._said and self._said[name][1] == message:
             return
-        log.error("what cannot be read: %s", words)
+        log.error("what cannot be read: %s", message)
         self._said.pop(name, None)
-        self._said[name] = (time.monotonic(), words)
+        self._said[name] = (time.monotonic(), message)
         if len(self._said) > REMEMBERED:
             del self._said[next(iter(self._said))]
 

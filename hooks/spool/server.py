@@ -139,8 +139,8 @@ def write(root: str, request: Message, answer: Message) -> None:
             path = f"{root}/spool/inbox/{token}.json"
             if os.path.isfile(path) and not _has_begun(root, token):
                 _write(path, text)
-        for token, words in request.get("cancel", {}).items():
-            _write(f"{root}/spool/cancel/{token}", words)
+        for token, reason in request.get("cancel", {}).items():
+            _write(f"{root}/spool/cancel/{token}", reason)
         for token, text in request.get("hold", {}).items():
             _write(f"{root}/spool/holds/{token}.json", text)
         if how := request.get("shutdown"):

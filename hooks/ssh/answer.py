@@ -25,7 +25,7 @@ class CommandResult:
         return self.stdout.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """What is shown to users: the standard error, else the standard output, else the exit status."""
         text = " ".join((self.stderr.strip() or self.stdout.strip()).split())
         if len(text) > 2000:

@@ -29,7 +29,7 @@ class Backoff:
         self.first = first
         self.longest = longest
         self.failures = 0
-        self.words = ""
+        self.message = ""
         self.not_before = 0.0
 
     @property
@@ -40,24 +40,24 @@ class Backoff:
     @property
     def held(self) -> str | None:
         """What has failed, as text, where it is too early; None: it may be tried."""
-        return self.words if self.left > 0 else None
+        return self.message if self.left > 0 else None
 
     def check(self) -> None:
         """:raises TransportError: it is too early; with what failed"""
-        if (words := self.held) is not None:
-            raise TransportError(f"{words}{COUNTDOWN}{self.left:.0f} s")
+        if (message := self.held) is not None:
+            raise TransportError(f"{message}{COUNTDOWN}{self.left:.0f} s")
 
-    def failed(self, words: str, *, at_least: float = 0.0) -> TransportError:
+    def failed(self, message: str, *, at_least: float = 0.0) -> TransportError:
         """Note a failure, and return the error to raise.
 
         :param at_least: seconds to wait, as for a refused login: many of them lock the account
         """
         self.failures += 1
         # Without a time: the same trouble should have the same text.
-        self.words = words.partition(COUNTDOWN)[0]
+        self.message = message.partition(COUNTDOWN)[0]
         seconds = max(pause(self.failures, self.first, self.longest), at_least * random.uniform(0.5, 1.0))
         self.not_before = time.monotonic() + seconds
-        return TransportError(self.words)
+        return TransportError(self.message)
 
     def succeeded(self) -> None:
         self.failures = 0

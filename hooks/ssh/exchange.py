@@ -170,8 +170,8 @@ class Exchange:
 
     def silence(self) -> str:
         """What may explain that the shell ended without all answers: the end of its output."""
-        words = bytes(self.stderr[-2000:] or self.stdout[-2000:]).decode(errors="replace").splitlines()
-        said = "\n".join(line for line in words if self.marker not in line).strip()
+        lines = bytes(self.stderr[-2000:] or self.stdout[-2000:]).decode(errors="replace").splitlines()
+        said = "\n".join(line for line in lines if self.marker not in line).strip()
         return f"{'cut off' if self.begun else 'no answer'}; its last output: {said or 'none'}"
 
     def _script(self, setup: str, timeout: int) -> str:

@@ -60,7 +60,7 @@ class _Tunnel:
     master: int | None = None
 
     @property
-    def words(self) -> str:
+    def spec(self) -> str:
         """As the client's option -R takes it."""
         return f"{_bracketed(self.address)}:{self.asked}:{_bracketed(self.host)}:{self.port}"
 
@@ -123,7 +123,7 @@ class ControlMasterTransport(Transport):
                 known = _Tunnel(host, port, address, remote_port)
             if known.master != master:
                 known.asked = known.remote_port
-                done = self._ask("forward", "-R", known.words)
+                done = self._ask("forward", "-R", known.spec)
                 if done.returncode:
                     raise TransportError(
                         f"the SSH server refuses a port that leads to {host}:{port}: {_said(done)}; is it taken, or is "
@@ -174,7 +174,7 @@ class ControlMasterTransport(Transport):
 
     def _cancel(self, tunnel: _Tunnel, master: int | None) -> None:
         if master is not None and tunnel.master == master:
-            self._ask("cancel", "-R", tunnel.words)
+            self._ask("cancel", "-R", tunnel.spec)
 
     def _connected(self) -> int:
         """The pid of the client that shares its connection; starts one when it is time to.
@@ -195,12 +195,12 @@ class ControlMasterTransport(Transport):
     def _start_master(self) -> int:
         self._end_master()
         shared = {"ControlMaster": "yes", "ControlPersist": "no", "ServerAliveInterval": "30"}
-        with tempfile.TemporaryFile() as words:
+        with tempfile.TemporaryFile() as output:
             self._master = subprocess.Popen(
                 self._ssh({**PLAIN, **shared, "ProxyCommand": ""}, "-N", "-T", "--", self.destination),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=words,
+                stderr=output,
                 start_new_session=True,
             )
             deadline = time.monotonic() + self.connect_timeout * 2
@@ -208,8 +208,8 @@ class ControlMasterTransport(Transport):
                 if self._running_master() == self._master.pid:  # not one before it that is about to end
                     return self._master.pid
                 time.sleep(0.05)
-            words.seek(0)
-            said = words.read(4000).decode(errors="replace").strip()
+            output.seek(0)
+            said = output.read(4000).decode(errors="replace").strip()
         self._end_master()
         if "Host key verification failed" in said:
             said += (

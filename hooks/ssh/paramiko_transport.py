@@ -92,7 +92,7 @@ class SSHTransport(Transport):
             return ChannelSession(channel, session.script(command, self.setup_before(setup)), self.connect_timeout)
         except (paramiko.SSHException, EOFError, OSError) as error:
             channel.close()
-            raise TransportError(f"{self}: no command can be started: {_words(error)}") from error
+            raise TransportError(f"{self}: no command can be started: {_message(error)}") from error
 
     def close(self) -> None:
         with self._closing:
@@ -116,7 +116,7 @@ class SSHTransport(Transport):
         except TransportError:
             raise
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise TransportError(f"the connection was lost: {_words(error)}") from error
+            raise TransportError(f"the connection was lost: {_message(error)}") from error
         finally:
             channel.close()
         if not exchange.complete and not _alive(client):
@@ -138,7 +138,7 @@ class SSHTransport(Transport):
             raise
         except (paramiko.SSHException, EOFError, OSError) as error:
             self._lost(client)
-            raise self.backoff.failed(f"the connection was lost as soon as it was open: {_words(error)}") from error
+            raise self.backoff.failed(f"the connection was lost as soon as it was open: {_message(error)}") from error
 
     def _opened(self, client: paramiko.SSHClient) -> paramiko.Channel:
         try:
@@ -176,7 +176,7 @@ class SSHTransport(Transport):
             self._hook = hook
             client = hook.get_conn()
             sock = _transport(client).sock
-            sock.settimeout(LOOK_INTERVAL if isinstance(sock, TellingSocket) else UNTOLD_LOOK_INTERVAL)
+            sock.settimeout(LOOK_INTERVAL if isinstance(sock, UnblockingSocket) else UNTOLD_LOOK_INTERVAL)
             return client
         except Exception as error:  # paramiko, Airflow's hook and its secrets backends raise whatever they like
             if hook is not None:
@@ -184,24 +184,24 @@ class SSHTransport(Transport):
             refused = isinstance(error, (paramiko.AuthenticationException, paramiko.BadHostKeyException))
             self.unusable = _is_lasting(error) if hook is not None else _is_wrong(error)
             undefined = hook is None and _is_undefined(error)
-            said = _undefined(self.ssh_conn_id, error) if undefined else _words(error)
-            words = f"cannot {'log in' if refused else 'connect'}{where}: {said}"
+            said = _undefined(self.ssh_conn_id, error) if undefined else _message(error)
+            message = f"cannot {'log in' if refused else 'connect'}{where}: {said}"
             if self.server is not None and isinstance(error, paramiko.BadHostKeyException):
-                words += (
+                message += (
                     "; the server has another key than the one that this machine was given when it was launched: "
                     "either its image does not take keys from user data, as cloud-init does, or another machine "
                     "answers there"
                 )
             elif hook is not None and isinstance(error, paramiko.BadHostKeyException):
-                words += (
+                message += (
                     "; the server has another key than the known one: it was reinstalled, or is another machine."
                     f" Ask who runs it; if the new key is right, {_set_host_key(hook)}"
                 )
-            elif hook is not None and "not found in known_hosts" in words:
-                words += f"; compare its key with what who runs it says, and {_set_host_key(hook)}"
-            elif isinstance(error, paramiko.SSHException) and ("banner" in words or "No existing session" in words):
-                words += "; the port is open, but no SSH server answers there"
-            raise self.backoff.failed(words, at_least=LOGIN_PAUSE if refused else 0.0) from error
+            elif hook is not None and "not found in known_hosts" in message:
+                message += f"; compare its key with what who runs it says, and {_set_host_key(hook)}"
+            elif isinstance(error, paramiko.SSHException) and ("banner" in message or "No existing session" in message):
+                message += "; the port is open, but no SSH server answers there"
+            raise self.backoff.failed(message, at_least=LOGIN_PAUSE if refused else 0.0) from error
         finally:
             self._hook = None
 
@@ -314,8 +314,8 @@ def _undefined(ssh_conn_id: str, error: BaseException) -> str:
     if os.environ.get(variable):  # its value may have a password
         return f"{variable} is set, but cannot be read as a connection; valid: JSON, or a URI such as {example}"
     return (
-        f"{_words(error)}; set {variable}, for example to {example}. In Airflow's own processes it may also be in the "
-        f"database: `airflow connections add {ssh_conn_id} --conn-type ssh --conn-host ...`"
+        f"{_message(error)}; set {variable}, for example to {example}. In Airflow's own processes it may also be in "
+        f"the database: `airflow connections add {ssh_conn_id} --conn-type ssh --conn-host ...`"
     )
 
 
@@ -334,7 +334,7 @@ def _is_lasting(error: BaseException) -> bool:
     return isinstance(error, lasting) or "not found in known_hosts" in str(error)
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error).strip() or type(error).__name__
 
 
@@ -420,7 +420,7 @@ def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | parami
 UNACKNOWLEDGED = 60
 
 
-class TellingSocket(socket.socket):
+class UnblockingSocket(socket.socket):
     """A socket whose ``close`` ends what another thread reads from it, which would else last until its time-out."""
 
     def close(self) -> None:
@@ -429,14 +429,14 @@ class TellingSocket(socket.socket):
         super().close()
 
 
-def connected(host: str, port: int, timeout: float) -> TellingSocket:
+def connected(host: str, port: int, timeout: float) -> UnblockingSocket:
     """A connection for paramiko. Its own would wait for 44 ms at each command, for Nagle's algorithm and a delayed
     acknowledgement wait for each other.
 
     :param timeout: seconds until it stands
     :raises OSError: it cannot be made
     """
-    made = TellingSocket(fileno=socket.create_connection((host, port), timeout).detach())
+    made = UnblockingSocket(fileno=socket.create_connection((host, port), timeout).detach())
     made.settimeout(timeout)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

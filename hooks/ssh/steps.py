@@ -348,8 +348,8 @@ class Parts(RemoteStep):
     most: int = 2**18
 
     def text(self, marker: str, timeout: int) -> str:
-        words = [f"{part.offset} {shlex.quote(part.path)}" for part in self.parts]
-        chunks = [" ".join(words[start : start + PARTS_AT_ONCE]) for start in range(0, len(words), PARTS_AT_ONCE)]
+        parts = [f"{part.offset} {shlex.quote(part.path)}" for part in self.parts]
+        chunks = [" ".join(parts[start : start + PARTS_AT_ONCE]) for start in range(0, len(parts), PARTS_AT_ONCE)]
         return "(" + "\n".join([PARTS, *(f"lading_parts {self.most} {chunk}" for chunk in chunks), ":)"])
 
     def contents(self, answer: CommandResult) -> list[bytes | None]:
@@ -364,7 +364,7 @@ class Parts(RemoteStep):
             elif line.strip() and found and (last := found[-1]) is not None:
                 last.append(line.strip())
         if answer.status != 0 or len(found) != len(self.parts):
-            raise TransportError(f"files could not be read: {answer.words}")
+            raise TransportError(f"files could not be read: {answer.message}")
         try:
             return [None if lines is None else base64.b64decode("".join(lines)) for lines in found]
         except binascii.Error as error:

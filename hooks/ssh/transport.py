@@ -212,7 +212,7 @@ class Transport(ABC):
     def fault(self, answer: CommandResult) -> str:
         """What an answer says that is no good one, with where it comes from."""
         # Without a status it comes from :meth:`exchange`, which has said that already.
-        return answer.words if answer.status is None else f"{self}: {answer.words}"
+        return answer.message if answer.status is None else f"{self}: {answer.message}"
 
     def _do(self, step: RemoteStep, timeout: float) -> CommandResult:
         (answer,) = self.exchange([step], timeout)

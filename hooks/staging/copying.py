@@ -14,7 +14,7 @@ from lading.hooks.files.addresses import fitting
 from lading.hooks.site import StagingArea
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import RunCommand, quoted
-from lading.hooks.staging.sources import PART, PART_TIMEOUT, Source, Version
+from lading.hooks.staging.sources import PART, PART_TIMEOUT, FileSource, FileVersion
 
 # Bytes that any machine reads in a second when it makes a checksum.
 CHECKED_IN_A_SECOND = 20 * 2**20
@@ -27,14 +27,14 @@ def key(address: str) -> str:
     return hashlib.sha1(address.encode(errors="surrogatepass"), usedforsecurity=False).hexdigest()
 
 
-def place(address: str, version: Version) -> tuple[str, str]:
+def place(address: str, version: FileVersion) -> tuple[str, str]:
     """The folder of a copy in its area, and its name there, which is that of the file."""
     digest = hashlib.sha1(f"{version.size} {version.mark}".encode(), usedforsecurity=False).hexdigest()[:12]
     name = address.rstrip("/").rpartition("/")[2]
     return f"{key(address)}.{digest}", "file" if name in ("", ".", "..") else fitting(name)
 
 
-def found(area: StagingArea, address: str, version: Version | None) -> str | None:
+def found(area: StagingArea, address: str, version: FileVersion | None) -> str | None:
     """Where a file lies for the jobs of a staging area, itself or as a copy; None: nowhere.
 
     :param version: that it has; None: that is not known, so whatever has its address will do
@@ -53,7 +53,7 @@ def found(area: StagingArea, address: str, version: Version | None) -> str | Non
     return _done(area, "\n".join(lines)).stdout.removesuffix("\n") or None
 
 
-def brought(area: StagingArea, address: str, source: Source, version: Version) -> str:
+def brought(area: StagingArea, address: str, source: FileSource, version: FileVersion) -> str:
     """Bring a file into a staging area; returns where it lies.
 
     :param version: that the source has
@@ -113,7 +113,7 @@ def _done(area: StagingArea, text: str, stdin: bytes | None = None, timeout: flo
     """
     (answer,) = area.transport.exchange([RunCommand(text, stdin=stdin)], timeout)
     if answer.status is None:
-        raise TransportError(answer.words)
+        raise TransportError(answer.message)
     if answer.status != 0:
         raise OSError(area.transport.fault(answer))
     return answer

@@ -32,7 +32,7 @@ _ERRORS = {errno.ENOENT: FileNotFoundError, errno.EISDIR: IsADirectoryError}
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class FileVersion:
     """What a file holds now.
 
     :param size: bytes
@@ -43,7 +43,7 @@ class Version:
     mark: str
 
 
-class Source(ABC):
+class FileSource(ABC):
     """A file, as it can be read in one place."""
 
     may_hang: ClassVar[bool]
@@ -55,7 +55,7 @@ class Source(ABC):
         """What is likely to be slow, or to hang, together with it: the machine, or the bucket."""
 
     @abstractmethod
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         """What it holds now.
 
         :raises FileNotFoundError: it is not there, or neither a file nor a folder
@@ -74,7 +74,7 @@ class Source(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class MachineFile(Source):
+class MachineFile(FileSource):
     """A file of a machine.
 
     :param path: absolute
@@ -90,13 +90,13 @@ class MachineFile(Source):
     def host(self) -> str:
         return str(self.transport)
 
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         path = quoted(self.path)
         look = f"[ ! -d {path} ] || exit {errno.EISDIR}; [ -f {path} ] || exit {errno.ENOENT}; {self._is_below()}"
         answer = self._ask(f"{look}stat -Lc '%s %Y' -- {path}", VERSION_TIMEOUT)
         if not (reported := re.fullmatch(r"(\d{1,18}) (-?\d{1,18})\s*", answer)):
             raise TransportError(f"{self.transport}: {answer[:200]!r} is not the size of {self.path}")
-        return Version(int(reported[1]), reported[2])
+        return FileVersion(int(reported[1]), reported[2])
 
     def parts(self, size: int) -> Iterator[bytes]:
         for number in range(-(-size // PART)):
@@ -133,14 +133,14 @@ class MachineFile(Source):
         if answer.status in _ERRORS:
             raise _ERRORS[answer.status](self.path)
         if answer.status is None:
-            raise TransportError(answer.words)
+            raise TransportError(answer.message)
         if answer.status != 0:
             raise OSError(self.transport.fault(answer))
         return answer.stdout
 
 
 @dataclass(frozen=True, slots=True)
-class StoredObject(Source):
+class StoredObject(FileSource):
     """What Airflow's ObjectStoragePath reads on this machine, by the connection that its address names.
 
     Its scheme was one that the site takes; what is found by it is looked at again, as anything may be attached to it.
@@ -154,11 +154,11 @@ class StoredObject(Source):
         scheme, _, rest = self.address.partition("://")
         return f"{scheme}://{rest.partition('/')[0]}"
 
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         path = self._path
         if not path.is_file():
             raise (IsADirectoryError if path.is_dir() else FileNotFoundError)(self.address)
-        return Version(int(path.stat().st_size), f"{path.checksum():x}")
+        return FileVersion(int(path.stat().st_size), f"{path.checksum():x}")
 
     def parts(self, size: int) -> Iterator[bytes]:
         left = size

@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from lading.plugin.offline.options import COMMANDS, UsageError
 from lading.plugin.offline.watch import INTERRUPTED
+from lading.scheduling.text.csv_tables import TableError
 from lading.scheduling.text.printable import printable
-from lading.scheduling.text.tables import TableError
 
 
 class OneLineParser(argparse.ArgumentParser):

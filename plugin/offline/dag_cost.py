@@ -319,8 +319,8 @@ def charge(
             continue
         for step in mine:
             lines[step.name].usd = bill.of_steps.get(step.name)
-            if (words := bill.refused.get(step.name)) is not None:
-                lines[step.name].notes.append(f"site {name}: {words}")
+            if (message := bill.refused.get(step.name)) is not None:
+                lines[step.name].notes.append(f"site {name}: {message}")
     found.usd = sum(line.usd or 0.0 for line in found.lines)
     found.unknown = [line.task for line in found.lines if line.usd is None]
     return markets
@@ -361,10 +361,10 @@ def show(found: DagCost, out: IO[str]) -> None:
         )
     console.print(table)
     more = f", without {', '.join(found.unknown)}, whose cost is not known" if found.unknown else ""
-    words = f"costs about {found.usd:.4f} USD{more}"
+    message = f"costs about {found.usd:.4f} USD{more}"
     if len(found.unknown) == len(found.lines):
-        words = "cannot be priced: the cost of none of its tasks is known"
-    console.print(printable(f"A run of {found.dag} {words}."), soft_wrap=True)
+        message = "cannot be priced: the cost of none of its tasks is known"
+    console.print(printable(f"A run of {found.dag} {message}."), soft_wrap=True)
     if found.max_usd is not None and found.usd > found.max_usd:
         console.print(
             f"That is more than max_usd, {found.max_usd:g} USD: nothing is launched beyond it.", soft_wrap=True
@@ -374,5 +374,5 @@ def show(found: DagCost, out: IO[str]) -> None:
     left = [line.task for line in found.lines if line.jobs is None or line.seconds is None]
     more = f" ({', '.join(left)} not counted)" if left else ""
     for site, usd in found.elsewhere.items():
-        words = f"If all its tasks that may go to site {site} went there, they would cost {usd:.4f} USD there{more}."
-        console.print(printable(words), soft_wrap=True)
+        message = f"If all its tasks that may go to site {site} went there, they would cost {usd:.4f} USD there{more}."
+        console.print(printable(message), soft_wrap=True)

@@ -15,9 +15,9 @@ from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import InstanceLimits, Objective
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.trace import Arrival
-from lading.scheduling.text import tables
+from lading.scheduling.text import csv_tables
+from lading.scheduling.text.csv_tables import TableError
 from lading.scheduling.text.printable import printable, shortened
-from lading.scheduling.text.tables import TableError
 
 # So much of a file is split into lines at once, in characters.
 PART = 2**16
@@ -33,7 +33,7 @@ def read_text(path: str) -> str:
 def read_table(path: str, required: Sequence[str], optional: Sequence[str] = ()) -> Iterator[str]:
     """The lines of a table. Columns that it has besides are named on stderr, for one of them may be misspelt."""
     text = read_text(path)
-    if others := tables.unread(split(text), path, required, optional):
+    if others := csv_tables.unread(split(text), path, required, optional):
         valid = ", ".join(dict.fromkeys((*required, *optional)))
         print(printable(f"{path}:1: not read: {shortened(', '.join(others))}; valid: {valid}"), file=sys.stderr)
     return split(text)

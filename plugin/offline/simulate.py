@@ -213,8 +213,8 @@ def print_reports(
 
     console = Console(file=out, highlight=False, markup=False, emoji=False)
     table = Table("", *(report.policy for report in reports))
-    for name, words in REPORT_LINES.items():
-        table.add_row(words, *(shown(getattr(report, name)) for report in reports))
+    for name, heading in REPORT_LINES.items():
+        table.add_row(heading, *(shown(getattr(report, name)) for report in reports))
     console.print(table)
     for path, fleets in references.items():
         console.print(

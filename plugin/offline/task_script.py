@@ -233,12 +233,12 @@ def route_of(job: WaitingJob, views: Sequence[SiteView]) -> Route:
 
 def packed(name: str, site: Site[Any], envelope: Envelope) -> str:
     """How a site that submits nothing runs a job."""
-    words = f"Site {name!r} (kind {site.kind}) packs it by {format_resources(envelope.resources)}"
+    message = f"Site {name!r} (kind {site.kind}) packs it by {format_resources(envelope.resources)}"
     memory = envelope.memory_limit or getattr(site.config, "memory_limit", None)
     seconds = envelope.time_limit or getattr(site.config, "time_limit", None)
     limits = [f"above {format_memory(memory)} of memory"] if memory else []
     limits += [f"after {format_time(seconds)}"] if seconds else []
-    return f"{words}, and ends it {' and '.join(limits)}." if limits else f"{words}, and sets it no limit."
+    return f"{message}, and ends it {' and '.join(limits)}." if limits else f"{message}, and sets it no limit."
 
 
 def notes(task: Task, site: Site[Any]) -> Iterator[str]:

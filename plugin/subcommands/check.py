@@ -63,7 +63,7 @@ def check(args: Namespace) -> None:
     for finding in findings(args.site, args.timeout or (LAUNCH_SECONDS if args.launch else TRIAL_SECONDS), args.launch):
         found.append(finding)
         if not finding.good:
-            complain(f"{finding.what}: {finding.words}")
+            complain(f"{finding.what}: {finding.message}")
     show(list(map(finding_row, found)), args.output)
     if not all(finding.good for finding in found):
         sys.exit(1)
@@ -96,7 +96,7 @@ def policies(only: Sequence[str]) -> None:
 
 def finding_row(finding: Check) -> dict[str, Any]:
     result = "warning" if finding.good and finding.warns else "ok" if finding.good else "BAD"
-    return {"check": finding.what, "result": result, "details": finding.words}
+    return {"check": finding.what, "result": result, "details": finding.message}
 
 
 def findings(only: Sequence[str], timeout: float, launch: bool = False) -> Iterator[Check]:
@@ -158,8 +158,8 @@ def state_folder_finding(folder: Path) -> Check:
             file.write(b"x")
             file.flush()
     except OSError as error:
-        words = f"{folder} cannot be written: {error}; it must be a folder of Airflow's user on a disk with room"
-        return Check("state folder", False, words)
+        message = f"{folder} cannot be written: {error}; it must be a folder of Airflow's user on a disk with room"
+        return Check("state folder", False, message)
     return Check("state folder", True, f"{folder} can be written")
 
 
@@ -168,8 +168,8 @@ def token_finding() -> Check:
     try:
         mint()(str(uuid.uuid4()), 60.0)
     except Exception as error:  # a key that is missing, unreadable or no key: each has an exception of its own
-        words = f"no JWT can be made: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
-        return Check("tokens", False, words)
+        message = f"no JWT can be made: {error}; see jwt_secret and jwt_private_key_path in [api_auth]"
+        return Check("tokens", False, message)
     return Check("tokens", True, "a JWT for a task can be made")
 
 
@@ -233,33 +233,33 @@ def default_finding(settings: Settings) -> Check:
         return Check(
             what, False, "no site takes tasks that name none; set accept_untargeted = true in the table of one"
         )
-    words = f"a task without hints asks for {format_resources(asked)}"
+    text = f"a task without hints asks for {format_resources(asked)}"
     fitting = [name for name, site in takers.items() if site.suits(PlannedJob("", asked))]
     if fitting:
         batch = takers[fitting[0]].dialect is not None
-        words += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
+        text += f", which fits site {fitting[0]}" + batch * ": it runs there as a batch job, so the nodes need its Dag"
         there = {name: takers[name].at_once(asked) for name in fitting}
         if None in there.values():
-            return Check(what, True, words)
+            return Check(what, True, text)
         counts = {name: count for name, count in there.items() if count is not None}
         total, limit = sum(counts.values()), conf.getint("core", "parallelism", fallback=0)
         by_site = (
             "" if len(counts) == 1 else f" ({', '.join(f'{count} at site {name}' for name, count in counts.items())})"
         )
-        words += f"; {total} of them run at once{by_site}"
+        text += f"; {total} of them run at once{by_site}"
         if few := total < limit:
             least = takers[fitting[0]].scarcest(asked)
-            words += (
+            text += (
                 f", fewer than [core] parallelism = {limit}, limited by {least}; a smaller [{SECTION}] default_{least} "
                 "packs more of them, where they use no more of it"
             )
-        return Check(what, True, words, warns=few)
+        return Check(what, True, text, warns=few)
     rooms = {name: site.closest(PlannedJob("", asked)) for name, site in takers.items()}
     most = "; ".join(f"site {name} has {format_resources(room)}" for name, room in rooms.items() if room)
     return Check(
         what,
         False,
-        f"{words}, more than any site has that takes tasks which name none: {most}; lower [{SECTION}] default_*",
+        f"{text}, more than any site has that takes tasks which name none: {most}; lower [{SECTION}] default_*",
     )
 
 
@@ -285,21 +285,21 @@ def controller_finding(settings: Settings) -> Check:
         return Check("controller", False, "cannot be determined: the store cannot be read")
     if lease is None or not lives(lease):
         return Check("controller", True, "none acts now; Airflow's scheduler starts one")
-    words = f"pid {lease.pid} on {lease.host} acts"
+    message = f"pid {lease.pid} on {lease.host} acts"
     if lease.host != socket.gethostname():
-        return Check("controller", True, f"{words}; whether it goes by this sites file can be checked there alone")
+        return Check("controller", True, f"{message}; whether it goes by this sites file can be checked there alone")
     older = older_than_the_file(settings, lease)
-    return Check("controller", older is None, f"{words}, {older}" if older else words)
+    return Check("controller", older is None, f"{message}, {older}" if older else message)
 
 
 def older_than_the_file(settings: Settings, lease: Lease) -> str | None:
     """As text: that the controller of this machine is older than the sites file, and what to do; None: it is not."""
-    words = difference(edition(settings), settings.sites_file)
-    if words is None:
+    message = difference(edition(settings), settings.sites_file)
+    if message is None:
         return None
     again = f"`kill {lease.pid}`, and the scheduler starts another" if lease.managed else "restart its service"
     return (
-        f"but it is older than the sites file and still uses what it has read: {words}; when `airflow lading check` "
+        f"but it is older than the sites file and still uses what it has read: {message}; when `airflow lading check` "
         f"finds the file valid: {again}. Running tasks are not affected"
     )
 
@@ -332,8 +332,8 @@ def site_findings(site: Site[Any], timeout: float, launch: bool) -> Iterator[Che
         good = good and finding.good
         yield replace(finding, what=f"site {site.name}: {finding.what}")
     if good and site.trial_costs and not launch:
-        words = "not tried, for it costs money: --launch buys the cheapest machine, runs a trial job and ends it"
-        yield Check(f"site {site.name}", True, words, warns=True)
+        message = "not tried, for it costs money: --launch buys the cheapest machine, runs a trial job and ends it"
+        yield Check(f"site {site.name}", True, message, warns=True)
     elif good:
         for what, part in site.parts().items():
             yield trial_finding(what, part, timeout)

@@ -19,7 +19,7 @@ from lading.executors.store import JobRow, State
 from lading.hooks.job_scripts.hook import RUNS_FOLDER
 from lading.hooks.job_scripts.run_site import RunSite, read_site
 from lading.hooks.job_scripts.run_store import RunStore
-from lading.hooks.site import Cleaned
+from lading.hooks.site import RemovedLeftovers
 from lading.operators.job_script import token
 from lading.plugin.database import read_connections, reading_store
 from lading.plugin.manager import site_kinds
@@ -58,7 +58,7 @@ def clean(args: Namespace) -> None:
 class Cleaner(Protocol):
     """What removes leftovers by age; see :meth:`lading.hooks.site.Site.clean`."""
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]: ...
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class JobScriptRuns:
 
     site: RunSite
 
-    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[Cleaned]:
+    def clean(self, older_than: float, keep: Collection[str], dry_run: bool) -> Iterator[RemovedLeftovers]:
         try:
             yield from self.site.clean(older_than, keep, dry_run)
         finally:

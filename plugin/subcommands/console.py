@@ -43,6 +43,6 @@ def whole(value: Any) -> Any:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-def complain(words: str) -> None:
+def complain(message: str) -> None:
     """Print a line to the standard error."""
-    print(printable(words), file=sys.stderr)
+    print(printable(message), file=sys.stderr)

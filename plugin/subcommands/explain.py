@@ -184,7 +184,7 @@ def outcome(job: JobRow) -> ExplanationStep:
     if job.site is None:
         return ExplanationStep(State(job.state).value, [str(job.reason or "it waits for its turn"), *remedy])
     where = f"{job.site}/{job.location}" + (f", queue {job.queue}" if job.queue else "")
-    words = [f"at {where}"]
-    words += [str(job.placed_because)] if job.placed_because else []
-    words += [str(job.reason)] if job.reason and job.reason != job.placed_because else []
-    return ExplanationStep(State(job.state).value, words + remedy)
+    parts = [f"at {where}"]
+    parts += [str(job.placed_because)] if job.placed_because else []
+    parts += [str(job.reason)] if job.reason and job.reason != job.placed_because else []
+    return ExplanationStep(State(job.state).value, parts + remedy)

@@ -167,11 +167,11 @@ def chosen(lines: Sequence[InstanceLine], names: Sequence[str]) -> list[Instance
 def let_go(session: Session, sites: Mapping[str, Site[Any]], line: InstanceLine, kind: RequestKind) -> bool:
     """Have an instance drained or terminated, and report the outcome; returns whether it could be asked."""
     try:
-        words = "; ".join(steps(session, sites, line, kind, getpass.getuser()))
+        message = "; ".join(steps(session, sites, line, kind, getpass.getuser()))
     except (CommandRefused, LookupError, OSError) as error:
         complain(f"{line.name}: {error}")
         return False
-    complain(f"{line.name}: {words}")
+    complain(f"{line.name}: {message}")
     return True
 
 

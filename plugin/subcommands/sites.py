@@ -28,7 +28,7 @@ def sites(args: Namespace) -> None:
     with reading_store() as session:
         controller = controller_finding(Settings.load())
         if not controller.good:
-            complain(f"controller: {controller.words}")
+            complain(f"controller: {controller.message}")
         used = in_use(session)
         in_order = (LocationRow.site, LocationRow.name != LocationRow.site, LocationRow.name)
         rows = session.scalars(select(LocationRow).order_by(*in_order)).all()

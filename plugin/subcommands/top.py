@@ -89,11 +89,11 @@ def cpus_of(site: SiteState) -> str:
 def reasons(why: WaitGroups) -> Table:
     """A row for each reason, site and limit, largest first."""
     table = Table(title="Why jobs wait", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=NARROW)
-    for heading in ("jobs", "oldest", "waits for", "words", "what would change it"):
+    for heading in ("jobs", "oldest", "waits for", "sentence", "what would change it"):
         table.add_column(heading, justify="right" if heading in ("jobs", "oldest") else "left")
     for group in why.groups:
-        words = group.words[0] if group.words else ""
-        texts = (str(group.jobs), ago(why.now - group.oldest), titled(group), words, group.remedy)
+        message = group.sentences[0] if group.sentences else ""
+        texts = (str(group.jobs), ago(why.now - group.oldest), titled(group), message, group.remedy)
         table.add_row(*(Text(readable(text)) for text in texts))
     return table
 

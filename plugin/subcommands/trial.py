@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lading.executors.agent.tasks import probe
-from lading.executors.controller.solo import Solo
-from lading.hooks.site import Check, ElasticSite, Seen, Site
+from lading.executors.controller.site_driver import SiteDriver
+from lading.hooks.site import Check, ElasticSite, ObservedLocation, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Resources, format_resources
 
@@ -32,9 +32,9 @@ def trial_finding(what: str, site: Site[Any], timeout: float) -> Check:
     folder = Path(tempfile.mkdtemp(prefix="lading-check-"))
     trial = site.trial(folder)
     try:
-        good, words = try_jobs(trial, timeout)
+        good, message = try_jobs(trial, timeout)
         bill = trial.bill()
-        return Check(what, good, f"{words}; {bill}" if bill else words)
+        return Check(what, good, f"{message}; {bill}" if bill else message)
     except (OSError, ValueError) as error:
         return Check(what, False, str(error))
     finally:
@@ -47,7 +47,7 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
 
     :returns: whether all is well, and the text of the finding
     """
-    deadline, solo = time.monotonic() + timeout, Solo(site)
+    deadline, solo = time.monotonic() + timeout, SiteDriver(site)
     jobs = [job for number, size in enumerate(site.trial_sizes()) for job in trial_jobs(number, size)]
     solo.put(jobs)
     waiting = {job.token for job in jobs}
@@ -59,24 +59,24 @@ def try_jobs(site: Site[Any], timeout: float) -> tuple[bool, str]:
                 waiting.discard(event["token"])
                 if not waiting:
                     [envelope] = [job for job in jobs if job.token == event["token"]]
-                    if (words := site.misunderstanding(event, envelope)) is not None:
-                        return False, words
+                    if (message := site.misunderstanding(event, envelope)) is not None:
+                        return False, message
         if not waiting:
             room = largest(site, solo.seen)
-            return True, f"{trial_words(site.trial_sizes())} ran; there is room for {format_resources(room)}"
-        if (words := site.failing()) is not None:
-            return False, site.diagnosis({"reason": words}, timeout)
+            return True, f"{trial_text(site.trial_sizes())} ran; there is room for {format_resources(room)}"
+        if (message := site.failing()) is not None:
+            return False, site.diagnosis({"reason": message}, timeout)
         time.sleep(0.1)
     return False, site.diagnosis(None, timeout)
 
 
-def largest(site: Site[Any], seen: Sequence[Seen]) -> Resources:
+def largest(site: Site[Any], seen: Sequence[ObservedLocation]) -> Resources:
     """The capacity of the largest location that a site has, or could have where it launches them."""
     locations = site.potential() if isinstance(site, ElasticSite) else [each.location for each in seen]
     return max((each.capacity for each in locations), key=lambda each: (each.cpus, each.memory), default=Resources())
 
 
-def trial_words(sizes: Sequence[int]) -> str:
+def trial_text(sizes: Sequence[int]) -> str:
     """What was tried: ``a trial job and an array of 2``."""
     return " and ".join("a trial job" if size == 1 else f"an array of {size}" for size in sizes)
 

@@ -228,16 +228,18 @@ def get_tries(
 def check_window(since: float, until: float) -> None:
     """Refuse a window that is none, or is too long."""
     if not since < until <= since + LONGEST_WINDOW:
-        words = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
+        message = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
         # Worded as FastAPI words what it refuses itself.
-        raise RequestValidationError([{"type": "value_error", "loc": ("query", "until"), "msg": words, "input": until}])
+        raise RequestValidationError(
+            [{"type": "value_error", "loc": ("query", "until"), "msg": message, "input": until}]
+        )
 
 
 def database_is_away(request: Request, error: Exception) -> JSONResponse:
     """Say more than "Internal Server Error"; what the database says may name hosts, which is for the log alone."""
     log.warning("%s could not be answered: %s", request.url.path, getattr(error, "orig", error))
-    words = "Airflow's database is locked or away; nothing was changed, ask again (the API server's log says more)"
-    return JSONResponse({"detail": words}, status.HTTP_503_SERVICE_UNAVAILABLE)
+    message = "Airflow's database is locked or away; nothing was changed, ask again (the API server's log says more)"
+    return JSONResponse({"detail": message}, status.HTTP_503_SERVICE_UNAVAILABLE)
 
 
 async def say_what_is_wrong(request: Request, error: Exception) -> Response:

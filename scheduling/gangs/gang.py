@@ -308,7 +308,7 @@ def _failure(gang: Gang, *, is_final: bool) -> Reason:
     """Why a gang has failed: there can never be room, or its last attempt has failed."""
     if is_final and gang.why is not None:
         return gang.why
-    return _with_last(because("gang_in_vain", attempts=gang.attempt), gang)
+    return _with_last(because("gang_out_of_attempts", attempts=gang.attempt), gang)
 
 
 def _with_last(reason: Reason, gang: Gang) -> Reason:

@@ -392,7 +392,7 @@ class Amount:
 
 
 def unit_of(value: object) -> str:
-    """What a value is a number of, in words."""
+    """What a value is a number of, as text."""
     if isinstance(value, Amount):
         return value.unit
     return PLAIN if isinstance(value, (int, float)) else f"{value!r}"[:80]

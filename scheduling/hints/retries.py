@@ -48,13 +48,13 @@ class Lesson:
 
     :param resources: what to pack it by
     :param limits: what ends it
-    :param words: what has changed and why, one sentence each
+    :param changes: what has changed and why, one sentence each
     :param least_memory: MiB that will do, where its memory is a range; None: it is none
     """
 
     resources: Resources
     limits: JobLimits
-    words: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
     least_memory: int | None = None
 
 
@@ -75,7 +75,7 @@ def learn(
     :param largest_memory: MiB of the largest location that it may run at; None: not known
     :param least_memory: MiB that will do, where its memory is a range; None: it is none
     """
-    words = []
+    parts = []
     short = [each for each in tries if each.cause == "out_of_memory"]
     if short:
         most = max(short, key=lambda each: each.memory)
@@ -86,12 +86,12 @@ def learn(
             resources = replace(resources, memory=wanted)
             limits = replace(limits, memory=wanted)
             in_full = wanted == math.ceil(most.memory * factors.memory)
-            words.append(
+            parts.append(
                 f"asks for {format_memory(wanted)} of memory{_times(factors.memory, in_full)}: "
                 f"try {most.number} ran out of {format_memory(most.memory)}"
             )
         elif least_memory is not None and wanted > least_memory:
-            words.append(
+            parts.append(
                 f"asks for no less than {format_memory(wanted)} of memory: "
                 f"try {most.number} ran out of {format_memory(most.memory)}"
             )
@@ -103,11 +103,11 @@ def learn(
         seconds = math.ceil(most.seconds * factors.time)
         if seconds > (limits.time or 0):
             limits = replace(limits, time=seconds)
-            words.append(
+            parts.append(
                 f"asks for {format_time(seconds)}{_times(factors.time, True)}: "
                 f"try {most.number} did not end within {format_time(most.seconds)}"
             )
-    return Lesson(resources, limits, tuple(words), least_memory)
+    return Lesson(resources, limits, tuple(parts), least_memory)
 
 
 def _times(factor: float, in_full: bool) -> str:

@@ -31,15 +31,15 @@ def sized(hints: Hints, usage: Usage, largest: Resources | None) -> tuple[Hints,
     """
     found = right_size(usage)
     values: dict[str, Any] = {}
-    words = []
+    parts = []
     for name in sorted(hints.auto):
         if (size := getattr(found, name).nearly_all) is None:
             few = f"fewer than {FEWEST_TRIES}" if usage.tries < FEWEST_TRIES else "which do not show what it needs"
-            words.append(f"{name} is the default: of {usage.tries} tries something is known, {few} (auto)")
+            parts.append(f"{name} is the default: of {usage.tries} tries something is known, {few} (auto)")
             continue
         most = getattr(largest, name, None)
         is_cut = most is not None and size > most
         values[name] = most if is_cut else float(size) if name == "cpus" else int(size)
         why = "more, but it is all that there is" if is_cut else f"no more{ADDED.get(name, '')}"
-        words.append(f"asks for {AMOUNTS[name](values[name])}: 99 of 100 of {usage.tries} tries needed {why} (auto)")
-    return replace(hints, **values, auto=frozenset()), tuple(words)
+        parts.append(f"asks for {AMOUNTS[name](values[name])}: 99 of 100 of {usage.tries} tries needed {why} (auto)")
+    return replace(hints, **values, auto=frozenset()), tuple(parts)

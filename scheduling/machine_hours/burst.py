@@ -12,8 +12,8 @@ from lading.scheduling.machine_hours.insertion import InsertionPlan, RoomArrays
 from lading.scheduling.machine_hours.policy import WIDTHS, adopted, constrained, dealt, pack_many, setting, waiting
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.windows import pack_windows
+from lading.scheduling.packing.answer import Packing
 from lading.scheduling.packing.limits import too_many
-from lading.scheduling.packing.packing import Packing
 from lading.scheduling.packing.problem import Problem
 
 # Rounds of ruin and recreate: so many at least, and one for each job.

@@ -13,12 +13,12 @@ import numpy as np
 
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.machine_hours.insertion import BillTerms, RoomArrays, billed
-from lading.scheduling.machine_hours.market import TypeOffers
 from lading.scheduling.machine_hours.scenarios import remaining
+from lading.scheduling.machine_hours.type_offers import TypeOffers
 from lading.scheduling.machine_hours.windows import FAIR, RULE
+from lading.scheduling.packing.answer import MachineGroup, Packing
 from lading.scheduling.packing.arrays import Bools, Floats, Goods, Ints
 from lading.scheduling.packing.filling import fill_free
-from lading.scheduling.packing.packing import MachineGroup, Packing
 from lading.scheduling.packing.problem import Problem, Room
 from lading.scheduling.prediction import Prediction, predicted
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from lading.scheduling.billing import LEAST_SECONDS
-from lading.scheduling.machine_hours.market import TypeOffers
+from lading.scheduling.machine_hours.type_offers import TypeOffers
 from lading.scheduling.packing.arrays import Bools, Floats, Ints
 
 EPSILON = 1e-12

@@ -25,14 +25,14 @@ from lading.scheduling.machine_hours.insertion import (
     RoomArrays,
     billed,
 )
-from lading.scheduling.machine_hours.market import TypeOffers, offers
 from lading.scheduling.machine_hours.ruin_recreate import improve
 from lading.scheduling.machine_hours.scenarios import remaining
+from lading.scheduling.machine_hours.type_offers import TypeOffers, offers
 from lading.scheduling.machine_hours.windows import pack_windows
 from lading.scheduling.packing import greedy
+from lading.scheduling.packing.answer import MachineGroup, Packing, take
 from lading.scheduling.packing.arrays import Bools, Ints
 from lading.scheduling.packing.limits import too_many
-from lading.scheduling.packing.packing import MachineGroup, Packing, take
 from lading.scheduling.packing.problem import Problem, vector
 from lading.scheduling.prediction import Prediction, predicted
 from lading.scheduling.reasons import because
@@ -111,8 +111,8 @@ def pack_many(problem: Problem) -> Packing:
     ways = {name: filler for name, filler in tried.items() if filler is not None}
     costs = {name: filler.cost() for name, filler in ways.items()} | {"greedy": cost_of(problem, base, jobs, there)}
     won = min(costs, key=lambda name: costs[name])
-    words = ", ".join(f"{name} {cost:.4f}" for name, cost in costs.items())
-    why = f"{won} has won: expected USD until the last job ends: {words}"
+    message = ", ".join(f"{name} {cost:.4f}" for name, cost in costs.items())
+    why = f"{won} has won: expected USD until the last job ends: {message}"
     if won == "greedy":
         return replace(base, why=why)
     found = ways[won].packing(problem.rooms, why)

@@ -137,11 +137,11 @@ def _room(job: WaitingJob, stop: Stop, sites: Mapping[str, SiteView], now: str) 
 def wishes(job: WaitingJob) -> str:
     """What a job asks for, and the least that would do, as text."""
     least, its_own = minimum(job), soft(job.soft)
-    words = [format_resources(job.resources)]
+    parts = [format_resources(job.resources)]
     if its_own.least.keys() - {NODES}:
-        words.append(f"{format_resources(least.resources)} would do")
+        parts.append(f"{format_resources(least.resources)} would do")
     if LAYOUT in job.hints:
-        words.append(f"{job.nodes} nodes" + (f", {least.nodes} would do" if least.nodes < job.nodes else ""))
+        parts.append(f"{job.nodes} nodes" + (f", {least.nodes} would do" if least.nodes < job.nodes else ""))
     if missing := sorted(job.features - least.features):
-        words.append(f"{', '.join(missing)} may be missing")
-    return "; ".join(words)
+        parts.append(f"{', '.join(missing)} may be missing")
+    return "; ".join(parts)

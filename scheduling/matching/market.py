@@ -202,5 +202,5 @@ def readable_kind(kind: str) -> str | None:
         native = [(str(key), value) for key, value in native]
     except (ValueError, TypeError):
         return kind or None  # no word of ours
-    words = [f"queue {queue}"] if queue else []
-    return ", ".join([*words, *(key if value is True else f"{key}={value}" for key, value in native)]) or None
+    parts = [f"queue {queue}"] if queue else []
+    return ", ".join([*parts, *(key if value is True else f"{key}={value}" for key, value in native)]) or None

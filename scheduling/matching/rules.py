@@ -103,8 +103,8 @@ class Rule:
             return [_checked(self.name, job, each) for each in _answers(self.name, self.relax, job)]
         changes: dict[str, Any] = {}
         preferred = soft(job.soft).preferred
-        if given_up := {each for each in preferred if any(fnmatchcase(each, pattern) for pattern in self.features)}:
-            changes["features"] = job.features - given_up
+        if dropped := {each for each in preferred if any(fnmatchcase(each, pattern) for pattern in self.features)}:
+            changes["features"] = job.features - dropped
         if self.on_demand and job.capacity_type == SPOT:
             changes["capacity_type"] = ON_DEMAND
         if job.queue is not None and (queue := self.queues.get(job.queue)) is not None:
@@ -135,21 +135,21 @@ def variants(job: WaitingJob, rules: Sequence[Rule]) -> list[tuple[str | None, C
 
 def describe_changes(job: WaitingJob, changes: Changes) -> str:
     """What a rule has changed of what a job asks for."""
-    words = []
+    parts = []
     for name, value in sorted(changes, key=lambda each: each[0] != "resources"):
         if name == "resources":
-            words += [
+            parts += [
                 f"{_amount(each, less)} of {_amount(each, wish)} {each}"
                 for each in AMOUNTS
                 if (less := getattr(value, each)) != (wish := getattr(job.resources, each))
             ]
         elif name == NODES:
-            words.append(f"{value} of {job.nodes} nodes")
+            parts.append(f"{value} of {job.nodes} nodes")
         elif name == "features":
-            words.append(f"without {', '.join(sorted(job.features - value))}")
+            parts.append(f"without {', '.join(sorted(job.features - value))}")
         elif name in ("capacity_type", "queue"):
-            words.append(f"{name.replace('_', ' ')} {value} instead of {getattr(job, name)}")
-    return ", ".join(words)
+            parts.append(f"{name.replace('_', ' ')} {value} instead of {getattr(job, name)}")
+    return ", ".join(parts)
 
 
 def _amount(name: str, amount: float) -> str:

@@ -41,7 +41,7 @@ class WaitingJob(PlannedJob):
     :param targets: the places of which it may use any, see :mod:`lading.scheduling.matching.stops`; None: it names none
     :param soft: what it asks for and can do without, see :class:`lading.scheduling.matching.rules.Soft`; None: nothing
     :param dag_of_shape: its Dag, where some site does not take every one; None: each does, or it belongs to none
-    :param is_ahead: whether jobs that should start before it may not have been looked at
+    :param may_overtake: whether jobs that should start before it may not have been looked at
     :param hidden: how many of its shape come behind it that were not looked at; it is the last one that was
     :param max_instances: on how many machines jobs of its ``task`` may be at once; None: any number
     :param run_max_instances: on how many those of its ``run`` may
@@ -54,7 +54,7 @@ class WaitingJob(PlannedJob):
     targets: str | None = None
     soft: str | None = None
     dag_of_shape: str | None = None
-    is_ahead: bool = False
+    may_overtake: bool = False
     hidden: int = 0
     max_instances: int | None = None
     run_max_instances: int | None = None

@@ -70,7 +70,7 @@ def lacking(job: PlannedJob, machines: Sequence[MatchedMachine]) -> Reason:
             return because("hint_unavailable", hint="instance_type", value=shortened(job.instance_type), valid=valid)
     features = _all(lambda each: each.location.features, machines)
     for hint, named in (("features", False), ("properties", True)):
-        asked, there = ({word for word in words if (IS in word) == named} for words in (job.features, features))
+        asked, there = ({word for word in names if (IS in word) == named} for names in (job.features, features))
         if missing := sorted(asked - there):
             value = ", ".join(map(shortened, missing))
             return because("hint_unavailable", hint=hint, value=value, valid=_valid(there))

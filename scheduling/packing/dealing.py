@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TypeVar, overload
 
 from lading.scheduling.job import PlannedJob
-from lading.scheduling.packing.packing import MachineGroup, Packing
+from lading.scheduling.packing.answer import MachineGroup, Packing
 from lading.scheduling.packing.problem import Problem
 from lading.scheduling.plan import FilledMachines, Placement, PlannedLaunch
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 COUNT = attrgetter("count")
 
 
-class Made(Sequence[T]):
+class LazySequence(Sequence[T]):
     """A sequence whose items are made again whenever they are asked for, always the same ones."""
 
     def __init__(self, make: Callable[[], Iterable[T]]) -> None:
@@ -49,7 +49,7 @@ class Made(Sequence[T]):
         return repr(tuple(self))
 
 
-class Members:
+class ShapeJobs:
     """The jobs of one shape in the order in which they are placed, each as often as its count."""
 
     def __init__(self, jobs: list[PlannedJob]) -> None:
@@ -69,13 +69,13 @@ class Members:
         return start + count <= self.ends[bisect_right(self.ends, start)]
 
 
-class Deal:
+class NamedMachines:
     """Every machine of a packing with its name and its jobs."""
 
     def __init__(self, problem: Problem, packing: Packing) -> None:
         self.packing = packing
         dealt = {shape for group in packing.groups for shape, _, _ in group.fills}
-        self.members = {shape: Members(problem.members[shape]) for shape in dealt}
+        self.members = {shape: ShapeJobs(problem.members[shape]) for shape in dealt}
         taken = [room.location.name for room in problem.rooms]
         self.prefix = "new-"
         while any(name.startswith(self.prefix) for name in taken):

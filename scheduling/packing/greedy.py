@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lading.scheduling.job import PlannedJob
+from lading.scheduling.packing.answer import Packing, take
 from lading.scheduling.packing.limits import Instances
-from lading.scheduling.packing.packing import Packing, take
 from lading.scheduling.packing.problem import Problem, Room, Shape, copies, fits
 from lading.scheduling.packing.shelf import Shelf, ShelfSlot
 from lading.scheduling.reasons import MOST_NAMES, NEW, Reason, because

@@ -149,17 +149,17 @@ def search(
     )
     first = np.argsort(-worth, kind="stable")
     origin = none if start is None else start[first]
-    desk = kernel_state.Desk(ints(first), ints(origin), floats(worth), ints(empty), ints(empty))
+    round_state = kernel_state.RoundState(ints(first), ints(origin), floats(worth), ints(empty), ints(empty))
     if start is None:
-        cost, top = kernel.build(shop, jobs, machines, desk, number)
+        cost, top = kernel.build(shop, jobs, machines, round_state, number)
     else:
         top = int(start.max()) + 1
-        cost = kernel.settle(shop, jobs, machines, desk, number, top)
+        cost = kernel.settle(shop, jobs, machines, round_state, number, top)
     best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + EPSILON)
     total = insertions[kernel_state.COMPILED] * min(number, FULL) ** 2 // FULL**2
     look = LOOK * (COMPILED if kernel_state.COMPILED else 1)
     state = kernel_state.Progress(SEED, 0, 0, top, cost, cost)
     while state.done < total and state.least > bound and going("insertion", state.done / total):
         until = min(total, state.done + look)
-        state = kernel.search(shop, jobs, machines, desk, best, kernel_state.WAY, state, until, total)
+        state = kernel.search(shop, jobs, machines, round_state, best, kernel_state.WAY, state, until, total)
     return np.array(best)

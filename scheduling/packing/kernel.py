@@ -8,11 +8,11 @@ from __future__ import annotations
 from lading.scheduling.packing.kernel_state import (
     EPSILON,
     WORD,
-    Desk,
     KernelJobs,
     KernelMachines,
     Numbers,
     Progress,
+    RoundState,
     SearchTerms,
     Shop,
     drawn,
@@ -23,7 +23,9 @@ from lading.scheduling.packing.kernel_state import (
 
 
 @loop
-def keep(machines: KernelMachines, desk: Desk, machine: int, turn: int, changed: int, resources: int) -> int:
+def keep(
+    machines: KernelMachines, round_state: RoundState, machine: int, turn: int, changed: int, resources: int
+) -> int:
     """Note what a machine is before this round changes it; how many there are."""
     if machines.marked[machine] == turn:
         return changed
@@ -33,7 +35,7 @@ def keep(machines: KernelMachines, desk: Desk, machine: int, turn: int, changed:
     machines.kind_before[machine] = machines.kind[machine]
     machines.type_before[machine] = machines.type[machine]
     machines.held_before[machine] = machines.held[machine]
-    desk.changed[changed] = machine
+    round_state.changed[changed] = machine
     return changed + 1
 
 
@@ -94,7 +96,7 @@ def insert(
     shop: Shop,
     jobs: KernelJobs,
     machines: KernelMachines,
-    desk: Desk,
+    round_state: RoundState,
     job: int,
     number: int,
     empty: int,
@@ -108,7 +110,7 @@ def insert(
     best, best_type, least = shop.none, shop.none, 1e300
     kind, worth = jobs.kind[job], jobs.worth[job]
     for i in range(number + 1):
-        machine = desk.among[i] if i < number else empty
+        machine = round_state.among[i] if i < number else empty
         together = shop.both[machines.kind[machine] * shop.kinds + kind]
         if together < 0:
             continue
@@ -148,7 +150,7 @@ def take_off(
     shop: Shop,
     jobs: KernelJobs,
     machines: KernelMachines,
-    desk: Desk,
+    round_state: RoundState,
     machine: int,
     off: int,
     chance: int,
@@ -174,24 +176,26 @@ def take_off(
             add(shop, jobs, machines, job, machine)
         else:
             chance = drawn(chance)
-            desk.off[off] = job
-            desk.origin[off] = machine
-            desk.key[off] = jobs.worth[job] * (1 - noise + 2 * noise * (chance / WORD))
+            round_state.off[off] = job
+            round_state.origin[off] = machine
+            round_state.key[off] = jobs.worth[job] * (1 - noise + 2 * noise * (chance / WORD))
             off += 1
         job = after
     return off, chance
 
 
 @loop
-def undo(jobs: KernelJobs, machines: KernelMachines, desk: Desk, off: int, changed: int, resources: int) -> None:
+def undo(
+    jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, off: int, changed: int, resources: int
+) -> None:
     """Put everything back where it was before the round."""
     for i in range(off - 1, -1, -1):  # the last one that came is the first one that goes
-        job = desk.off[i]
+        job = round_state.off[i]
         machines.first[jobs.home[job]] = jobs.after[job]
     for i in range(off):
-        push(jobs, machines, desk.off[i], desk.origin[i])
+        push(jobs, machines, round_state.off[i], round_state.origin[i])
     for i in range(changed):
-        machine = desk.changed[i]
+        machine = round_state.changed[i]
         for r in range(machine * resources, (machine + 1) * resources):
             machines.load[r] = machines.load_before[r]
         machines.kind[machine] = machines.kind_before[machine]
@@ -204,7 +208,7 @@ def ruin(
     shop: Shop,
     jobs: KernelJobs,
     machines: KernelMachines,
-    desk: Desk,
+    round_state: RoundState,
     way: SearchTerms,
     up: int,
     turn: int,
@@ -212,7 +216,7 @@ def ruin(
 ) -> tuple[int, int, int]:
     """Take some machines apart, most often those that lose most: how many jobs are off, machines changed, the chance.
 
-    :param up: so many machines are not empty, the first ones on the desk
+    :param up: so many machines are not empty, the first ones of its arrays
     """
     chance = drawn(chance)
     several = 1 + chance % way.most
@@ -223,14 +227,14 @@ def ruin(
         chosen, worst = shop.none, -1.0
         for _ in range(way.choice):
             chance = drawn(chance)
-            machine = desk.among[chance % up]
+            machine = round_state.among[chance % up]
             if machines.marked[machine] != turn:
                 lost = shop.price[machines.type[machine]] - machines.held[machine]
                 if lost > worst:
                     chosen, worst = machine, lost
         if chosen >= 0:
-            changed = keep(machines, desk, chosen, turn, changed, shop.resources)
-            off, chance = take_off(shop, jobs, machines, desk, chosen, off, chance, way.noise, stay)
+            changed = keep(machines, round_state, chosen, turn, changed, shop.resources)
+            off, chance = take_off(shop, jobs, machines, round_state, chosen, off, chance, way.noise, stay)
     return off, changed, chance
 
 
@@ -239,7 +243,7 @@ def put_back(
     shop: Shop,
     jobs: KernelJobs,
     machines: KernelMachines,
-    desk: Desk,
+    round_state: RoundState,
     off: int,
     few: int,
     turn: int,
@@ -249,29 +253,31 @@ def put_back(
 ) -> int:
     """Put the jobs that are off on some machines or empty ones; how many machines were changed.
 
-    :param few: so many machines are looked at, the first ones on the desk
+    :param few: so many machines are looked at, the first ones of its arrays
     :param empty: no machine before this one is
     """
-    sort(desk, off)
+    sort(round_state, off)
     empty = empty_from(machines, empty)
     for i in range(off):
-        job = desk.off[i]
-        home, type_ = insert(shop, jobs, machines, desk, job, few, empty, gathered)
-        changed = keep(machines, desk, home, turn, changed, shop.resources)
+        job = round_state.off[i]
+        home, type_ = insert(shop, jobs, machines, round_state, job, few, empty, gathered)
+        changed = keep(machines, round_state, home, turn, changed, shop.resources)
         put(shop, jobs, machines, job, home, type_)
         if home == empty:
-            desk.among[few] = home
+            round_state.among[few] = home
             few += 1
             empty = empty_from(machines, empty)
     return changed
 
 
 @loop
-def rating(shop: Shop, types: Numbers, held: Numbers, desk: Desk, changed: int, gathered: float) -> tuple[float, float]:
+def rating(
+    shop: Shop, types: Numbers, held: Numbers, round_state: RoundState, changed: int, gathered: float
+) -> tuple[float, float]:
     """What the machines that were changed cost, and that less what it is worth to have what is left on few of them."""
     cost = rated = 0.0
     for i in range(changed):
-        machine = desk.changed[i]
+        machine = round_state.changed[i]
         if types[machine] >= 0:
             price = shop.price[types[machine]]
             cost += price
@@ -280,30 +286,34 @@ def rating(shop: Shop, types: Numbers, held: Numbers, desk: Desk, changed: int, 
 
 
 @loop
-def build(shop: Shop, jobs: KernelJobs, machines: KernelMachines, desk: Desk, number: int) -> tuple[float, int]:
-    """Put so many jobs, those on the desk, where it costs least more; USD per hour, and how many machines that takes,
+def build(
+    shop: Shop, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int
+) -> tuple[float, int]:
+    """Put so many jobs, those taken off, where it costs least more; USD per hour, and how many machines that takes,
     the first ones."""
     few = empty = shop.nothing
     cost = 0.0
     for i in range(number):
-        job = desk.off[i]
-        home, type_ = insert(shop, jobs, machines, desk, job, few, empty, 0.0)
+        job = round_state.off[i]
+        home, type_ = insert(shop, jobs, machines, round_state, job, few, empty, 0.0)
         cost -= shop.price[machines.type[home]] if machines.type[home] >= 0 else 0.0
         cost += shop.price[type_]
         put(shop, jobs, machines, job, home, type_)
         if home == empty:
-            desk.among[few] = home
+            round_state.among[few] = home
             few += 1
             empty = empty_from(machines, empty)
     return cost, few
 
 
 @loop
-def settle(shop: Shop, jobs: KernelJobs, machines: KernelMachines, desk: Desk, number: int, top: int) -> float:
-    """Put so many jobs, those on the desk, where they are from, on the first ``top`` machines; USD per hour."""
+def settle(
+    shop: Shop, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int, top: int
+) -> float:
+    """Put so many jobs, those taken off, where they are from, on the first ``top`` machines; USD per hour."""
     cost = 0.0
     for i in range(number):
-        add(shop, jobs, machines, desk.off[i], desk.origin[i])
+        add(shop, jobs, machines, round_state.off[i], round_state.origin[i])
     for machine in range(top):
         cost += shop.price[machines.type[machine]]
     return cost
@@ -314,7 +324,7 @@ def search(
     shop: Shop,
     jobs: KernelJobs,
     machines: KernelMachines,
-    desk: Desk,
+    round_state: RoundState,
     best: Numbers,
     way: SearchTerms,
     progress: Progress,
@@ -334,23 +344,23 @@ def search(
         up, empty = shop.nothing, top
         for machine in range(top):
             if machines.type[machine] >= 0:
-                desk.among[up] = machine
+                round_state.among[up] = machine
                 up += 1
             elif machine < empty:
                 empty = machine
-        off, changed, chance = ruin(shop, jobs, machines, desk, way, up, turn, chance)
+        off, changed, chance = ruin(shop, jobs, machines, round_state, way, up, turn, chance)
         for i in range(changed):
-            empty = min(empty, desk.changed[i])
-        few, chance = looked_at(machines, desk, way, up, changed, turn, chance)
-        changed = put_back(shop, jobs, machines, desk, off, few, turn, changed, empty, gathered)
+            empty = min(empty, round_state.changed[i])
+        few, chance = looked_at(machines, round_state, way, up, changed, turn, chance)
+        changed = put_back(shop, jobs, machines, round_state, off, few, turn, changed, empty, gathered)
         done += max(1, off)
         for i in range(changed):
-            top = max(top, desk.changed[i] + 1)
-        before, rated_before = rating(shop, machines.type_before, machines.held_before, desk, changed, gathered)
-        after, rated = rating(shop, machines.type, machines.held, desk, changed, gathered)
+            top = max(top, round_state.changed[i] + 1)
+        before, rated_before = rating(shop, machines.type_before, machines.held_before, round_state, changed, gathered)
+        after, rated = rating(shop, machines.type, machines.held, round_state, changed, gathered)
         chance = drawn(chance)
         if rated - rated_before > threshold * cost / up * (chance / WORD) + EPSILON:
-            undo(jobs, machines, desk, off, changed, shop.resources)
+            undo(jobs, machines, round_state, off, changed, shop.resources)
             continue
         cost += after - before
         if cost < least - EPSILON:

@@ -142,7 +142,7 @@ class KernelMachines(NamedTuple):
     held_before: Numbers
 
 
-class Desk(NamedTuple):
+class RoundState(NamedTuple):
     """What a round is worked out on.
 
     :param off: jobs that were taken off
@@ -221,44 +221,48 @@ class Progress(NamedTuple):
 
 @loop
 def looked_at(
-    machines: KernelMachines, desk: Desk, way: SearchTerms, up: int, changed: int, turn: int, chance: int
+    machines: KernelMachines, round_state: RoundState, way: SearchTerms, up: int, changed: int, turn: int, chance: int
 ) -> tuple[int, int]:
     """Choose the machines on which jobs are put back, some and those that this round has changed: how many, chance.
 
-    :param up: so many machines were not empty, the first ones on the desk, where the chosen ones are then
+    :param up: so many machines were not empty, the first ones of its arrays, where the chosen ones are then
     """
     few = 0
     if way.part * up <= way.looked_at:
         for i in range(up):
-            machine = desk.among[i]
+            machine = round_state.among[i]
             chance = drawn(chance)
             if machines.type[machine] >= 0 and (machines.marked[machine] == turn or chance < way.part * WORD):
-                desk.among[few] = machine
+                round_state.among[few] = machine
                 few += 1
         return few, chance
     # One of each stride: to ask chance about each of thousands takes longer than all the rest.
     stride = up / way.looked_at
     for i in range(int(way.looked_at)):
         chance = drawn(chance)
-        machine = desk.among[int((i + chance / (WORD + 1)) * stride)]
+        machine = round_state.among[int((i + chance / (WORD + 1)) * stride)]
         if machines.marked[machine] != turn:
-            desk.among[few] = machine
+            round_state.among[few] = machine
             few += 1
     for i in range(changed):
-        machine = desk.changed[i]
+        machine = round_state.changed[i]
         if machines.type[machine] >= 0:
-            desk.among[few] = machine
+            round_state.among[few] = machine
             few += 1
     return few, chance
 
 
 @loop
-def sort(desk: Desk, number: int) -> None:
+def sort(round_state: RoundState, number: int) -> None:
     """Order the jobs that are off, the largest key first."""
     for i in range(1, number):
-        key, job, origin = desk.key[i], desk.off[i], desk.origin[i]
+        key, job, origin = round_state.key[i], round_state.off[i], round_state.origin[i]
         j = i - 1
-        while j >= 0 and desk.key[j] < key:
-            desk.key[j + 1], desk.off[j + 1], desk.origin[j + 1] = desk.key[j], desk.off[j], desk.origin[j]
+        while j >= 0 and round_state.key[j] < key:
+            round_state.key[j + 1], round_state.off[j + 1], round_state.origin[j + 1] = (
+                round_state.key[j],
+                round_state.off[j],
+                round_state.origin[j],
+            )
             j -= 1
-        desk.key[j + 1], desk.off[j + 1], desk.origin[j + 1] = key, job, origin
+        round_state.key[j + 1], round_state.off[j + 1], round_state.origin[j + 1] = key, job, origin

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from lading.scheduling.location import Location
-from lading.scheduling.packing.packing import Packing
+from lading.scheduling.packing.answer import Packing
 from lading.scheduling.packing.problem import UNIT, Bin, Problem
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.quotas import quota, vcpus

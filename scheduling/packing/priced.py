@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lading.scheduling.packing import greedy, insertion, shelf
+from lading.scheduling.packing.answer import MachineGroup, Packing, take
 from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
 from lading.scheduling.packing.bound import Shrunk
 from lading.scheduling.packing.columns import generate
 from lading.scheduling.packing.filling import SAMPLE, Pattern, ScoringRule, cost, fill_free, sweep
 from lading.scheduling.packing.insertion import Kinds
 from lading.scheduling.packing.limits import too_many
-from lading.scheduling.packing.packing import MachineGroup, Packing, take
 from lading.scheduling.packing.problem import Going, Problem, Shape, fits
 from lading.scheduling.packing.ruin_recreate import improve
 

@@ -42,8 +42,8 @@ def copies(need: Vector, room: Vector, wanted: int) -> int:
 @lru_cache(maxsize=1000)
 def canonical_wish(wish: Wish) -> tuple[list[list[str]], list[str]]:
     """A key by which wishes sort."""
-    words = wish.instance_type, wish.capacity_type, wish.arch, wish.os
-    return [sorted(each) for each in (wish.features, wish.hints, wish.types or ())], [word or "" for word in words]
+    fields = wish.instance_type, wish.capacity_type, wish.arch, wish.os
+    return [sorted(each) for each in (wish.features, wish.hints, wish.types or ())], [word or "" for word in fields]
 
 
 class Shape(NamedTuple):
@@ -58,8 +58,8 @@ class Shape(NamedTuple):
     @property
     def canonical(self) -> tuple[object, ...]:
         """A key by which shapes sort in the same way whatever the order of the jobs."""
-        lists, words = canonical_wish(self.wish)
-        return self.need, lists, words, self.task or "", self.run or "", -1.0 if self.time is None else self.time
+        lists, fields = canonical_wish(self.wish)
+        return self.need, lists, fields, self.task or "", self.run or "", -1.0 if self.time is None else self.time
 
 
 # Called with what is improved and the part of it that is done; returns whether to continue.

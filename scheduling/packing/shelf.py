@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lading.scheduling.packing.packing import MachineGroup
+from lading.scheduling.packing.answer import MachineGroup
 from lading.scheduling.packing.problem import Vector, fits
 
 CHUNK = 64

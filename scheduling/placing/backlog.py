@@ -116,6 +116,6 @@ class _Backlog:
         if self.count >= MOST_PREFETCHED or self.later * running > self.running * (behind + self.later):
             return False
         room = self.room
-        if self.count < self.location.ahead:
+        if self.count < self.location.prefetchable:
             room = room + self.location.capacity * (MOST_AHEAD - 1)
         return (self.count < 1 or job.resources.fits(room)) and self.suits(job, wish)

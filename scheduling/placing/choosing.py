@@ -42,7 +42,7 @@ class Choice:
     :param allocations: where jobs are; what is placed is added
     :param trouble: by site, of the jobs for which its policy has failed: what it did
     :param plans: by site, the plan by which its machines were filled last
-    :param ahead: by site, what the plan of all that is to come asks for
+    :param foreseen: by site, what the plan of all that is to come asks for
     """
 
     now: float
@@ -51,7 +51,7 @@ class Choice:
     allocations: Allocations = field(default_factory=Allocations)
     trouble: dict[str, dict[str, Reason]] = field(default_factory=dict)
     plans: dict[str, MachinePlan] = field(default_factory=dict)
-    ahead: Mapping[str, ForeseenActions] = field(default_factory=dict)
+    foreseen: Mapping[str, ForeseenActions] = field(default_factory=dict)
 
     def run(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""
@@ -64,8 +64,8 @@ class Choice:
             return run_now(some, locations, limits, policy=by, prices=prices, now=self.now)
 
         if site.policy in FILLING and site.policy not in self.policies and not stacks(there):
-            if site.name in self.ahead:
-                return hours.begin_foreseen(site, jobs, filled, self.ahead[site.name])
+            if site.name in self.foreseen:
+                return hours.begin_foreseen(site, jobs, filled, self.foreseen[site.name])
             taken, made = hours.begin(site, jobs, filled, limits, self.now)
             if made is not None:
                 self.plans[site.name] = made
@@ -88,9 +88,9 @@ class Choice:
         """The location of each job that is prefetched to one, by the job's name."""
         if site.policy not in FILLING or stacks(site.locations):
             return {}
-        if (ahead := self.ahead.get(site.name)) is not None:
+        if (foreseen := self.foreseen.get(site.name)) is not None:
             # What has a place in a plan, or is about to get one, would keep a machine up for which that has no use.
-            jobs = [job for job in jobs if not (job.name in ahead.planned or job.name in ahead.pending)]
+            jobs = [job for job in jobs if not (job.name in foreseen.planned or job.name in foreseen.pending)]
         return fill(hours.may_be_prefetched(site, jobs), machines(site.locations), limits, now=self.now)
 
     def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:

@@ -33,7 +33,7 @@ def in_turn(
     closed: set[str] = set()
     for job, need in jobs:
         location = taken.get(job.name)
-        if location is not None and not (job.is_ahead and location in closed):
+        if location is not None and not (job.may_overtake and location in closed):
             kept[job.name] = location
         if job.hidden:
             closed.update(each.name for each in locations if each.name not in closed and each.suits(need))

@@ -74,7 +74,7 @@ def begin_foreseen(
     site: SiteView,
     jobs: Sequence[PlannedJob],
     fill: Callable[[Sequence[PlannedJob], Sequence[Location]], dict[str, str]],
-    ahead: ForeseenActions,
+    foreseen: ForeseenActions,
 ) -> dict[str, str]:
     """The location of each job that begins now, by the job's name, where a plan of all that is to come says so.
 
@@ -84,9 +84,9 @@ def begin_foreseen(
     """
     up, waiting = {each.name for each in site.locations}, {job.name for job in jobs}
     taken = {
-        each.job: each.location for each in ahead.actions.placements if each.job in waiting and each.location in up
+        each.job: each.location for each in foreseen.actions.placements if each.job in waiting and each.location in up
     }
-    others = [job for job in jobs if job.name not in ahead.planned]
+    others = [job for job in jobs if job.name not in foreseen.planned]
     return taken | fill(others, with_jobs(site.locations, jobs, taken)) if others else taken
 
 

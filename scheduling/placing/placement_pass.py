@@ -33,7 +33,7 @@ class PlacementPass:
     :param failures: by site, of the jobs for which its policy has failed: what it did
     :param plans: by site, the plan by which its machines were filled last
     :param wanted: by site, further jobs for which it is to launch what they need
-    :param ahead: by site, what the plan of all that is to come asks for
+    :param foreseen: by site, what the plan of all that is to come asks for
     :param positions: of a job among all, by its name
     :param hidden: those behind which others come that were not looked at, each with all that are alike
     :param resting: the jobs that come to no other site now, at the stop that has turned them away last
@@ -51,7 +51,7 @@ class PlacementPass:
     failures: Mapping[str, Mapping[str, Reason]]
     plans: Mapping[str, MachinePlan]
     wanted: Mapping[str, Sequence[WaitingJob]] = field(default_factory=dict)
-    ahead: Mapping[str, ForeseenActions] = field(default_factory=dict)
+    foreseen: Mapping[str, ForeseenActions] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, JobClass] = field(init=False)
     resting: list[ClassAtStop] = field(default_factory=list)
@@ -200,8 +200,8 @@ class PlacementPass:
         first, kept = Provision(), frozenset[str]()
         if spread:
             first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
-        made, ahead = self.plans.get(site.name), self.ahead.get(site.name)
-        provision = decide(waiting, launched, market, since, limits, now=now, made=made, ahead=ahead)
+        made, foreseen = self.plans.get(site.name), self.foreseen.get(site.name)
+        provision = decide(waiting, launched, market, since, limits, now=now, made=made, foreseen=foreseen)
         if spread:
             provision = replace(
                 provision,
@@ -321,5 +321,5 @@ class PlacementPass:
             return None
         found = combined(met)
         if following and not last.is_new:
-            return found.with_also(because("may_go_on", after=last.burst_after, next=following[0]))
+            return found.with_also(because("may_go_to_next_site", after=last.burst_after, next=following[0]))
         return found.with_also(because("only_site")) if is_busy and job.site else found

@@ -10,7 +10,8 @@ from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.waiting import Apart
 from lading.scheduling.plan import InstanceLimits
-from lading.scheduling.provisioning import allocations, foreseen, machines
+from lading.scheduling.provisioning import allocations, machines
+from lading.scheduling.provisioning import foreseen as by_forecast
 from lading.scheduling.provisioning.budgets import within
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import Provision
@@ -26,7 +27,7 @@ def decide(
     *,
     now: float,
     made: MachinePlan | None = None,
-    ahead: ForeseenActions | None = None,
+    foreseen: ForeseenActions | None = None,
 ) -> Provision:
     """Decide what is launched and what makes way.
 
@@ -38,10 +39,10 @@ def decide(
     :param now: epoch seconds
     :param made: the plan by which machines have been filled in this tick; what is bought follows from it, too, where
         it has left all of the jobs
-    :param ahead: what the plan of all that is to come asks for; None: there is none for the site
+    :param foreseen: what the plan of all that is to come asks for; None: there is none for the site
     """
-    if isinstance(market, MachineMarket) and ahead is not None:
-        return foreseen.decide(jobs, live, market, since, limits, ahead, now=now)
+    if isinstance(market, MachineMarket) and foreseen is not None:
+        return by_forecast.decide(jobs, live, market, since, limits, foreseen, now=now)
     if isinstance(market, MachineMarket):
         return machines.decide(jobs, live, market, since, limits, now=now, made=made)
     found = allocations.decide(jobs, live, market, since, limits, now=now)

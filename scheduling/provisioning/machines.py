@@ -33,7 +33,7 @@ SHORT = 10.0
 # come, and only for so many seconds, for they may wait for hours where nothing can be bought.
 MOST_AT_ONCE, SOON_AFTER = 2_000, 30.0
 MAKES_WAY = because("makes_way")
-LEARNING = because("learning")
+LEARNING = because("first_gpu_machine")
 # The limits for which machines count that take no more jobs.
 COUNTED = ("group_instances", "site_instances", "type_instances")
 NEEDED = because("limit_needed")
@@ -368,11 +368,11 @@ def _making_way(
     yielding = [each for each in live if each.held == NOTHING]  # a gang that is to start there would lose its room
     for each in sorted(yielding, key=lambda each: each.used.cpus) if odd else ():
         least.setdefault((each.instance_type, each.capacity_type), each)
-    for given_up in least.values():
-        others = [each for each in live if each is not given_up]
+    for candidate in least.values():
+        others = [each for each in live if each is not candidate]
         launches = _needed(waiting, others, market, limits, now).launches
         if any(not odd.isdisjoint(launch.jobs) for launch in launches):
-            return {given_up.name: MAKES_WAY}
+            return {candidate.name: MAKES_WAY}
     return {}
 
 

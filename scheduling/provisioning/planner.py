@@ -11,8 +11,8 @@ from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.packing import greedy
-from lading.scheduling.packing.dealing import Deal, Made, Members
-from lading.scheduling.packing.packing import Packing
+from lading.scheduling.packing.answer import Packing
+from lading.scheduling.packing.dealing import LazySequence, NamedMachines, ShapeJobs
 from lading.scheduling.packing.problem import Going, Problem, always, pose
 from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases
@@ -117,7 +117,7 @@ def plan(
     problem = pose(jobs, locations, catalogue, limits, objective, now, patience)
     problem.going = going
     packing = policies[policy](problem, effort)
-    deal = Deal(problem, packing)
+    deal = NamedMachines(problem, packing)
     filled = {group.room.location.name for group in packing.groups if group.room is not None}
     placed = placed_counts(problem, packing)
     cost = packing.cost
@@ -125,9 +125,9 @@ def plan(
     return Plan(
         policy=policy,
         effort=effort,
-        placements=Made(deal.placements),
-        launches=Made(deal.launches),
-        filled=Made(deal.filled),
+        placements=LazySequence(deal.placements),
+        launches=LazySequence(deal.launches),
+        filled=LazySequence(deal.filled),
         releases=releases(locations, filled, scale_in or ScaleIn(), now),
         waits=tuple(waits(problem, packing)),
         refusals=tuple(problem.refusals),
@@ -161,7 +161,7 @@ def placements(
     """
     problem = pose(jobs, locations, prices, replace(limits, instances=0), Objective(), now, None)
     problem.explains = False
-    return tuple(Deal(problem, POLICIES[policy](problem, "fast")).placements())
+    return tuple(NamedMachines(problem, POLICIES[policy](problem, "fast")).placements())
 
 
 def gap(cost: float, bound: float | None, placed: bool) -> float | None:
@@ -183,7 +183,7 @@ def placed_counts(problem: Problem, packing: Packing) -> list[int]:
 
 def waits(problem: Problem, packing: Packing) -> Iterator[Wait]:
     """Every job that waits, with its reason."""
-    members = {number: Members(problem.members[number]) for number in {number for number, _, _, _ in packing.left}}
+    members = {number: ShapeJobs(problem.members[number]) for number in {number for number, _, _, _ in packing.left}}
     for number, start, count, reason in packing.left:
         for job, waiting in members[number].between(start, count):
             yield Wait(job, waiting, reason)

@@ -11,8 +11,8 @@ from lading.scheduling.billing import LEAST_SECONDS
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import UNIT
 from lading.scheduling.reasons import Reason
-from lading.scheduling.simulation.machines import Queue, SimulatedMachine
-from lading.scheduling.simulation.timeline import CapacityTimeline
+from lading.scheduling.simulation.capacity_timeline import CapacityTimeline
+from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine
 
 
 @dataclass(frozen=True, slots=True)

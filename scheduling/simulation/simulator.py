@@ -32,8 +32,8 @@ from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, SECONDS_UNTIL
 from lading.scheduling.provisioning.machines import is_short, planned
 from lading.scheduling.scale_in import ScaleIn, next_boundary, releases
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.machines import Queue, SimulatedMachine, expect_anew
 from lading.scheduling.simulation.report import Report, Tally, least
+from lading.scheduling.simulation.simulated_machines import Queue, SimulatedMachine, expect_anew
 from lading.scheduling.simulation.supply import KnownSupply
 from lading.scheduling.simulation.trace import Arrival
 from lading.scheduling.simulation.workflow import Dependencies

@@ -12,7 +12,7 @@ from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import DEFAULT_ARCH, parse_wanted_arch, valid_types
 from lading.scheduling.plan import InstanceLimits, Refusal
 from lading.scheduling.resources import Resources
-from lading.scheduling.text import tables
+from lading.scheduling.text import csv_tables
 from lading.scheduling.text.printable import shortened
 
 REQUIRED = ("name", "cpus", "memory_mib")
@@ -25,7 +25,7 @@ MOST_JOBS, MOST_SIMULATED = 1_000_000, 100_000
 MOST_KINDS = 20_000
 MOST_CPUS = 999_999
 LEAST_CPUS = 0.001
-MOST_DISK_GIB = tables.MOST // GIB
+MOST_DISK_GIB = csv_tables.MOST // GIB
 # A size that was written in decimal may exceed its whole MiB by less than this.
 ROUNDING = 1e-6
 
@@ -54,7 +54,7 @@ class EqualRows:
     :param names: of all of them
     """
 
-    first: tables.Row
+    first: csv_tables.Row
     job: PlannedJob
     names: list[str] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ class TraceJobs:
     """
 
     jobs: list[PlannedJob]
-    first: dict[str, tables.Row]
+    first: dict[str, csv_tables.Row]
     max_instances: dict[str, int]
     names: dict[str, list[str]] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class TraceJobs:
         """
         return InstanceLimits(instances=instances, tasks=self.max_instances)
 
-    def fault(self, refused: Refusal) -> tables.TableError:
+    def fault(self, refused: Refusal) -> csv_tables.TableError:
         """The error at the first row of a job that can never run."""
         row = self.first[refused.job]
         return row.fault(f"job {shortened(row.text('name'))} {refused.reason}")
@@ -98,21 +98,21 @@ class TraceJobs:
 def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> TraceJobs:
     """Read a table with the columns :data:`REQUIRED` and, if it has them, :data:`OPTIONAL`.
 
-    :raises tables.TableError: naming file, line and value, also for an instance type that the catalogue lacks, and for
-        more jobs than can be planned in a sensible time
+    :raises csv_tables.TableError: naming file, line and value, also for an instance type that the catalogue lacks, and
+        for more jobs than can be planned in a sensible time
     """
     bounds = Bounds(MOST_JOBS)
     sorts: list[EqualRows] = []
 
-    def build(row: tables.Row) -> EqualRows:
+    def build(row: csv_tables.Row) -> EqualRows:
         sorts.append(EqualRows(row, bounds.checked(row, job(row, catalogue))))
         return sorts[-1]
 
-    for line, name, sort in tables.alike(lines, source, REQUIRED, "name", build, MOST_JOBS):
+    for line, name, sort in csv_tables.alike(lines, source, REQUIRED, "name", build, MOST_JOBS):
         sort.names.append(name)
         bounds.jobs += sort.job.count
         if bounds.jobs > MOST_JOBS:
-            raise tables.TableError(source, line, bounds.too_many(sort.job.count))
+            raise csv_tables.TableError(source, line, bounds.too_many(sort.job.count))
     by_sort = [(sort, sort.jobs()) for sort in sorts]
     return TraceJobs(
         [job for _, jobs in by_sort for job in jobs],
@@ -125,12 +125,12 @@ def parse_jobs(lines: Iterable[str], source: str, catalogue: Catalogue) -> Trace
 def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tuple[TraceJobs, list[Arrival]]:
     """Read a table of jobs that has the columns :data:`TRACE` as well; of ``count`` jobs all arrive together.
 
-    :raises tables.TableError: as :func:`parse_jobs`; there may be fewer jobs, for each is simulated
+    :raises csv_tables.TableError: as :func:`parse_jobs`; there may be fewer jobs, for each is simulated
     """
     bounds = Bounds(MOST_SIMULATED)
-    first: dict[str, tables.Row] = {}
+    first: dict[str, csv_tables.Row] = {}
 
-    def build(row: tables.Row) -> Arrival:
+    def build(row: csv_tables.Row) -> Arrival:
         found = bounds.checked(row, job(row, catalogue))
         first[found.name] = row
         bounds.jobs += found.count
@@ -138,7 +138,7 @@ def parse_trace(lines: Iterable[str], source: str, catalogue: Catalogue) -> tupl
             raise row.fault(bounds.too_many(found.count))
         return Arrival(found, row.number("arrival_seconds"), row.number("duration_seconds"))
 
-    arrivals = list(tables.unique(tables.read(lines, source, (*REQUIRED, *TRACE)), "name", build))
+    arrivals = list(csv_tables.unique(csv_tables.read(lines, source, (*REQUIRED, *TRACE)), "name", build))
     return TraceJobs([arrival.job for arrival in arrivals], first, bounds.max_instances), arrivals
 
 
@@ -157,10 +157,10 @@ class Bounds:
     kinds: set[tuple[object, ...]] = field(default_factory=set)
     max_instances: dict[str, int] = field(default_factory=dict)
 
-    def checked(self, row: tables.Row, job: PlannedJob) -> PlannedJob:
+    def checked(self, row: csv_tables.Row, job: PlannedJob) -> PlannedJob:
         """The job of a row.
 
-        :raises tables.TableError: too many ask for something different, or its ``max_instances`` is wrong
+        :raises csv_tables.TableError: too many ask for something different, or its ``max_instances`` is wrong
         """
         limit(row, self.max_instances)
         self.kinds.add((job.resources, job.arch, job.instance_type, job.task))
@@ -179,7 +179,7 @@ class Bounds:
         )
 
 
-def job(row: tables.Row, catalogue: Catalogue) -> PlannedJob:
+def job(row: csv_tables.Row, catalogue: Catalogue) -> PlannedJob:
     kind = row.text("instance_type", "") or None
     if kind is not None:
         known(row, kind, catalogue)
@@ -206,7 +206,7 @@ def job(row: tables.Row, catalogue: Catalogue) -> PlannedJob:
     return job
 
 
-def limit(row: tables.Row, most: dict[str, int]) -> None:
+def limit(row: csv_tables.Row, most: dict[str, int]) -> None:
     """Note on how many instances jobs of the task of a row may be at once, as the hint ``max_instances`` says it.
 
     :param most: what the rows before have said, by the task
@@ -222,7 +222,7 @@ def limit(row: tables.Row, most: dict[str, int]) -> None:
         )
 
 
-def _arch(row: tables.Row) -> str:
+def _arch(row: csv_tables.Row) -> str:
     """The architecture that a job asks for, by the name that hints have for it."""
     try:
         return parse_wanted_arch(row.text("arch"))
@@ -230,7 +230,7 @@ def _arch(row: tables.Row) -> str:
         raise row.fault(f"arch {error}") from None
 
 
-def known(row: tables.Row, kind: str, catalogue: Catalogue) -> None:
+def known(row: csv_tables.Row, kind: str, catalogue: Catalogue) -> None:
     if kind not in catalogue.types:
         valid = valid_types(kind, catalogue.types)
         raise row.fault(f"instance_type {shortened(kind)} is not in the catalogue, or has no price there; {valid}")
@@ -240,10 +240,10 @@ def parse_running(lines: Iterable[str], source: str, catalogue: Catalogue) -> li
     """Read a table with the columns :data:`RUNNING`, the oldest instance first.
 
     :param catalogue: has the types and their prices, overheads taken off
-    :raises tables.TableError: naming file, line and value
+    :raises csv_tables.TableError: naming file, line and value
     """
 
-    def build(row: tables.Row) -> Location:
+    def build(row: csv_tables.Row) -> Location:
         known(row, row.text("instance_type"), catalogue)
         kind = catalogue.types[row.text("instance_type")]
         offering = min(kind.offerings, key=lambda offering: offering.usd_per_hour)
@@ -261,4 +261,4 @@ def parse_running(lines: Iterable[str], source: str, catalogue: Catalogue) -> li
             features=kind.features,
         )
 
-    return list(tables.unique(tables.read(lines, source, RUNNING, least=0), "instance", build))
+    return list(csv_tables.unique(csv_tables.read(lines, source, RUNNING, least=0), "instance", build))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lading.hooks.site import Seen, Site
+from lading.hooks.site import ObservedLocation, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import Reason
 
 
-def look(site: Site[Any]) -> Seen:
+def look(site: Site[Any]) -> ObservedLocation:
     """The location as it is now."""
     [seen] = site.observe().locations
     return seen

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Seen, SiteConfig
+from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedLocation, Order, SiteConfig
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.job import NOTHING
 from lading.scheduling.location import Location
@@ -122,7 +122,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
             state = LocationState.UP if is_up else LocationState.BOOTING
             known = frozenset([*each.ends, *(one.token for one in each.prefetched)])
             state = LocationState.DRAINING if each.closing else state
-            seen.append(Seen(each.location, state, known, native_id=f"i-{name}"))
+            seen.append(ObservedLocation(each.location, state, known, native_id=f"i-{name}"))
 
         def acknowledge() -> None:
             del self.events[: len(told)]

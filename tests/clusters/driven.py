@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from lading.executors.agent.tasks import probe
-from lading.executors.controller.solo import Solo
+from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.site import Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.resources import Layout, Resources
@@ -31,7 +31,7 @@ class Driven(Generic[S]):
 
     def __init__(self, site: S) -> None:
         self.site = site
-        self.solo = Solo(site)
+        self.solo = SiteDriver(site)
         self.events: list[dict[str, Any]] = []
 
     def put(self, count: int, cpus: float = 1, layout: Layout | None = None) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lading.executors.controller.solo import Solo
+from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.allocations.layout import AllocationFolder, AllocationTerms, Claim
 from lading.hooks.cluster.allocations.mode import AllocationMode
@@ -71,7 +71,7 @@ class Fleet(Paper):
 
     def __init__(self, folder: Path, **options: Any) -> None:
         super().__init__(folder, mode="allocation", **options)
-        self.solo = Solo(RoundsSite(self.poller, folder))
+        self.solo = SiteDriver(RoundsSite(self.poller, folder))
 
     def controller(self) -> AllocationMode:  # type: ignore[override]
         transport = ShellTransport(setup=self.config.login_setup)

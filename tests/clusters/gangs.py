@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.controller import Controller
 from lading.executors.decisions import Decision
-from lading.executors.gangs.roster import Roster, Wanted
+from lading.executors.gangs.roster import ExpectedGang, Roster
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.gangs.terms import GangTerms
-from lading.hooks.site import Holding, Seen, Site, SiteConfig
+from lading.hooks.site import Holding, ObservedLocation, Site, SiteConfig
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
@@ -64,7 +64,7 @@ class HoldingSite(FakeSite, Holding):
 
     def _see(self) -> None:
         self.locations = [
-            Seen(each, known=frozenset(token for token, where in self.at.items() if where == each.name))
+            ObservedLocation(each, known=frozenset(token for token, where in self.at.items() if where == each.name))
             for each in self.there.values()
         ]
 
@@ -131,7 +131,7 @@ class House:
         by_name = {site.name: site for site in self.sites}
         self.controller = Controller(by_name, lambda subject, seconds: "", self.settings, True, lambda _: None)
 
-        def read_roster(_: Session, wanted: Mapping[str, Wanted]) -> dict[str, Roster]:
+        def read_roster(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
             coming, failed = (
                 frozenset(key for key, its_own in self.to_come.items() if its_own == state)
                 for state in ("coming", "failed")

@@ -23,7 +23,7 @@ from lading.executors import store
 from lading.executors.controller import site_threads
 from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.settings import Settings
-from lading.hooks.site import ElasticSite, LocationState, Observation, Order, Seen, Site, SiteConfig
+from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedLocation, Order, Site, SiteConfig
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.job import NATIVE
 from lading.scheduling.location import Location
@@ -106,7 +106,7 @@ class FakeSite(Site[SiteConfig]):
         self.events: Any = list(events)
         self.known = known
         self.location = Location("here", Resources(cpus=4, memory=4096))
-        self.locations: list[Seen] | None = None
+        self.locations: list[ObservedLocation] | None = None
         """In the place of the one location."""
         self.hang: set[str] = set()
         """The methods that do not return before :meth:`go_on`."""
@@ -154,7 +154,7 @@ class FakeSite(Site[SiteConfig]):
             self.acknowledged.append(len(told))
             del self.events[: len(told)]
 
-        here = [Seen(self.location, known=frozenset(self.jobs) if self.known else None)]
+        here = [ObservedLocation(self.location, known=frozenset(self.jobs) if self.known else None)]
         return Observation(here if self.locations is None else self.locations, told, acknowledge)
 
     def put(self, envelopes: Mapping[str, Sequence[Envelope]]) -> None:
@@ -192,7 +192,7 @@ class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):
         node = Resources(cpus=4, memory=4096)
         self.says: Any = Market(node, 0, 3600.0, 600.0, most, whole=True, idle_seconds=60.0)
         """What it says can be launched."""
-        self.there: dict[str, Seen] = {}
+        self.there: dict[str, ObservedLocation] = {}
         self.given: dict[str, dict[str, bool]] = {}
         """By instance, the jobs that it has, each with whether it has begun."""
         self.starts = True
@@ -211,7 +211,7 @@ class FakeElasticSite(FakeSite, ElasticSite[SiteConfig]):
         """Name an instance from now on, in this state."""
         [node] = self.potential()
         location = replace(node, name=name, instance_type=kind, ends_at=round(time.time()) + 3600.0)
-        self.there[name] = Seen(location, state, **words)
+        self.there[name] = ObservedLocation(location, state, **words)
 
     def end(self, name: str, **words: Any) -> None:
         """Let an instance end, and tell so; what has not begun there comes back."""

@@ -86,7 +86,7 @@ def keep(tunnel: ApiTunnel) -> Address:
             return False
         return tunnel.stands
 
-    assert wait_until(stands, 60, 0.1), tunnel.backoff.words
+    assert wait_until(stands, 60, 0.1), tunnel.backoff.message
     assert tunnel.address is not None
     return tunnel.address
 
@@ -95,7 +95,7 @@ def fetch(transport: Transport, address: Address, path: str = "/execution/health
     """Ask from the login node; the status, or what is wrong."""
     code = f"import urllib.request as u; print(u.urlopen('http://{address}{path}', timeout=60).status)"
     (answer,) = transport.run([[sys.executable, "-c", code]], 120)
-    return answer.words.split()[-1] if answer.status == 0 else answer.words
+    return answer.message.split()[-1] if answer.status == 0 else answer.message
 
 
 @pytest.mark.parametrize("way", WAYS)

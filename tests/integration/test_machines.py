@@ -21,7 +21,7 @@ import pytest
 from lading.hooks.machines import introduction
 from lading.hooks.machines.fixed import FixedSite
 from lading.hooks.machines.fixed_config import SSHConfig
-from lading.hooks.site import LocationState, Seen
+from lading.hooks.site import LocationState, ObservedLocation
 from lading.scheduling.reasons import free_text
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.services import debian, node_python
@@ -201,7 +201,7 @@ def test_a_machine_that_stays_away_is_gone_after_the_deadline(
     tokens = lab.put(4)
     lab.wait_for("started", tokens)
     hosts[0].sshd.halt()
-    away: list[Seen] = []
+    away: list[ObservedLocation] = []
 
     def is_away() -> bool:
         away[:] = [each for each in lab.site.observe().locations if each.name == "lab1"]
@@ -264,7 +264,7 @@ def test_what_is_checked(make: Callable[..., Lab], hosts: list[Host]) -> None:
     lab = make()
     found = list(lab.site.checks())
     assert [(check.what, check.good) for check in found] == [("machine lab1", True), ("machine lab2", True)]
-    assert "2 cpus" in found[0].words
+    assert "2 cpus" in found[0].message
     assert not (Path(lab.site.config.work_dir) / "lab1").exists(), "no agent is started by a look"
     trial = lab.site.trial(lab.site.folder / "trial")
     assert isinstance(trial, FixedSite)
@@ -379,7 +379,7 @@ def test_a_key_that_is_not_known_is_refused_with_the_line_to_add(
     assert '"host_key": "ssh-ed25519 ' in str(refused.note)
     check = next(check for check in lab.site.checks() if check.what.endswith(hosts[0].name))
     assert not check.good
-    assert "ssh-keyscan" in check.words
+    assert "ssh-keyscan" in check.message
 
 
 def test_a_key_that_has_changed_is_refused_with_what_to_do(
@@ -390,7 +390,7 @@ def test_a_key_that_has_changed_is_refused_with_what_to_do(
     wrong = hosts[0].sshd.connection(host_key=hosts[0].sshd.other_key)
     monkeypatch.setenv(f"AIRFLOW_CONN_{hosts[0].name.upper()}", wrong)
     hosts[0].sshd.cut()
-    refused: list[Seen] = []
+    refused: list[ObservedLocation] = []
 
     def is_refused() -> bool:  # at first it is only known that the connection is lost
         refused[:] = [each for each in lab.site.observe().locations if each.name == hosts[0].name]

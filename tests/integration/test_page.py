@@ -506,7 +506,7 @@ def test_with_no_job_ever_and_below_another_base_path(browser: Browser, tmp_path
         airflow.stop()
 
 
-def test_the_tab_of_a_task_instance_tells_its_tries(real: tuple[Airflow, str], browser: Browser) -> None:
+def test_the_tab_of_a_task_instance_shows_its_tries(real: tuple[Airflow, str], browser: Browser) -> None:
     airflow, run_id = real
     window = Window(browser, airflow.url, height=1000)
     page = window.open(f"/dags/shown/runs/{run_id}/tasks/nap/mapped/2/plugin/lading-task")

@@ -616,7 +616,7 @@ def test_a_controller_hangs(on_postgres: Rig) -> None:
             os.kill(hung, signal.SIGCONT)
 
 
-def test_nonsense_in_the_spool_holds_nobody_up(on_postgres: Rig) -> None:
+def test_nonsense_in_the_spool_delays_no_other(on_postgres: Rig) -> None:
     rig = on_postgres
     rig.wait(lambda: rig.controller() and rig.agent(), "all are there")
     controller, agent = rig.controller(), rig.agent()

@@ -102,7 +102,7 @@ def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
         assert compare_metadata(context, store.metadata) == []
 
 
-def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: Session) -> None:
+def test_instances_are_changed_by_site_revived_ended_and_forgotten(session: Session) -> None:
     for token, site in (("a", "hpc"), ("b", "hpc"), ("c", "gone")):
         session.add(
             InstanceRow(
@@ -122,11 +122,11 @@ def test_instances_are_changed_by_site_revived_given_up_and_forgotten(session: S
     assert [row.token for row in instances.living(session, "hpc")] == ["a"]
     instances.revive(session, "hpc", ["b", "c"])
     assert states()["b"] == "ordered"
-    instances.give_up(session, ["hpc"], free_text("its site is gone"), 6.0)
+    instances.end_at_other_sites(session, ["hpc"], free_text("its site is gone"), 6.0)
     assert states() == {"a": "ordered", "b": "ordered", "c": "ended"}
     instances.forget_ended(session, 7.0)
     assert sorted(states()) == ["a", "b"]
-    instances.give_up(session, [], free_text("all are gone"), 8.0)
+    instances.end_at_other_sites(session, [], free_text("all are gone"), 8.0)
     assert instances.count_living(session) == 0
 
 
@@ -224,7 +224,7 @@ def test_news_goes_to_the_owner_once(session: Session) -> None:
     assert len(store.unreported(session, 8, 10)) == 1
 
 
-def test_news_that_came_after_it_was_told_is_told_as_well(session: Session) -> None:
+def test_news_that_came_after_it_was_reported_is_reported_as_well(session: Session) -> None:
     add(session, "a")
     store.apply(session, [Change("a", {"state": State.RUNNING}, report=True)])
     told = store.unreported(session, 7, 10)
@@ -236,7 +236,7 @@ def test_news_that_came_after_it_was_told_is_told_as_well(session: Session) -> N
     assert [job.state for job in store.unreported(session, 7, 10)] == [State.FAILED]
 
 
-def test_a_new_owner_is_told_of_what_has_ended(session: Session) -> None:
+def test_a_new_owner_gets_what_has_ended(session: Session) -> None:
     add(session, "ended", state=State.FAILED)
     add(session, "live", state=State.RUNNING)
     store.adopt(session, ["ended", "live"], 9)
@@ -281,7 +281,7 @@ def test_one_controller_holds_the_lease(session: Session) -> None:
     assert take("d")
 
 
-def test_old_jobs_are_forgotten_when_airflow_has_been_told(session: Session) -> None:
+def test_old_jobs_are_forgotten_when_airflow_has_their_ends(session: Session) -> None:
     task = {"dag_id": "d", "task_id": "t", "input_size": 2**40, "usd": 0.5}
     add(session, "old", state=State.SUCCEEDED, started_at=5.0, ended_at=10.0, **task)
     add(session, "untold", state=State.SUCCEEDED, ended_at=10.0, unreported=True)
@@ -385,7 +385,7 @@ def test_the_jobs_of_one_shape_do_not_hide_those_of_another(session: Session, ot
     jobs = queue.waiting(session)
     assert [job.name for job in jobs] == [*(f"a{number:05}" for number in range(len(jobs) - 1)), "other"]
     assert len(jobs) >= queue.MOST_JOBS_PER_TICK + 1
-    assert jobs[-1].is_ahead == any(job.hidden for job in jobs)
+    assert jobs[-1].may_overtake == any(job.hidden for job in jobs)
 
 
 def test_with_more_shapes_than_one_look_takes_each_has_its_turn(

@@ -212,7 +212,7 @@ def test_translated_line_ends_do_no_harm(remote: Site) -> None:
     assert transport.get("~/x", ["binary"]) == {"binary": b"\r\n\0\n\xff"}
 
 
-def test_a_command_run_wild_is_given_up(site: Site) -> None:
+def test_a_command_run_wild_is_abandoned(site: Site) -> None:
     transport = site.open()
     first, second, third = transport.run(["echo before", "cat /dev/zero", "echo after"])
     assert (first.status, first.stdout) == (0, "before\n")
@@ -250,7 +250,7 @@ def test_a_time_out_is_no_answer(site: Site) -> None:
     assert only(transport, "echo again")[1] == "again\n"
 
 
-def test_what_a_command_leaves_running_holds_up_nobody(site: Site) -> None:
+def test_what_a_command_leaves_running_delays_no_other(site: Site) -> None:
     assert only(site.open(), "sleep 200 & echo $!", 120)[0] == 0
 
 
@@ -329,7 +329,7 @@ def test_what_cannot_be_written_leaves_nothing(site: Site) -> None:
     assert transport.get("~/x", ["a/b"]) == {"a/b": b"1"}
 
 
-def test_a_full_disk_is_told(site: Site) -> None:
+def test_a_full_disk_is_reported(site: Site) -> None:
     with small_disk(site.home / "disk", mebibytes=1) as disk:
         transport = site.open()
         with pytest.raises(TransportError, match=r"No space left|Wrote only"):
@@ -438,7 +438,7 @@ def test_files_cut_in_the_middle_are_an_error(remote: Site) -> None:
     assert not (remote.home / "x").exists()
 
 
-def test_a_frozen_connection_is_given_up(remote: Site) -> None:
+def test_a_frozen_connection_is_abandoned(remote: Site) -> None:
     transport = remote.open(patience=10)
     assert only(transport, "echo 1")[1] == "1\n"
     remote.sshd.freeze()
@@ -447,7 +447,7 @@ def test_a_frozen_connection_is_given_up(remote: Site) -> None:
     assert only(transport, "echo 3", 120)[1] == "3\n"
 
 
-def test_a_server_that_hangs_before_it_begins_a_command_is_given_up(
+def test_a_server_that_hangs_before_it_begins_a_command_is_abandoned(
     make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = make_site("ssh")
@@ -487,7 +487,7 @@ def test_whoever_closes_a_connection_does_not_wait_for_a_server_that_says_nothin
     assert processes.wait_until(lambda: only(transport, "echo 2")[1] == "2\n", 120), "it can be opened again"
 
 
-def test_a_connection_that_stands_after_it_was_closed_is_given_up(
+def test_a_connection_that_stands_after_it_was_closed_is_abandoned(
     make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch, black_hole: int
 ) -> None:
     site = make_site("ssh")
@@ -495,7 +495,7 @@ def test_a_connection_that_stands_after_it_was_closed_is_given_up(
     monkeypatch.setenv("AIRFLOW_CONN_SITE", site.sshd.connection(port=black_hole))
     connected, begun, closed = paramiko_transport.connected, threading.Event(), threading.Event()
 
-    def late(host: str, port: int, timeout: float) -> paramiko_transport.TellingSocket:
+    def late(host: str, port: int, timeout: float) -> paramiko_transport.UnblockingSocket:
         begun.set()
         closed.wait(120)
         return connected(host, port, timeout)
@@ -687,7 +687,7 @@ def test_a_tunnel_is_built_again_on_the_same_port(remote: Site, page: int) -> No
     assert remote.sshd.accepted == 2
 
 
-def test_a_taken_port_is_told(remote: Site, page: int) -> None:
+def test_a_taken_port_is_reported(remote: Site, page: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(TransportError, match="port"):
         remote.open().tunnel("127.0.0.1", page, taken.getsockname()[1])
 

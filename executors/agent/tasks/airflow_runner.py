@@ -192,8 +192,8 @@ def _parsed(workload: dict[str, Any]) -> ExecutorWorkload:
     except ValidationError as error:
         # Its own words quote what they are about, and that holds the JWT.
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
-        raise AgentJobFailed(because("workload_unreadable", text=words)) from None
+        message = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
+        raise AgentJobFailed(because("workload_unreadable", text=message)) from None
 
 
 def _probe() -> None:

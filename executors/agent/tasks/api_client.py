@@ -31,8 +31,8 @@ class ApiOutOfReach(AgentJobFailed):
     cause = "node_failure"
 
     def __init__(self, error: Exception, exit_code: int = 1) -> None:
-        words = f"{type(error).__name__}: {error}"
-        super().__init__(because("api_out_of_reach", text=words), exit_code)
+        message = f"{type(error).__name__}: {error}"
+        super().__init__(because("api_out_of_reach", text=message), exit_code)
 
 
 def is_out_of_reach(error: Exception) -> bool:
@@ -61,8 +61,8 @@ def lead_through(request: httpx.Request) -> None:
     try:
         address = Address.read(file)
     except (OSError, ValueError) as error:
-        words = f"where the tunnel to {request.url.host} is cannot be read from {file}: {error}"
-        raise httpx.ConnectError(words, request=request) from error
+        message = f"where the tunnel to {request.url.host} is cannot be read from {file}: {error}"
+        raise httpx.ConnectError(message, request=request) from error
     request.extensions = {**request.extensions, "sni_hostname": request.url.host}
     request.url = request.url.copy_with(host=address.host, port=address.port)
 

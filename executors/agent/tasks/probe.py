@@ -83,13 +83,13 @@ def _slow(url: str, seconds: float) -> str:
 
 
 def _unwell(url: str, problem: str, remedy: str) -> str:
-    words = f"tasks cannot reach Airflow's execution API at {url}: {problem}; {remedy}set "
+    message = f"tasks cannot reach Airflow's execution API at {url}: {problem}; {remedy}set "
     if VARIABLE in os.environ:
         return (
-            f"{words}api_url to the address at which the controller's machine reaches it; "
+            f"{message}api_url to the address at which the controller's machine reaches it; "
             f"{_other_end()}else {line(url)}"
         )
-    return f"{words}where this machine reaches it: {line(url)}"
+    return f"{message}where this machine reaches it: {line(url)}"
 
 
 def _other_end() -> str:

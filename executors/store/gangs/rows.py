@@ -74,7 +74,7 @@ class EndedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
+class GangRecords:
     """All that is known of gangs: their live members, their rows, what is held, and the ends of members that failed."""
 
     members: Sequence[GangMember]
@@ -109,7 +109,7 @@ def any_gang(session: Session) -> bool:
     return session.scalar(waits) is not None or runs.any_live(session)
 
 
-def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Everything:
+def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> GangRecords:
     """All that is known of gangs, apart from the session.
 
     :param by_dag: whether some site does not take every Dag
@@ -153,7 +153,7 @@ def load(session: Session, *, by_dag: bool, database_ahead: float = 0.0) -> Ever
         )
     ]
     session.expunge_all()
-    return Everything(members, gangs, holds, ended)
+    return GangRecords(members, gangs, holds, ended)
 
 
 def apply(session: Session, changes: GangChanges, now: float) -> None:

@@ -248,7 +248,7 @@ class LSF(BatchSystem):
             return jobs
         if self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return []
-        raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.words}")
+        raise CouldNotAsk(f"the answer of bjobs makes no sense: {answer.message}")
 
     def unknown(self, answer: CommandResult, ids: Sequence[str], *, listed: bool) -> Collection[str]:
         return set(super().unknown(answer, ids, listed=listed)) - output.unread(answer.lines, ids)
@@ -266,4 +266,4 @@ class LSF(BatchSystem):
         # bhist leaves out silently what it does not know; jobs that have not ended it names.
         if jobs or output.has_jobs(answer.stdout) or self.wording.gone.search(f"{answer.stdout}\n{answer.stderr}"):
             return jobs
-        raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.words}")
+        raise CouldNotAsk(f"the answer of bhist makes no sense: {answer.message}")

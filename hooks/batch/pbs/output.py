@@ -64,7 +64,7 @@ TORQUE_EXIT_CODES: Codes = {
     -14: ("node_failure", "its prologue has failed, and TORQUE was to try again"),
 }
 # Held by the server, for good: no node could start it.
-_GIVEN_UP = re.compile("too many failed attempts to run", re.IGNORECASE)
+_START_FAILED = re.compile("too many failed attempts to run", re.IGNORECASE)
 # The comment of PBS Pro's scheduler about a request that no node or queue can ever meet.
 _NEVER = re.compile("can never run", re.IGNORECASE)
 _SIGTERM, _SIGKILL, _SIGXCPU = 15, 9, 24
@@ -125,7 +125,7 @@ def _job(
         return NativeJob(**common, state=state, reason=unknown("PBS", word))
     if state == "pending":
         reason = None if index is not None and _is_of_array(comment, array) else comment
-        cause: Cause | None = "error" if reason and _GIVEN_UP.search(reason) else None
+        cause: Cause | None = "error" if reason and _START_FAILED.search(reason) else None
         never = bool(reason and _NEVER.search(reason))
         return NativeJob(**common, state=state, cause=cause, reason=reason or _held(attributes), never=never)
     if state == "running":

@@ -215,7 +215,7 @@ class PBSPro(BatchSystem):
         except ValueError as error:
             raise CouldNotAsk(f"the answer of qstat makes no sense: {error}") from None
         if not (found or answer.status or self.nothing in map(str.strip, answer.lines)):
-            raise CouldNotAsk(f"qstat has said nothing of any job: {answer.words}")
+            raise CouldNotAsk(f"qstat has said nothing of any job: {answer.message}")
         return found
 
     def cancel(self, ids: Sequence[str]) -> list[str]:

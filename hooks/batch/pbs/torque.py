@@ -69,7 +69,7 @@ class TORQUE(PBSPro):
             except ValueError as error:
                 faults.append(str(error))
         if len(faults) == len(documents) and (faults or not answer.status):
-            raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {'; '.join(faults) or answer.words}")
+            raise CouldNotAsk(f"the answer of qstat is cut or makes no sense: {'; '.join(faults) or answer.message}")
         return output.jobs(pairs, output.TORQUE_EXIT_CODES)
 
 

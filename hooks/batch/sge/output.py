@@ -101,7 +101,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
         "name": record.get("jobname") or None,
         "nodes": record.get("hostname") or None,
     }
-    code, _, words = record["failed"].partition(":")
+    code, _, message = record["failed"].partition(":")
     code = code.strip().split(" ")[0]
     if code in _GOES_ON:
         return NativeJob(**common, state="pending", reason="it is being restarted")
@@ -115,7 +115,7 @@ def _of_record(record: Mapping[str, str]) -> NativeJob:
         state="ended",
         cause=cause,
         exit_code=exit_code,
-        reason=words.strip() or None,
+        reason=message.strip() or None,
     )
 
 

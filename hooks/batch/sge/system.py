@@ -150,7 +150,7 @@ def submitted_id(answer: CommandResult) -> str:
     if answer.status and (taken := _TAKEN.search(f"{answer.stderr}\n{answer.stdout}")):
         return taken[1]
     if answer.status == _TRY_LATER:
-        raise SubmitError("limit", answer.words)
+        raise SubmitError("limit", answer.message)
     return WORDING.submitted(answer, _SUBMITTED)
 
 
@@ -218,7 +218,7 @@ class SGE(BatchSystem):
         try:
             return output.queued(answer.stdout)
         except ValueError as error:
-            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}; {answer.words}") from None
+            raise CouldNotAsk(f"the answer of qstat makes no sense: {error}; {answer.message}") from None
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         return ["qdel", *ids]

@@ -57,7 +57,7 @@ _STATES: dict[str, tuple[State, Cause | None]] = {
     "RECONFIG_FAIL": ("ended", "node_failure"),
     "TIMEOUT": ("ended", "time_limit"),
 }
-_STATE_WORDS = {
+_STATE_TEXTS = {
     "CONFIGURING": "its nodes are being made ready",
     "REQUEUE_HOLD": "it was requeued and is held",
     "RESV_DEL_HOLD": "its reservation was deleted, so it is held",
@@ -75,16 +75,16 @@ def queued(answer: CommandResult) -> list[NativeJob]:
     :raises CouldNotAsk: there are lines, but none is a job; or squeue does not know whose jobs it was asked for
     """
     if _NOBODY in answer.stderr.lower():
-        raise CouldNotAsk(answer.words)
+        raise CouldNotAsk(answer.message)
     jobs: dict[Key, NativeJob] = {}
     cluster: str | None = None
     for line in answer.lines:
         if match := _SQUEUE.fullmatch(line):
             word, nodes, reason, name = match.groups()[4:]
             id, indices = _elements(match.groups()[:4], cluster)
-            words, exit_code = explain_reason(reason), 0 if word == "COMPLETED" else None
+            message, exit_code = explain_reason(reason), 0 if word == "COMPLETED" else None
             for index in indices:
-                job = _job(id, index, word, nodes, name, words, exit_code)
+                job = _job(id, index, word, nodes, name, message, exit_code)
                 if job.state == "pending":
                     code = re.split("[,:]", reason.strip())[0]
                     job = replace(job, cause="error" if code in HOPELESS else None, never=code in NEVER)
@@ -186,7 +186,7 @@ def _job(
 ) -> NativeJob:
     """The job of a row; what its state says is a better reason than the row's."""
     state, cause = _STATES.get(word, ("running", None))
-    reason = (_STATE_WORDS.get(word) if word in _STATES else unknown("SLURM", word)) or reason
+    reason = (_STATE_TEXTS.get(word) if word in _STATES else unknown("SLURM", word)) or reason
     return NativeJob(
         id=id,
         index=index,
@@ -257,7 +257,7 @@ def _take(jobs: dict[Key, NativeJob], job: NativeJob, component: str | None, wor
 
 def _those(jobs: dict[Key, NativeJob], answer: CommandResult, headed: bool = False) -> list[NativeJob]:
     if not jobs and answer.stdout.strip() and not headed:
-        raise CouldNotAsk(f"no line of the answer is a job: {CommandResult(0, answer.stdout).words}")
+        raise CouldNotAsk(f"no line of the answer is a job: {CommandResult(0, answer.stdout).message}")
     return list(jobs.values())
 
 

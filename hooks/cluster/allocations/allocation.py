@@ -135,4 +135,4 @@ class AllocationFleet:
     def drop(self, allocation: Allocation) -> None:
         """Forget an allocation, and remove its folder."""
         self.allocations.pop(allocation.name, None)
-        self.tracker.errands.leftovers.add(allocation.folder.relative)
+        self.tracker.pending.leftovers.add(allocation.folder.relative)

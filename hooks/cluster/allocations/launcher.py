@@ -19,7 +19,7 @@ from lading.hooks.cluster.jobs import remote_steps as cluster_steps
 from lading.hooks.cluster.jobs.context import ClusterContext
 from lading.hooks.cluster.jobs.submitter import SUBMISSION_TIMEOUT, Submitter
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
-from lading.hooks.site import LocationState, Order, Seen
+from lading.hooks.site import LocationState, ObservedLocation, Order
 from lading.hooks.spool.hold import Hold
 from lading.hooks.spool.spool import Envelope
 from lading.hooks.spool.tokens import checked
@@ -98,7 +98,7 @@ class AllocationLauncher(Submitter):
         with self.tracker.lock:
             for file in (self._hold_file(name, token) for name, here in tokens.items() for token in here):
                 self._holds.pop(file, None)
-                self.tracker.errands.leftovers |= {file} if file else set()
+                self.tracker.pending.leftovers |= {file} if file else set()
         self.interval.at_once()
 
     def _hold_file(self, name: str, token: str) -> str:
@@ -296,7 +296,7 @@ class AllocationLauncher(Submitter):
                 self.fleet.allocations[placed[token]].closed = True
             self.give_back_job(self.tracker.jobs[token], NO_ROOM)
         if put.status:
-            raise TransportError(f"jobs could not be written to {self.folder.root}: {put.words}")
+            raise TransportError(f"jobs could not be written to {self.folder.root}: {put.message}")
 
     def _read_launch(self, allocation: Allocation, answer: CommandResult) -> None:
         submission = allocation.submission
@@ -308,9 +308,9 @@ class AllocationLauncher(Submitter):
             return
         for_good = refusal.kind == "permanent" and not submission.excluded
         if for_good:
-            reason = because("allocation_refused", system=self.system.name, text=refusal.words)
+            reason = because("allocation_refused", system=self.system.name, text=refusal.message)
         elif refusal.kind == "permanent":
-            reason = because("batch_says", text=refusal.words)
+            reason = because("batch_says", text=refusal.message)
         else:
             reason = self._hold(refusal)
         if for_good and refusal.of_account and allocation.terms.kind == kind(queue, {}) and not self.is_trial:
@@ -332,13 +332,13 @@ class AllocationLauncher(Submitter):
 # Allocations as locations of their site.
 
 
-def seen_allocations(fleet: AllocationFleet, launcher: AllocationLauncher) -> list[Seen]:
+def seen_allocations(fleet: AllocationFleet, launcher: AllocationLauncher) -> list[ObservedLocation]:
     """The allocations that were asked for and are not forgotten, and those that are about to be."""
     with fleet.tracker.lock:  # an order becomes an allocation under the same
         known, allocations, orders = fleet.known(), list(fleet.allocations.values()), launcher.ordered()
     held = launcher.market().held
     there = [
-        Seen(
+        ObservedLocation(
             allocation_location(each.name, each.terms.capacity, each.terms.kind, last_moment(each)),
             location_state(each),
             frozenset(known.get(each.name, ())),
@@ -352,7 +352,7 @@ def seen_allocations(fleet: AllocationFleet, launcher: AllocationLauncher) -> li
     return [*there, *(seen_order(each, held) for each in orders)]
 
 
-def seen_order(order: Order, held: Reason | None) -> Seen:
+def seen_order(order: Order, held: Reason | None) -> ObservedLocation:
     """What is about to be asked for.
 
     :param held: why it is not yet
@@ -360,7 +360,7 @@ def seen_order(order: Order, held: Reason | None) -> Seen:
     launch = order.launch
     there = allocation_location(order.name, launch.capacity, launch.kind, time.time() + launch.seconds)
     note = None if held is None else held.sentence
-    return Seen(there, LocationState.BOOTING, frozenset(), note, waits=held)
+    return ObservedLocation(there, LocationState.BOOTING, frozenset(), note, waits=held)
 
 
 def location_state(allocation: Allocation) -> LocationState:

@@ -22,7 +22,7 @@ from lading.scheduling.resources import Resources
 MOST_CLAIM_BYTES = 2**16
 MOST_TERMS_BYTES = 2**20
 # So often an agent says how much of its time is left, seconds: what is read may have been said so long ago.
-SECONDS_BETWEEN_WORDS = 60.0
+SECONDS_BETWEEN_REPORTS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.allocations.allocation import Allocation, AllocationFleet, ReleaseState
 from lading.hooks.cluster.allocations.launcher import AllocationLauncher, seen_allocations
-from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_WORDS, AllocationFolder
+from lading.hooks.cluster.allocations.layout import SECONDS_BETWEEN_REPORTS, AllocationFolder
 from lading.hooks.cluster.allocations.post_mortem import AllocationPostMortem
 from lading.hooks.cluster.allocations.remote_steps import Events
 from lading.hooks.cluster.jobs import end_event
@@ -27,7 +27,7 @@ from lading.hooks.cluster.jobs.layout import Task
 from lading.hooks.cluster.jobs.poller import SECONDS_UNTIL_REPEATED, ClusterLook, ClusterPoller
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, least_ahead
-from lading.hooks.site import Seen
+from lading.hooks.site import ObservedLocation
 from lading.hooks.spool import events
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.steps import FilePart, Parts, Put
@@ -64,7 +64,7 @@ class AllocationMode(ClusterPoller):
         self.submitter: AllocationLauncher = AllocationLauncher(self.context, api, self.fleet)
         self.states = AllocationStates(self.context, self.fleet, self.submitter.drop)
         self.post_mortem = AllocationPostMortem(self.submitter, self._conclude)
-        self.recall = Recall(self.fleet, self._let_wait)
+        self.recall = InboxRecall(self.fleet, self._let_wait)
         # By token: the reasons of jobs that are cancelled, and the logs of those of which nothing else is known.
         self._cancelled: dict[str, Reason] = {}
         self._paths: dict[str, str] = {}
@@ -78,7 +78,7 @@ class AllocationMode(ClusterPoller):
             has_jobs=bool(self.tracker.jobs or self.fleet.allocations or self.submitter.ordered())
         )
 
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[ObservedLocation]:
         """The allocations that have been asked for and that are not forgotten, and those that are about to be."""
         return seen_allocations(self.fleet, self.submitter)
 
@@ -187,7 +187,7 @@ class AllocationMode(ClusterPoller):
         )
         if look.back:
             look.steps["back"] = remote_steps.take_back(look.back, gone, self.folder)
-        removals = [*look.files, *sorted(look.errands.leftovers)]
+        removals = [*look.files, *sorted(look.pending.leftovers)]
         removals += [f"{kind}/{token}" for token in look.done for kind in ("logs", "claims")]
         living = [each.batch for each in allocations if not each.over]
         self._ask(look, removals, living, [self.fleet.allocations[name].batch for name in gone])
@@ -251,7 +251,7 @@ class AllocationMode(ClusterPoller):
         if job.token in self._cancelled:
             self._conclude(job, end_event.for_it(job.token, "cancelled", self._cancelled[job.token]), None)
         else:
-            self.submitter.give_back_job(job, because("came_back"))
+            self.submitter.give_back_job(job, because("not_started_there"))
 
     # -- the ends
 
@@ -294,7 +294,7 @@ class AllocationMode(ClusterPoller):
                 with self.tracker.lock:
                     self._cancels.setdefault(token, reasons[token])
         if put.status != 0:
-            raise TransportError(f"jobs could not be cancelled: {put.words}")
+            raise TransportError(f"jobs could not be cancelled: {put.message}")
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         if (allocation := self.fleet.of(job)) is not None and not allocation.worked and file is not None:
@@ -306,7 +306,7 @@ class AllocationMode(ClusterPoller):
 # In which state allocations are, as the batch system and their agents say.
 
 # So long ago may have been said what is read of an agent's time, seconds.
-LONGEST_REPORTED_AGO = SECONDS_BETWEEN_WORDS + SECONDS_UNTIL_SEEN
+LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
 
 
 class AllocationStates(ClusterPart):
@@ -365,7 +365,7 @@ class AllocationStates(ClusterPart):
 
     def _compare(self, allocation: Allocation, native: NativeJob | None, asked_at: float) -> None:
         batch = allocation.batch
-        native = batch.given_up(native, asked_at, self.config.cancel_unrunnable_after)
+        native = batch.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
         if batch.see(native, asked_at):
             self.interval.changed(asked_at)
         unwanted = allocation.release is ReleaseState.ASKED and allocation.ends_at is None and batch.gone_since is None
@@ -379,7 +379,7 @@ class AllocationStates(ClusterPart):
 MOST_TAKEN_BACK = 1000
 
 
-class Recall:
+class InboxRecall:
     """The jobs that are to leave their inboxes.
 
     :param let_wait: called with each job that is in no inbox any more

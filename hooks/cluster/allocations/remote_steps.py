@@ -53,7 +53,7 @@ class ListedAllocation:
 
 
 @dataclass(slots=True)
-class Left:
+class EarlierJobs:
     """What an earlier controller has left.
 
     :param user: the name of the user
@@ -94,15 +94,15 @@ def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
     )
 
 
-def loaded(answer: CommandResult) -> Left:
+def loaded(answer: CommandResult) -> EarlierJobs:
     """What that says.
 
     :raises TransportError: the folders could not be made, or the answer is cut
     """
     lines = _whole(answer)
     if not lines or not lines[0].startswith("user\t"):
-        raise TransportError(f"work_dir cannot be used: {answer.words}")
-    left = Left(lines[0].partition("\t")[2].strip())
+        raise TransportError(f"work_dir cannot be used: {answer.message}")
+    left = EarlierJobs(lines[0].partition("\t")[2].strip())
     found = ListedAllocation("")
     for line in lines[1:]:
         key, _, value = line.partition("\t")
@@ -163,11 +163,11 @@ def take_back(jobs: Mapping[str, str], over: Iterable[str], folder: ClusterFolde
     :param jobs: the allocation of each, by token
     :param over: the allocations whose agent has ended: what it was about to start is taken back, too
     """
-    words = " ".join(f"{checked(name)}/{checked(token)}" for token, name in jobs.items())
+    message = " ".join(f"{checked(name)}/{checked(token)}" for token, name in jobs.items())
     ended = "|".join(checked(name) for name in over) or "-"
     return RunCommand(
         f"cd -- {shlex.quote(folder.root)}/allocations || exit\n"
-        f"for each in {words}; do name=${{each%/*}} token=${{each#*/}} spool=${{each%/*}}/spool\n"
+        f"for each in {message}; do name=${{each%/*}} token=${{each#*/}} spool=${{each%/*}}/spool\n"
         f"case $name in {ended}) more=yes;; *) more=;; esac\n"
         'if rm -- "$spool/inbox/$token.json" || rm -- "$spool/closed/$token.json"; then\n'
         '  if grep -qs "^$name\t" "../claims/$token"; then rm -f -- "../claims/$token"; fi; echo "removed $token"\n'

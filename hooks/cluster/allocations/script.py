@@ -91,7 +91,7 @@ class AllocationWriter(ScriptWriter):
         """
         most = market(self.config)
         found = decide([need(envelope.waiting(), most)], (), most, now=math.inf)
-        for words in found.refused.values():
-            raise ValueError(words)
+        for message in found.refused.values():
+            raise ValueError(message)
         folder = AllocationFolder(self.folder, SHOWN_NAME)
         return self.allocation(folder, terms(found.launches[0], self.config), excluded)

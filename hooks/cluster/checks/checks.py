@@ -74,12 +74,12 @@ def cluster_checks(
     if memory is not None:
         yield from memory_checks(config, system, memory, answers["memory"])
     if owned.status != 0:
-        yield Check("work_dir", False, f"{config.work_dir} cannot be used: {owned.words}")
+        yield Check("work_dir", False, f"{config.work_dir} cannot be used: {owned.message}")
     elif folder.status == 0:
         yield Check("work_dir", True, f"{config.work_dir} can be written on the login node")
     else:
-        words = f"{config.work_dir} cannot be written on the login node: {folder.words}; give a folder that can"
-        yield Check("work_dir", False, f'{words}, on the nodes as well: work_dir = "/shared/..."')
+        text = f"{config.work_dir} cannot be written on the login node: {folder.message}; give a folder that can"
+        yield Check("work_dir", False, f'{text}, on the nodes as well: work_dir = "/shared/..."')
     found = _python(config, python)
     yield found
     if found.good and folder.status == 0:
@@ -93,16 +93,16 @@ def _tools(query: StatusQuery, answer: CommandResult) -> Check:
     try:
         jobs = query.read(answer).jobs
     except CouldNotAsk as error:
-        words = f"{error.words}; are the commands of {system.name} in the PATH of a session without terminal? Else set"
-        return Check("batch system", False, f'{words} login_setup = "export PATH=/opt/{system.name}/bin:$PATH"')
+        text = f"{error.message}; are the commands of {system.name} in the PATH of a session without terminal? Else set"
+        return Check("batch system", False, f'{text} login_setup = "export PATH=/opt/{system.name}/bin:$PATH"')
     living = sum(job.state != "ended" for job in jobs)
     return Check("batch system", True, f"{system.name} answers; {living} jobs of this user wait or run")
 
 
 def _python(config: ClusterConfig, answer: CommandResult) -> Check:
     if answer.status != 0:
-        words = f"{config.python} has no Lading or no Task SDK: {answer.words}; install them there (docs/clusters.md)"
-        return Check("python", False, f'{words}, or name another one: python = "/apps/airflow/bin/python"')
+        text = f"{config.python} has no Lading or no Task SDK: {answer.message}; install them there (docs/clusters.md)"
+        return Check("python", False, f'{text}, or name another one: python = "/apps/airflow/bin/python"')
     there = answer.stdout.split()[-2:]
     here = [_version("airflow-lading"), _version("apache-airflow-task-sdk")]
     if there != here:
@@ -148,7 +148,7 @@ def _api_answer(config: ClusterConfig, transport: Transport, api: str, folder: C
     if answer.status == 0:
         return Check("api", True, f"Airflow's API at {api} answers the login node{way}")
     hint = "" if way else '; where nodes reach nothing but the login node: api = "tunnel"'
-    return Check("api", False, f"asked on the login node{way}: {answer.words}{hint}")
+    return Check("api", False, f"asked on the login node{way}: {answer.message}{hint}")
 
 
 def _version(package: str) -> str:
@@ -187,16 +187,16 @@ def node_checks(config: ClusterConfig, system: BatchSystem, answer: CommandResul
     try:
         inventory = system.survey.inventory(answer)
     except CouldNotAsk as error:
-        words = (
+        message = (
             f"{system.name} does not report which nodes and queues it has, so node_cpus, node_memory and queue were not"
         )
-        yield Check("nodes", True, f"{words} compared with them: {error.words}", warns=True)
+        yield Check("nodes", True, f"{message} compared with them: {error.message}", warns=True)
         return
     names = named_queues(config, system)
     if unknown := inventory.unknown(names):
         there = ", ".join(inventory.queues)
-        words = f"{system.name} has no queue {unknown[0]!r}; its queues are: {there}"
-        yield Check("queue", False, f'{words}; set queue = "{inventory.default or inventory.queues[0]}"')
+        message = f"{system.name} has no queue {unknown[0]!r}; its queues are: {there}"
+        yield Check("queue", False, f'{message}; set queue = "{inventory.default or inventory.queues[0]}"')
         return
     if names:
         yield Check("queue", True, f"{system.name} has {', '.join(names)}")
@@ -251,7 +251,7 @@ def _holds(nodes: Nodes, config: ClusterConfig) -> bool:
 
 # Whether the cluster counts memory in the unit in which the table has it.
 
-_WORDS = {"B": "bytes", "K": "KiB", "M": "MiB", "G": "GiB", "T": "TiB"}
+_UNIT_NAMES = {"B": "bytes", "K": "KiB", "M": "MiB", "G": "GiB", "T": "TiB"}
 
 
 def memory_checks(
@@ -264,11 +264,11 @@ def memory_checks(
     ours = _ours(config, unit)
     if ours is None or answer.status != 0 or (theirs := unit.read(answer.stdout)) is None:
         return
-    words = f"{system.name} counts memory in {_WORDS[theirs]} ({unit.setting})"
+    message = f"{system.name} counts memory in {_UNIT_NAMES[theirs]} ({unit.setting})"
     if theirs == ours:
-        yield Check("memory unit", True, f"{words}, and so does the table")
+        yield Check("memory unit", True, f"{message}, and so does the table")
     else:
-        yield Check("memory unit", False, f"{words}, and the table in {_WORDS[ours]}; {_remedy(theirs)}")
+        yield Check("memory unit", False, f"{message}, and the table in {_UNIT_NAMES[ours]}; {_remedy(theirs)}")
 
 
 def misunderstanding(
@@ -285,8 +285,8 @@ def misunderstanding(
         return None
     number, mib, theirs = found
     return (
-        f"a trial job asked for {number} {_WORDS[ours]} of memory, and {system.name} has taken that for "
-        f"{format_memory(round(mib)) if mib >= 1 else f'{mib * 1024:.0f} KiB'}: it counts in {_WORDS[theirs]} "
+        f"a trial job asked for {number} {_UNIT_NAMES[ours]} of memory, and {system.name} has taken that for "
+        f"{format_memory(round(mib)) if mib >= 1 else f'{mib * 1024:.0f} KiB'}: it counts in {_UNIT_NAMES[theirs]} "
         f"({unit.setting}); {_remedy(theirs, name)}"
     )
 

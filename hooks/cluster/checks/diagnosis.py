@@ -10,7 +10,7 @@ from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.tracker import TrackedBatchJob
 from lading.scheduling.text.units import format_time
 
-MOST_WORDS = 1000
+MOST_OUTPUT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,20 @@ class TrialSighting:
     output: str | None
 
 
-def explain(config: ClusterConfig, seen: Sequence[TrialSighting], words: str | None, timeout: float) -> str:
+def explain(config: ClusterConfig, seen: Sequence[TrialSighting], message: str | None, timeout: float) -> str:
     """Why the trial jobs have failed, or have not ended.
 
-    :param words: how one has failed; None: the time is over
+    :param message: how one has failed; None: the time is over
     :param timeout: seconds that they had
     """
     for sighting in seen:
         if (no_answer := (sighting.output or "").partition(MARK)[2]) != "":
-            return f"{_name(sighting)}: {no_answer.strip()[-MOST_WORDS:]}"
+            return f"{_name(sighting)}: {no_answer.strip()[-MOST_OUTPUT:]}"
         if _has_ended(sighting) and _ran_silently(sighting):
             return f"{_state(sighting)}, and nothing that it writes has come to the login node: {_shared(config)}"
-    described = "; ".join(_state(each, words or "") for each in seen) or "the batch system has not accepted it"
-    if words is not None:
-        return f"{words} ({described})"
+    described = "; ".join(_state(each, message or "") for each in seen) or "the batch system has not accepted it"
+    if message is not None:
+        return f"{message} ({described})"
     reported = f"the trial job did not end within {format_time(int(timeout))}: {described}"
     if any(map(_ran_silently, seen)):
         return f"{reported}; nothing that it writes has come to the login node: {_shared(config)}"
@@ -81,4 +81,4 @@ def _state(each: TrialSighting, known: str = "") -> str:
         state += f" with exit code {native.exit_code}" if native.exit_code is not None else ""
         state += f" ({native.reason})" if native.reason else ""
     said = (each.output or "").strip()
-    return f"{_name(each)} {state}" + (f", its last output: {said[-MOST_WORDS:]}" if said not in known else "")
+    return f"{_name(each)} {state}" + (f", its last output: {said[-MOST_OUTPUT:]}" if said not in known else "")

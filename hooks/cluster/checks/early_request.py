@@ -43,25 +43,25 @@ def ask(url: str, tunnel: Path | None) -> None:
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        words = f"{here} cannot resolve the name {host!r}: {error}; give one that nodes know, or an address"
-        raise NoAnswerError(f"{words}: {change}") from error
+        text = f"{here} cannot resolve the name {host!r}: {error}; give one that nodes know, or an address"
+        raise NoAnswerError(f"{text}: {change}") from error
     asked = f"{url} ({host} port {port})"
     try:
         connection = socket.create_connection((host, port), TIMEOUT)
     except (OSError, ValueError) as error:
-        words = f"{here} gets no answer of Airflow's API at {asked}: {error or type(error).__name__}"
-        raise NoAnswerError(f"{words}; start the API server, or set {change}") from error
+        text = f"{here} gets no answer of Airflow's API at {asked}: {error or type(error).__name__}"
+        raise NoAnswerError(f"{text}; start the API server, or set {change}") from error
     with connection:
         try:
             if urlsplit(url).scheme == "http":
                 _health(connection, url)
         except TimeoutError as error:
-            words = f"Airflow's API at {asked} is up and slow: it has taken the connection of {here} and not answered"
+            text = f"Airflow's API at {asked} is up and slow: it has taken the connection of {here} and not answered"
             advice = "look at the load and the log of the API server, and give it more processes ([api] workers)"
-            raise NoAnswerError(f"{words} within {TIMEOUT:g} s; {advice}") from error
+            raise NoAnswerError(f"{text} within {TIMEOUT:g} s; {advice}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            words = f"{here} gets another answer than that of Airflow's API at {asked}: {error or type(error).__name__}"
-            raise NoAnswerError(f"{words}; set {change}") from error
+            text = f"{here} gets another answer than that of Airflow's API at {asked}: {error or type(error).__name__}"
+            raise NoAnswerError(f"{text}; set {change}") from error
 
 
 def _health(connection: socket.socket, url: str) -> None:

@@ -80,7 +80,7 @@ def finished(
     if allocation:
         reason = reason.with_also(because("in_allocation", allocation=allocation))
     if own is None and output.strip():
-        reason = reason.with_also(because("last_words", text=output.strip()))
+        reason = reason.with_also(because("last_output", text=output.strip()))
     event["reason"] = reason
     return event
 
@@ -132,7 +132,7 @@ def _reason(outcome: Outcome, own: Mapping[str, Any] | None, *, started: bool, c
         reason: Reason = own["reason"]
         return reason
     if own is not None:
-        return because("batch_spoilt", exit_code=exit_code)
+        return because("batch_failed_after_task", exit_code=exit_code)
     if outcome.by == "none":
         return because("batch_unknown")
     return because("batch_ended" if started else "batch_ended_early", exit_code=exit_code)

@@ -113,7 +113,7 @@ class JobMode(ClusterPoller):
         look = _Look(reading=reading, live=live, doubtful=doubtful, **self._due())
         removals = [f"spool/events/{name}" for name in look.files]
         removals += [name for token in look.done for name in self.folder.files_of(token)]
-        self._ask(look, [*removals, *sorted(look.errands.leftovers)], live, doubtful)
+        self._ask(look, [*removals, *sorted(look.pending.leftovers)], live, doubtful)
         look.steps["events"] = look.reading
         if doubtful:
             look.steps["remains"] = self.post_mortem.question(doubtful)
@@ -170,7 +170,7 @@ class JobMode(ClusterPoller):
             self.tracker.take_back(submission)
 
     def _compare(self, job: TrackedBatchJob, native: NativeJob | None, asked_at: float) -> None:
-        node, native = job.node, job.given_up(native, asked_at, self.config.cancel_unrunnable_after)
+        node, native = job.node, job.fail_unrunnable(native, asked_at, self.config.cancel_unrunnable_after)
         if job.see(native, asked_at):
             self.interval.changed(asked_at)
         if native is None:

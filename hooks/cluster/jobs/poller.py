@@ -25,7 +25,7 @@ from lading.hooks.cluster.jobs.config import ClusterConfig
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.hooks.cluster.jobs.submitter import Submitter
-from lading.hooks.cluster.jobs.tracker import Errands, TrackedBatchJob
+from lading.hooks.cluster.jobs.tracker import PendingActions, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.files.owner import Owner
 from lading.hooks.polling.outside_clock import SECONDS_UNTIL_SEEN, between, moment
@@ -54,7 +54,7 @@ QUESTIONS = frozenset({"cancel", "status", "nodes", "accounting"})
 class ClusterLook:
     """What both modes of a site ask and do.
 
-    :param errands: what is done there
+    :param pending: what is done there
     :param done: tokens of jobs whose files are removed
     :param files: the files of events that are removed
     :param copied: the jobs whose logs are looked at
@@ -66,7 +66,7 @@ class ClusterLook:
     :param asked_at: when it was sent, on the monotonic clock
     """
 
-    errands: Errands
+    pending: PendingActions
     done: list[str]
     files: list[str]
     copied: list[TrackedBatchJob]
@@ -231,8 +231,8 @@ class ClusterPoller(ClusterPart, ABC):
 
     def _has_errands(self) -> bool:
         """Whether something is to be done at the cluster before the next look is due."""
-        errands = self.tracker.errands
-        return bool(errands.cancels or errands.withdrawals) or any(
+        pending = self.tracker.pending
+        return bool(pending.cancels or pending.withdrawals) or any(
             job.acknowledged for job in list(self.tracker.jobs.values())
         )
 
@@ -261,7 +261,7 @@ class ClusterPoller(ClusterPart, ABC):
     def _due(self) -> dict[str, Any]:
         """What every look is about."""
         return {
-            "errands": self.tracker.errands.take(),
+            "pending": self.tracker.pending.take(),
             "done": [job.token for job in self.tracker.over()],
             "files": self.event_buffer.done(),
             "copied": self._logs_to_copy(),
@@ -280,13 +280,13 @@ class ClusterPoller(ClusterPart, ABC):
         :param batches: the batch jobs that may live
         :param gone: those of them that may have ended
         """
-        steps, errands = look.steps, look.errands
+        steps, pending = look.steps, look.pending
         if removals:
             steps["remove"] = Remove(self.folder.root, removals)
-        if errands.withdrawals:
-            steps["withdraw"] = remote_steps.withdraw(self.folder, errands.withdrawals)
-        if errands.cancels:
-            steps["cancel"] = RunCommand(self.system.cancel(errands.cancels), limit=QUESTION_LIMIT)
+        if pending.withdrawals:
+            steps["withdraw"] = remote_steps.withdraw(self.folder, pending.withdrawals)
+        if pending.cancels:
+            steps["cancel"] = RunCommand(self.system.cancel(pending.cancels), limit=QUESTION_LIMIT)
         if self.submitter.bundles is not None:
             with self.tracker.lock:
                 sweep = self.submitter.bundles.sweep({job.task.bundle for job in self.tracker.jobs.values()})
@@ -321,22 +321,22 @@ class ClusterPoller(ClusterPart, ABC):
         :returns: the answers; those to what was to be done are taken in
         :raises OSError: its outcome is not known; after any error all is done again
         """
-        errands, look.asked_at = self.tracker.errands, time.monotonic()
+        pending, look.asked_at = self.tracker.pending, time.monotonic()
         if look.copied:
             look.steps["logs"] = look.logs = self.logs.question(look.copied)
         timeout = TIMEOUT + QUESTION_LIMIT * len(QUESTIONS & look.steps.keys())
         try:
             answers = dict(zip(look.steps, self.transport.exchange(list(look.steps.values()), timeout), strict=True))
         except BaseException:
-            errands.put_back(look.errands)
+            pending.put_back(look.pending)
             raise
         look.answers = answers
         if "cancel" in answers:
-            errands.check_cancelled(self.system, look.errands.cancels, answers["cancel"], look.asked_at)
+            pending.check_cancelled(self.system, look.pending.cancels, answers["cancel"], look.asked_at)
         if "withdraw" in answers and answers["withdraw"].status != 0:
-            errands.withdrawals += look.errands.withdrawals
+            pending.withdrawals += look.pending.withdrawals
         if "remove" in answers and answers["remove"].status != 0:
-            errands.leftovers |= look.errands.leftovers
+            pending.leftovers |= look.pending.leftovers
         elif "remove" in answers:
             self._forget(look.done, look.files)
         if "nodes" in answers:
@@ -363,11 +363,11 @@ class ClusterPoller(ClusterPart, ABC):
             id = cancellation.native_id(self.system)
             if not cancellation.is_shown(known.jobs):
                 self.tracker.canceller.forget(id)
-                self.tracker.errands.leftovers.add(f"{canceller.NOTES}/{name}")
+                self.tracker.pending.leftovers.add(f"{canceller.NOTES}/{name}")
                 self._cancelled_scripts.pop(name, None)
             elif self.tracker.canceller.due([id]):
                 self.tracker.canceller.ask([id])
-                self.tracker.errands.cancels.append(id)
+                self.tracker.pending.cancels.append(id)
 
     def _take_inventory(self, answer: CommandResult) -> None:
         """Know the nodes; where that could not be asked, the last answer stays valid."""
@@ -417,7 +417,7 @@ class ClusterPoller(ClusterPart, ABC):
         try:
             found = look.status.read(look.answers["status"])
         except CouldNotAsk as error:
-            self.unasked = because("batch_unasked", text=error.words)
+            self.unasked = because("batch_unasked", text=error.message)
             return None
         self.unasked = None
         self._troubles.note("the states of jobs", found.gap)

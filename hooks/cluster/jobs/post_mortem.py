@@ -81,12 +81,12 @@ class PostMortem(ClusterPart):
         own = job.own or (job.dated(events.of_sentinel(left, why)) if left is not None else None)
         job.node = next((each.nodes for each in (account, job.end_seen) if each and each.nodes), job.node)
         facts = self._facts(job, account, own, begun=supervisor is not None)
-        words = (output or b"").decode(errors="replace")
+        message = (output or b"").decode(errors="replace")
         of_memory = self.system.wording.memory
-        if of_memory is not None and own is None and of_memory.search(words):
+        if of_memory is not None and own is None and of_memory.search(message):
             native, account = (_for_memory(each) for each in (facts.native, facts.account))
             facts = replace(facts, native=native, account=account)
-        event = end_event.judged(job.token, facts, own, words, started=job.started)
+        event = end_event.judged(job.token, facts, own, message, started=job.started)
         if event is None:
             return
         if supervisor is None and own is None and not (job.started or facts.cancelled):

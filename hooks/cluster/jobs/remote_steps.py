@@ -67,8 +67,8 @@ def _mine(owner: Owner) -> str:
 def _compared(owner: Owner) -> str:
     known = "|".join(f"{each}\\ *" for each in owner.ids)
     theirs, mine = "${owner#* } (${owner%% *})", "${mine#* } (${mine%% *})"
-    words = FOREIGN.format(theirs=theirs, mine=mine, key="a work_dir", file=f"$PWD/{OWNER}")
-    return f'IFS= read -r owner <{OWNER} || exit\ncase $owner in {known}) ;; *) echo "{words}" >&2; exit 1;; esac\n'
+    message = FOREIGN.format(theirs=theirs, mine=mine, key="a work_dir", file=f"$PWD/{OWNER}")
+    return f'IFS= read -r owner <{OWNER} || exit\ncase $owner in {known}) ;; *) echo "{message}" >&2; exit 1;; esac\n'
 
 
 def load(folder: ClusterFolder, owner: Owner | None = None) -> RunCommand:
@@ -104,7 +104,7 @@ def loaded(answer: CommandResult) -> tuple[str, list[ListedSubmission], frozense
     """
     lines = [line for line in answer.lines if line]
     if answer.status != 0 or len(lines) < 2 or lines[-1] != ".":
-        raise TransportError(f"work_dir cannot be used: {answer.words}")
+        raise TransportError(f"work_dir cannot be used: {answer.message}")
     sections: list[tuple[str, dict[str, list[str]]]] = []
     begun = []
     for line in lines[1:-1]:
@@ -192,9 +192,9 @@ def place_envelopes(root: str, names: Sequence[str]) -> RunCommand:
 
 def take_envelopes_back(root: str, tokens: Iterable[str]) -> RunCommand:
     """Take jobs back that have not begun; print of each whether it was removed, has begun, or is not there."""
-    words = " ".join(map(checked, tokens))
+    message = " ".join(map(checked, tokens))
     return RunCommand(
-        f"cd -- {shlex.quote(root)}/spool || exit\nfor each in {words}; do\n"
+        f"cd -- {shlex.quote(root)}/spool || exit\nfor each in {message}; do\n"
         'if rm -- "inbox/$each.json" 2>/dev/null; then echo "removed $each"\n'
         'elif [ -e "jobs/$each" ]; then echo "begun $each"; else echo "absent $each"; fi; done'
     )
@@ -206,7 +206,7 @@ def envelopes_taken_back(answer: CommandResult) -> dict[str, str]:
     :raises TransportError: it is not known
     """
     if answer.status != 0:
-        raise TransportError(f"jobs could not be withdrawn: {answer.words}")
+        raise TransportError(f"jobs could not be withdrawn: {answer.message}")
     return fates(answer.lines)
 
 

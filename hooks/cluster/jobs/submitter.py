@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from lading.hooks.batch.request import new_name
-from lading.hooks.batch.submit_limits import BackPressure, Barred, chunks, largest_array
+from lading.hooks.batch.submit_limits import BackPressure, BarredQueues, chunks, largest_array
 from lading.hooks.batch.system import SubmitError
 from lading.hooks.cluster.jobs import end_event, job_script, remote_steps
 from lading.hooks.cluster.jobs.context import ClusterContext, ClusterPart
@@ -47,7 +47,7 @@ class Submitter(ClusterPart):
         self.api = api
         self.is_trial = False
         self.site = ""
-        self.barred = Barred()
+        self.barred = BarredQueues()
         self._anywhere: set[tuple[Any, tuple[str, ...]]] = set()
         self.pressure = BackPressure(largest_array(self.system, self.config.profile))
         bundles = DagBundles(self.config.max_bundle_size) if self.config.dags == "sync" else None
@@ -167,7 +167,7 @@ class Submitter(ClusterPart):
 
     def give_back_job(self, job: TrackedBatchJob, reason: Reason) -> None:
         """A job was not submitted, and will not be: it waits again."""
-        self.tracker.errands.leftovers.add(f"spool/inbox/{job.token}.json")
+        self.tracker.pending.leftovers.add(f"spool/inbox/{job.token}.json")
         with self.tracker.lock:
             self.tracker.jobs.pop(job.token, None)
         event = {"event": "returned", "token": job.token, "location": self.site, "reason": reason}
@@ -181,7 +181,7 @@ class Submitter(ClusterPart):
         for bound in self.bundles.bind_jobs(
             transport,
             [(job, job.envelope, "") for job in waiting if job.envelope is not None],
-            refuse=lambda job, words: self._reject([job.token], because("bundle_refused", text=words)),
+            refuse=lambda job, message: self._reject([job.token], because("bundle_refused", text=message)),
             hold=self.event_buffer.add_reason,
         ):
             bound.job.task = replace(bound.job.task, bundle=bound.hash)
@@ -221,7 +221,7 @@ class Submitter(ClusterPart):
         elif refusal.kind == "permanent" and (submission.excluded or self._is_barred(refusal, jobs[0].shape)):
             self.interval.at_once()
         elif refusal.kind == "permanent":
-            self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.words))
+            self._reject(submission.tokens, because("submit_refused", system=self.system.name, text=refusal.message))
         else:
             self._explain_all(jobs, self._hold(refusal))
 
@@ -244,10 +244,10 @@ class Submitter(ClusterPart):
             if self.bundles is not None:
                 self.bundles.forget()
             refusal = SubmitError("limit", f"its files are not in {self.folder.root}")
-        log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.words)
+        log.warning("%s %s (%s): %s", what, submission.name, refusal.kind, refusal.message)
         if refusal.kind == "transient":
             # It may have been accepted: it is looked up by its name before anything else is done about it.
-            self.pressure.hold(because("submit_unanswered", system=self.system.name, text=refusal.words))
+            self.pressure.hold(because("submit_unanswered", system=self.system.name, text=refusal.message))
         elif refusal.kind == "permanent" and submission.excluded:
             # It may be that no other node can run it: the next one is submitted for all of them.
             self._anywhere.add((shape, submission.excluded))
@@ -265,12 +265,12 @@ class Submitter(ClusterPart):
 
     def bar(self, queue: str | None, refusal: SubmitError) -> None:
         """Note that the account is refused in a queue; None: in that of the site."""
-        reason = because("not_admitted", system=self.system.name, queue=queue or None, text=refusal.words)
+        reason = because("not_admitted", system=self.system.name, queue=queue or None, text=refusal.message)
         self.barred.bar(queue, reason)
 
     def _hold(self, refusal: SubmitError) -> Reason:
         """Submit nothing for a while; returns why."""
-        reason = because("site_limit", system=self.system.name, text=refusal.words)
+        reason = because("site_limit", system=self.system.name, text=refusal.message)
         self.pressure.hold(reason)
         return reason
 
@@ -291,4 +291,4 @@ def _bytes(envelope: Envelope | None) -> bytes:
 
 
 def _fault(*answers: CommandResult) -> str:
-    return "; ".join(answer.words for answer in answers if answer.status != 0)
+    return "; ".join(answer.message for answer in answers if answer.status != 0)

@@ -144,7 +144,7 @@ class TrackedBatchJob(JobProgress):
             self.gone_since = None
         return is_new
 
-    def given_up(self, native: NativeJob | None, asked_at: float, deadline: float) -> NativeJob | None:
+    def fail_unrunnable(self, native: NativeJob | None, asked_at: float, deadline: float) -> NativeJob | None:
         """What the batch system says, as a failure where it has said for so long that the job can never start.
 
         :param deadline: seconds
@@ -189,7 +189,7 @@ class TrackedBatchJob(JobProgress):
 
 
 @dataclass(slots=True)
-class Errands:
+class PendingActions:
     """What is to be done at the cluster in the next look.
 
     :param cancels: native ids to be cancelled
@@ -203,13 +203,13 @@ class Errands:
     leftovers: set[str] = field(default_factory=set)
     failing: dict[str, float] = field(default_factory=dict)
 
-    def take(self) -> Errands:
+    def take(self) -> PendingActions:
         """What is to be done now, which is not here any more."""
-        taken = Errands(list(dict.fromkeys(self.cancels)), self.withdrawals, self.leftovers)
+        taken = PendingActions(list(dict.fromkeys(self.cancels)), self.withdrawals, self.leftovers)
         self.cancels, self.withdrawals, self.leftovers = [], [], set()
         return taken
 
-    def put_back(self, taken: Errands) -> None:
+    def put_back(self, taken: PendingActions) -> None:
         """What was taken could not be done."""
         self.cancels += taken.cancels
         self.withdrawals += taken.withdrawals
@@ -224,7 +224,7 @@ class Errands:
         try:
             system.cancelled(answer)
         except CancelError as error:
-            log.warning("%d jobs could not be cancelled: %s", len(ids), error.words)
+            log.warning("%d jobs could not be cancelled: %s", len(ids), error.message)
             for id in ids:
                 if now - self.failing.setdefault(id, now) < SECONDS_OF_CANCELLING:
                     self.cancels.append(id)
@@ -242,7 +242,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
     def __init__(self) -> None:
         super().__init__(lambda token: TrackedBatchJob(Task(token)))
         self.submissions: dict[str, Submission] = {}
-        self.errands = Errands()
+        self.pending = PendingActions()
         self.canceller = Canceller()
 
     def waiting(self) -> Iterator[TrackedBatchJob]:
@@ -284,7 +284,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
 
     def take_back(self, submission: Submission) -> None:
         """Let the jobs of a submission that was not accepted wait again; those whose envelope is gone are forgotten."""
-        self.errands.leftovers |= {f"submissions/{submission.name}", f"incoming/{submission.name}"}
+        self.pending.leftovers |= {f"submissions/{submission.name}", f"incoming/{submission.name}"}
         with self.lock:
             self.submissions.pop(submission.name, None)
             for token in submission.tokens:
@@ -298,7 +298,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
     def withdraw(self, job: TrackedBatchJob) -> None:
         """Let a job that has not begun wait again; without its envelope it is forgotten: the store gives it again."""
         assert job.submission is not None
-        self.errands.withdrawals.append((job.submission.name, job.token))
+        self.pending.withdrawals.append((job.submission.name, job.token))
         with self.lock:
             job.submission = job.native = job.gone_since = job.running_since = None
             if job.envelope is None:
@@ -307,7 +307,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
     def cancel_natively(self, job: TrackedBatchJob, system: BatchSystem) -> None:
         """Let the batch system end a job, where it has it."""
         if (id := job.native_id(system)) is not None:
-            self.errands.cancels.append(id)
+            self.pending.cancels.append(id)
             self.canceller.ask([id])
 
     def press(self, job: TrackedBatchJob, system: BatchSystem) -> None:
@@ -325,7 +325,7 @@ class BatchJobTracker(JobTracker[TrackedBatchJob]):
             over = [name for name, submission in self.submissions.items() if not self._has_jobs(submission)]
             for name in over:
                 del self.submissions[name]
-        self.errands.leftovers |= {f"submissions/{name}" for name in over}
+        self.pending.leftovers |= {f"submissions/{name}" for name in over}
 
     def _has_jobs(self, submission: Submission) -> bool:
         return any(token in self.jobs and self.jobs[token].submission is submission for token in submission.tokens)

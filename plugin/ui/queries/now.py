@@ -20,8 +20,8 @@ from lading.executors import store
 from lading.executors.store import JobRow, LocationRow, SiteRow, State
 from lading.executors.store.figures import (
     CPUS,
-    Busy,
-    Live,
+    CpusInUse,
+    LiveJobs,
     Up,
     busy,
     live_jobs,
@@ -35,10 +35,11 @@ from lading.executors.store.gangs.rows import held_by
 from lading.executors.store.tables import UsageRow
 from lading.executors.store.usage import SECONDS_PER_DAY
 from lading.plugin.ui.queries.sight import Sight
-from lading.scheduling.reasons import NEW, Code, Reason
+from lading.scheduling.reason_codes import Code
+from lading.scheduling.reasons import NEW, Reason
 
 # Of each group so many reasons, Dags and places are named.
-MOST_WORDS = 3
+MOST_SENTENCES = 3
 MOST_DAGS = 10
 MOST_HELD = 5
 # Code, site and limit.
@@ -94,7 +95,7 @@ def summary(session: Session, now: float) -> Summary:
     at_work = busy(live)
     lease = store.lease(session)
     sites = [
-        site_state(session, row, live, at_work.get(row.name, Busy()), up, rates.get(row.name))
+        site_state(session, row, live, at_work.get(row.name, CpusInUse()), up, rates.get(row.name))
         for row in site_rows(session)
     ]
     prices = [site.usd_per_hour for site in sites]
@@ -118,7 +119,7 @@ def site_rows(session: Session) -> Sequence[SiteRow]:
 
 
 def site_state(
-    session: Session, row: SiteRow, live: Sequence[Live], at_work: Busy, up: Sequence[Up], rate: float | None
+    session: Session, row: SiteRow, live: Sequence[LiveJobs], at_work: CpusInUse, up: Sequence[Up], rate: float | None
 ) -> SiteState:
     """A site with what is on it and what it costs now: its machines, and the jobs of a batch system.
 
@@ -253,7 +254,7 @@ class WaitGroup(BaseModel):
     cpus: float
     oldest: float
     """When the first of them was queued."""
-    words: list[str]
+    sentences: list[str]
     """The commonest reasons, of Dags that the user may see."""
     dags: list[WaitingDag]
     hidden: bool
@@ -280,7 +281,7 @@ class WaitingGroup:
     jobs: int = 0
     cpus: float = 0.0
     oldest: float = float("inf")
-    words: Counter[str] = field(default_factory=Counter)
+    sentences: Counter[str] = field(default_factory=Counter)
     dags: Counter[str] = field(default_factory=Counter)
     hidden: bool = False
     held: list[HeldRoom] = field(default_factory=list)
@@ -291,7 +292,7 @@ class WaitingGroup:
             self.hidden = True
             return
         if reason is not None:
-            self.words[str(reason)] += count
+            self.sentences[str(reason)] += count
         if dag_id:
             self.dags[dag_id] += count
 
@@ -308,7 +309,7 @@ class WaitingGroup:
             jobs=self.jobs,
             cpus=self.cpus,
             oldest=self.oldest,
-            words=[words for words, _ in self.words.most_common(MOST_WORDS)],
+            sentences=[text for text, _ in self.sentences.most_common(MOST_SENTENCES)],
             dags=[WaitingDag(dag_id=dag_id, jobs=jobs) for dag_id, jobs in self.dags.most_common(MOST_DAGS)],
             hidden=self.hidden,
             held=sorted(self.held, key=lambda each: (-each.cpus, each.place))[:MOST_HELD],

@@ -20,7 +20,7 @@ from lading.executors.store.gangs.rows import held_for
 from lading.plugin.ui.queries.chart import machines
 from lading.plugin.ui.queries.sight import Sight
 from lading.scheduling.insight.phases import TITLES, Times, phases
-from lading.scheduling.reasons import CAUSES
+from lading.scheduling.reason_codes import CAUSES
 
 Boot = tuple[float, float | None]
 MOST_TRIES = 500

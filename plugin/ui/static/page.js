@@ -78,7 +78,7 @@ function Why() {
   const [found, trouble, now] = useAnswer("waits");
   return h(Section, {title: "Why does it wait?"}, h(Trouble, {words: trouble}), found ? h(Table, {name: "Waiting jobs", rows: found.groups, empty: "Nothing waits.", columns: [
     {title: "Jobs", cell: (group) => count(group.jobs), number: true},
-    {title: "Waits for", cell: (group) => h("div", null, h("b", null, waitsFor(group)), [...group.words.map(spoken), ...holds(group)].map((words) => h("div", {key: words}, h(Muted, null, words)))), text: (group) => [waitsFor(group), ...group.words.map(spoken), ...holds(group)].join("; ")},
+    {title: "Waits for", cell: (group) => h("div", null, h("b", null, waitsFor(group)), [...group.sentences.map(spoken), ...holds(group)].map((words) => h("div", {key: words}, h(Muted, null, words)))), text: (group) => [waitsFor(group), ...group.sentences.map(spoken), ...holds(group)].join("; ")},
     {title: "Oldest", cell: (group) => duration(now - group.oldest), number: true},
     {title: "cpus", cell: (group) => count(group.cpus), number: true},
     {title: "Dags", cell: (group) => h(Row, null, group.dags.map(({dag_id, jobs}) => h("span", {key: dag_id}, dagLink(dag_id), ` ${count(jobs)}`)), group.hidden ? h(Muted, null, "and others") : null), text: (group) => group.dags.map(({dag_id, jobs}) => `${dag_id} ${jobs}`).join("; ")},

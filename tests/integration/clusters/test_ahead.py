@@ -23,7 +23,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from lading.executors.agent.tasks import probe
-from lading.executors.gangs import ahead
+from lading.executors.gangs import ahead_requests
 from lading.executors.store import JobRow, State
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.hooks.conformance.site_suite import close
@@ -147,7 +147,7 @@ def make_run(
     """Makes a run over this machine and a site called ``there``."""
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", api.url)
     monkeypatch.setenv(PATIENT, "600")
-    monkeypatch.setattr(ahead, "SECONDS_BETWEEN_LOOKS", 1.0)
+    monkeypatch.setattr(ahead_requests, "SECONDS_BETWEEN_LOOKS", 1.0)
     made: list[House] = []
 
     def make(site: Site[Any]) -> Run:
@@ -190,7 +190,7 @@ def test_an_allocation_is_asked_for_while_the_first_task_runs(make_run: MakeRun,
     run.nothing_is_left(lambda: bool(slurm.command("squeue", "--noheader")))
 
 
-def test_an_allocation_is_given_up_when_the_first_task_fails(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
+def test_an_allocation_is_abandoned_when_the_first_task_fails(make_run: MakeRun, hpc: Site[Any], slurm: Slurm) -> None:
     run = make_run(hpc)
     run.begin()
     run.asked()

@@ -18,7 +18,7 @@ from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Layout
 from tests.clusters.asked import cancel, look
 from tests.clusters.driven import HEALTH, Driven, asked
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.services import node_python
 from tests.services.account import Account
 from tests.services.execution_api import ExecutionApi
@@ -181,7 +181,7 @@ def test_nodes_that_reach_only_the_login_node(
         assert tunnel.address == address, "jobs that run know this one"
         found = {check.what: check for check in site.site.checks()}
         assert found["api"].good, found["api"]
-        assert f"through the tunnel at {address}" in found["api"].words
+        assert f"through the tunnel at {address}" in found["api"].message
         # One request from this machine for the execution API, and one more through the tunnel.
         assert (asked(api), len(passed)) == (2, 3), "the check takes the tunnel that stands"
 
@@ -195,17 +195,17 @@ def test_a_login_node_that_forwards_nothing(
 
         def told() -> bool:
             site.look()
-            return "AllowTcpForwarding" in site.solo.words.get(token, "")
+            return "AllowTcpForwarding" in site.solo.reasons.get(token, "")
 
-        assert wait_until(told, 90, 0.2), site.solo.words
-        reason = site.solo.words[token]
+        assert wait_until(told, 90, 0.2), site.solo.reasons
+        reason = site.solo.reasons[token]
         assert "takes no jobs now: no tunnel leads to Airflow's API: the SSH server refuses" in reason
         assert "AllowTcpForwarding" in reason
         assert "AllowTcpForwarding" in (look(site.site).note or "")
         assert not list(site.site.poller.tracker.live()), "nothing is submitted"
         [found] = [check for check in site.site.checks() if check.what == "api"]
         assert not found.good
-        assert "AllowTcpForwarding" in found.words
+        assert "AllowTcpForwarding" in found.message
 
 
 def test_a_user_may_have_few_jobs(
@@ -216,7 +216,7 @@ def test_a_user_may_have_few_jobs(
         site = make("slurm", slurm_login)
         tokens = site.put(4)
         assert {event["cause"] for event in site.wait_for("finished", tokens)} == {None}
-        assert any("AssocMaxSubmitJobLimit" in told_in(event) for event in site.of("waiting").values())
+        assert any("AssocMaxSubmitJobLimit" in message_in(event) for event in site.of("waiting").values())
     finally:
         slurm.limit_jobs(None)
 

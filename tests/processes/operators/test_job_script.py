@@ -217,7 +217,7 @@ def test_a_rejected_script_is_not_tried_again(cluster: ToyCluster) -> None:
         operator("true").execute(Try().context)
 
 
-def test_failures_bring_their_last_words(cluster: ToyCluster) -> None:
+def test_failures_bring_their_last_output(cluster: ToyCluster) -> None:
     with pytest.raises(JobFailed, match=r"(?s)exit status 4.*it broke"):
         operator("echo it broke; exit 4").execute(Try().context)
 

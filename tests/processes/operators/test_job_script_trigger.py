@@ -67,7 +67,7 @@ async def event(trigger: JobScriptTrigger) -> Any:
     raise AssertionError("no event")
 
 
-def test_a_trigger_tells_how_the_job_has_ended(site: RunSite) -> None:
+def test_a_trigger_says_how_the_job_has_ended(site: RunSite) -> None:
     (record,) = submitted(site, "echo one; sleep 0.3; printf 'two\\nthree'; exit 3")
     made, log = trigger(record)
 

@@ -361,7 +361,7 @@ def test_wrong_hints_are_an_import_error(parsed: Parsed, name: str) -> None:
         assert words in error
 
 
-def test_all_wrong_tasks_of_a_dag_are_told_at_once(parsed: Parsed) -> None:
+def test_all_wrong_tasks_of_a_dag_are_reported_at_once(parsed: Parsed) -> None:
     first, second, *others, last = parsed.errors["several.py"].splitlines()
     assert "Dag 'several', task 'first': hint mem: there is no such hint" in first
     assert second.startswith("Dag 'several', task 'second': hint cpus: -1 must be more than 0")

@@ -209,7 +209,7 @@ def test_a_quota_counts_the_vcpus_of_a_family_that_run(ec2: FakeEC2) -> None:
     assert launch(ec2, InstanceMarketOptions={"MarketType": "spot"})
 
 
-def test_a_trial_tells_what_is_permitted(ec2: FakeEC2) -> None:
+def test_a_trial_says_what_is_permitted(ec2: FakeEC2) -> None:
     with pytest.raises(ClientError) as error:
         launch(ec2, DryRun=True)
     assert code(error)[0] == "DryRunOperation"
@@ -301,7 +301,7 @@ def test_the_ledger_bills_seconds_at_the_price_of_the_moment(ec2: FakeEC2) -> No
     assert lines[spot]["usd"] > 10 * before
 
 
-def test_it_tells_what_it_costs(ec2: FakeEC2, tmp_path: Path) -> None:
+def test_it_says_what_it_costs(ec2: FakeEC2, tmp_path: Path) -> None:
     ec2.price("m5.large", 0.01, zone="us-east-1c", capacity_type="spot")
     table = config(region="us-east-1", instance_types=("m5.large", "m7i.*"), capacity_type="spot-with-fallback")
     asked = EC2(table, lambda name, *_: ec2.make(name))

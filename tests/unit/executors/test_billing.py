@@ -13,7 +13,7 @@ from lading.executors import store
 from lading.executors.controller.launched import Launched
 from lading.executors.store import Change, State
 from lading.executors.store.tables import InstanceRow, JobRow
-from lading.hooks.site import LocationState, Order, Seen
+from lading.hooks.site import LocationState, ObservedLocation, Order
 from lading.scheduling.location import Location
 from lading.scheduling.provisioning import Launch, Provision
 from lading.scheduling.reasons import because
@@ -42,10 +42,10 @@ def launched(session: Session) -> Launched:
     return found
 
 
-def seen(usd: float = 3.6, state: LocationState = LocationState.UP, priced_at: float | None = None) -> Seen:
+def seen(usd: float = 3.6, state: LocationState = LocationState.UP, priced_at: float | None = None) -> ObservedLocation:
     kind = {"instance_type": "m5.xlarge", "capacity_type": "spot", "usd_per_hour": usd, "priced_at": priced_at}
     location = Location("L1", CAPACITY, launched_at=BEGUN, **kind)  # type: ignore[arg-type]
-    return Seen(location, state, native_id="i-1")
+    return ObservedLocation(location, state, native_id="i-1")
 
 
 def ran(session: Session, token: str, cpus: float, since: float, until: float | None, memory: int = 1000) -> None:

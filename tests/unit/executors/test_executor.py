@@ -193,7 +193,7 @@ def test_a_wrong_hint_fails_its_task_alone_and_says_why(
 # -- sync
 
 
-def test_airflow_is_told_of_each_end_once(engine: Engine, scheduler: LadingExecutor) -> None:
+def test_each_end_is_reported_to_airflow_once(engine: Engine, scheduler: LadingExecutor) -> None:
     queue(engine, scheduler, "a", "b", "c", "d", "e")
     change(engine, "a", **ENDED)
     change(engine, "b", **FAILED)
@@ -218,7 +218,7 @@ def test_a_task_that_airflow_ended_while_it_ran_is_no_failure_to_airflow(
     assert {each.task_id: state for each, (state, _) in sync(scheduler).items()} == {"a": "success"}
 
 
-def test_what_a_scheduler_was_told_before_it_died_is_told_to_the_next_one(
+def test_what_a_scheduler_got_before_it_died_is_reported_to_the_next_one(
     engine: Engine, scheduler: LadingExecutor, tmp_path: Path
 ) -> None:
     queue(engine, scheduler, "a")
@@ -227,7 +227,9 @@ def test_what_a_scheduler_was_told_before_it_died_is_told_to_the_next_one(
     assert key("a") in sync(new_executor(tmp_path)), "whether the first one has processed it is not known"
 
 
-def test_news_that_comes_while_airflow_is_told_is_told_as_well(engine: Engine, scheduler: LadingExecutor) -> None:
+def test_news_that_comes_while_it_is_reported_to_airflow_is_reported_as_well(
+    engine: Engine, scheduler: LadingExecutor
+) -> None:
     queue(engine, scheduler, "a")
     change(engine, "a", state=State.RUNNING, started_at=5.0)
     assert sync(scheduler) == {}
@@ -244,7 +246,7 @@ def test_a_wait_has_its_reason_in_the_event_log_once(engine: Engine, scheduler: 
 
 
 @pytest.mark.parametrize(("exit_code", "is_told"), [(0, False), (1, True), (None, True)])
-def test_what_a_task_has_told_itself_is_not_said_again(
+def test_what_a_task_has_reported_itself_is_not_said_again(
     engine: Engine, scheduler: LadingExecutor, logs: list[tuple[Any, ...]], exit_code: int | None, is_told: bool
 ) -> None:
     queue(engine, scheduler, "a")
@@ -253,7 +255,7 @@ def test_what_a_task_has_told_itself_is_not_said_again(
     assert (bool(logs), bool(entries(engine))) == (is_told, is_told)
 
 
-def test_one_loop_of_the_scheduler_is_told_of_some_and_of_the_ends_first(
+def test_one_loop_of_the_scheduler_gets_some_and_the_ends_first(
     engine: Engine, scheduler: LadingExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "REPORTS_PER_SYNC", 2)
@@ -283,14 +285,14 @@ def test_a_database_that_is_away_costs_a_loop_and_no_news(
     assert list(sync(scheduler)) == [key("a")]
 
 
-def test_another_scheduler_is_told_nothing(engine: Engine, scheduler: LadingExecutor, tmp_path: Path) -> None:
+def test_nothing_is_reported_to_another_scheduler(engine: Engine, scheduler: LadingExecutor, tmp_path: Path) -> None:
     live(engine, OWNER)
     queue(engine, scheduler, "a")
     change(engine, "a", **ENDED)
     assert sync(new_executor(tmp_path, OTHER)) == {}
 
 
-def test_a_callback_is_told_of_as_airflow_wants_it(engine: Engine, scheduler: LadingExecutor) -> None:
+def test_a_callback_is_reported_as_airflow_wants_it(engine: Engine, scheduler: LadingExecutor) -> None:
     id = UUID(int=5)
     with Session(engine) as session:
         scheduler.queue_workload(callback(id), session)

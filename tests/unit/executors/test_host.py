@@ -39,7 +39,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_what_a_machine_has_is_told_and_an_agent_started(tmp_path: Path, started: list[str]) -> None:
+def test_what_a_machine_has_is_reported_and_an_agent_started(tmp_path: Path, started: list[str]) -> None:
     told = command.answer(tmp_path / "spool", WANTED)
     there = host.usable(tmp_path)
     assert told["capacity"] == {"cpus": there.cpus, "memory": there.memory, "disk": there.disk, "gpus": there.gpus}

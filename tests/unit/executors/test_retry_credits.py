@@ -124,7 +124,7 @@ def test_what_is_not_the_infrastructure_s_uses_up_a_try(session: Session, cause:
         ("failed", "node_failure", "a", State.FAILED),
     ],
 )
-def test_a_task_that_had_told_of_its_success_has_succeeded(
+def test_a_task_that_had_reported_its_success_has_succeeded(
     session: Session, state: str, cause: str, token: str, after: State
 ) -> None:
     task(session, "a", state)
@@ -148,7 +148,7 @@ def test_a_job_that_is_lost_with_its_machine_uses_up_none(session: Session) -> N
     assert found.max_tries == 1
 
 
-def test_it_is_told_twice_and_given_back_once(session: Session) -> None:
+def test_it_is_reported_twice_and_given_back_once(session: Session) -> None:
     found = task(session, "a")
     ended = job(session, "a", "preempted")
     assert told(session, ended) == [EVENT]

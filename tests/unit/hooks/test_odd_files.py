@@ -19,7 +19,7 @@ from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.cleanup import leftovers
 from lading.hooks.cluster.allocations import remote_steps
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
-from lading.hooks.ec2 import boot, market
+from lading.hooks.ec2 import boot, offers
 from lading.hooks.ec2.boot import PRICE
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.job_scripts import layout
@@ -103,8 +103,8 @@ def test_how_far_logs_were_copied(folder: Path, lines: list[str]) -> None:
 @patient
 @given(nearly("ami", "roots", "x86_64"))
 def test_sizes_of_images(folder: Path, text: str) -> None:
-    (folder / market.ROOTS).write_text(text, errors="replace")
-    assert all(size > 0 for size in market.kept_roots(folder, CONFIG).values())
+    (folder / offers.ROOTS).write_text(text, errors="replace")
+    assert all(size > 0 for size in offers.kept_roots(folder, CONFIG).values())
 
 
 @pytest.mark.parametrize("price", ["nan", "inf", "-1", "1e400", "x", ""])
@@ -143,7 +143,7 @@ def test_what_a_job_has_left_in_its_container(folder: Path, odd: dict[str, Any])
 
 
 @pytest.mark.parametrize("text", [NEST, "", "[]", "{}", json.dumps({**WELL, "cpu_seconds": float("inf")})])
-def test_what_makes_no_sense_in_a_container_fails_its_job_in_words(tmp_path: Path, text: str) -> None:
+def test_what_makes_no_sense_in_a_container_fails_its_job_with_a_reason(tmp_path: Path, text: str) -> None:
     with pytest.raises(AgentJobFailed, match="what the job has left in its container cannot be read"):
         concluded(tmp_path, text)
     assert concluded(tmp_path, json.dumps(WELL)).outputs == {"/a": 1}

@@ -44,7 +44,7 @@ def listener(request: pytest.FixtureRequest) -> Iterator[Any]:
     plugin_manager().unregister(made)
 
 
-def test_a_listener_is_told_the_sentence_the_code_and_the_parameters(listener: Any) -> None:
+def test_a_listener_is_given_the_sentence_the_code_and_the_parameters(listener: Any) -> None:
     why = because("over_memory", used=2048, limit=1024)
     notify_listeners(
         [

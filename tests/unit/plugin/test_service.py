@@ -27,7 +27,7 @@ def own_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_log")
-def test_of_a_wrong_sites_file_the_last_words_say_what_is_wrong(
+def test_of_a_wrong_sites_file_the_last_lines_say_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sites.toml").write_text('[sites.a]\nkind = "cloud9"\n')

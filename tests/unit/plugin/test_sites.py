@@ -16,7 +16,7 @@ from lading.executors.controller import housekeeping
 from lading.executors.settings import Settings
 from lading.hooks.files import host
 from lading.hooks.machines.local import LocalSite
-from lading.hooks.site import Observation, Seen
+from lading.hooks.site import Observation, ObservedLocation
 from lading.plugin import hint_checks
 from lading.plugin.hookspecs import hookimpl
 from lading.plugin.manager import binding_filters, plugin_manager
@@ -157,7 +157,9 @@ def test_a_site_that_could_not_be_asked_yet_is_known_by_its_table(make: Make, mo
     monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
     monkeypatch.setattr(housekeeping.capacity, "save", lambda *_: None)
     monkeypatch.setattr(housekeeping.capacity, "save", lambda *_: None)
-    seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["a"]]]
+    seen = [
+        ObservedLocation(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["a"]]
+    ]
     housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["a"], Observation(seen))  # type: ignore[arg-type]
     known = known_sites(settings)
     assert [each.capacity for each in known["a"].locations] == [Resources(cpus=2, memory=512)]
@@ -384,7 +386,9 @@ def test_what_is_published_has_the_order_of_the_file_and_its_options(
     monkeypatch.setattr(housekeeping.store, "save_locations", lambda *_: None)
     monkeypatch.setattr(housekeeping.capacity, "save", lambda *_: None)
     monkeypatch.setattr(housekeeping.capacity, "save", lambda *_: None)
-    seen = [Seen(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["b"]]]
+    seen = [
+        ObservedLocation(replace(site.potential()[0], capacity=Resources(cpus=2, memory=512))) for site in [sites["b"]]
+    ]
     housekeeping.Housekeeping(settings, True, sites).save_locations(None, sites["b"], Observation(seen))  # type: ignore[arg-type]
     found = [
         (name, site.accept_untargeted, site.burst_after, site.has_sites_file)

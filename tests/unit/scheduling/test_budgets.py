@@ -81,7 +81,7 @@ def test_one_run_at_its_end_holds_up_no_other() -> None:
     assert clauses(found.waits).keys() == {"p0", "p1"}
 
 
-def test_each_run_at_its_end_is_told_its_own_figures() -> None:
+def test_each_run_at_its_end_gets_its_own_figures() -> None:
     """Their jobs are alike, and take the same way."""
     spent = {"d poor": budget(1, spent=1, run="d poor"), "d spent": budget(5, spent=6, run="d spent"), "d none": None}
     waiting = [

@@ -17,7 +17,7 @@ from lading.scheduling.catalogue import (
 )
 from lading.scheduling.quotas import is_burstable, vcpus
 from lading.scheduling.resources import Resources
-from lading.scheduling.text.tables import TableError
+from lading.scheduling.text.csv_tables import TableError
 
 HEADER = ",".join(catalogues.COLUMNS)
 

@@ -552,7 +552,7 @@ def test_jobs_that_may_be_placed_only_now_are_new_however_long_they_have_waited(
     [('[null, []]', None), ('["long", [["account", "me"], ["exclusive", true]]]', "queue long, account=me, exclusive"),
      ("", None), ("c7i.large", "c7i.large"), ("[1]", "[1]"), ("[1, 2]", "[1, 2]")],
 )  # fmt: skip
-def test_a_kind_is_told_in_words(text: str, words: str | None) -> None:
+def test_a_kind_is_reported_as_text(text: str, words: str | None) -> None:
     assert readable_kind(text) == words
 
 

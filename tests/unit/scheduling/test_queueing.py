@@ -108,7 +108,7 @@ def test_a_more_urgent_job_that_arrives_later_and_needs_less_overtakes(
     assert decision.overtaken == overtaken
 
 
-def test_a_job_that_never_fits_is_named_and_blocks_nobody() -> None:
+def test_a_job_that_never_fits_is_named_and_blocks_no_other() -> None:
     huge = job("huge", 64, 512, overtaken_since=0)
     decision = next_starts(in_order(huge, job("b", at=1)), MACHINE, MACHINE, now=100, patience=60)
     assert decision.starts == ("b",)

@@ -15,7 +15,8 @@ import pytest
 import lading.scheduling
 from lading.hooks.batch.system import Cause
 from lading.scheduling.hints.retries import INFRASTRUCTURE
-from lading.scheduling.reasons import CAUSES, CODES, NEW, Actor, Code, Form, Reason, because, combined, free_text
+from lading.scheduling.reason_codes import CAUSES, CODES, Actor, Code, Form
+from lading.scheduling.reasons import NEW, Reason, because, combined, free_text
 from lading.scheduling.resources import Resources
 
 NUMBERS = {
@@ -64,7 +65,7 @@ def sample(code: Code) -> Reason:
 
 
 @pytest.mark.parametrize("code", CODES.values(), ids=lambda code: code.key)
-def test_each_code_has_all_that_people_are_told(code: Code) -> None:
+def test_each_code_has_all_that_people_are_shown(code: Code) -> None:
     assert all((code.key, code.kind, code.title, code.sentence, code.remedy, code.actors))
     assert all(isinstance(each, Actor) for each in code.actors)
     assert len(code.key) <= 40
@@ -92,7 +93,7 @@ def test_the_sentence_of_each_code_is_made_of_its_parameters(code: Code) -> None
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.key)
-def test_each_cause_of_failure_has_all_that_people_are_told(cause: Any) -> None:
+def test_each_cause_of_failure_has_all_that_people_are_shown(cause: Any) -> None:
     assert cause.title[0].isupper()
     assert not cause.title.endswith(".")
     assert cause.remedy[0].isupper()
@@ -125,12 +126,12 @@ def test_refusals_of_aws_are_grouped_by_what_is_to_be_done() -> None:
 
 def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> None:
     full = because("site_full", site="lab")
-    sent = because("sent_on").with_also(full)
+    sent = because("sent_to_next_site").with_also(full)
     assert str(sent) == "sent here because site 'lab' has no room"
     assert str(sent.with_also(because("turn"))).endswith(
         "has no room; waits for its turn: jobs with a higher priority or an earlier arrival come first"
     )
-    last = because("gang_in_vain", attempts=2)
+    last = because("gang_out_of_attempts", attempts=2)
     assert (str(last), str(last.with_also(full))) == (
         "no room was found, tried 2 times",
         "no room was found, tried 2 times; the last time: site 'lab' has no room",
@@ -143,7 +144,9 @@ def test_what_else_is_so_is_said_within_a_sentence_that_has_a_place_for_it() -> 
         "system says: x"
     )
     assert Reason.of_json(nested.to_json()) == nested
-    assert Reason.of_data({"code": "sent_on"}) == because("sent_on"), "what else is so is no parameter"
+    assert Reason.of_data({"code": "sent_to_next_site"}) == because("sent_to_next_site"), (
+        "what else is so is no parameter"
+    )
 
 
 def test_numbers_make_no_other_reason_and_limits_do() -> None:
@@ -245,7 +248,7 @@ def test_reasons_are_made_of_codes_of_the_table_with_all_their_parameters() -> N
         given = {each.arg for each in call.keywords}
         needed = fields(CODES[code].sentence) | fields(CODES[code].limit)
         assert None in given or needed <= given, f"{path}:{call.lineno}: {code} needs {needed}"
-    texts = "\n".join(path.read_text() for path in root.rglob("*.py") if path != root / "scheduling/reasons.py")
+    texts = "\n".join(path.read_text() for path in root.rglob("*.py") if path != root / "scheduling/reason_codes.py")
     assert not [code for code in CODES if f'"{code}"' not in texts and code not in ("free_text", "new")], (
         "no module makes it"
     )

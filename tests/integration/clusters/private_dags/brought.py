@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from airflow.sdk import dag, task
-from brought_lib.words import WORDS
+from brought_lib.message import WORDS
 
 from lading.operators import resources
 

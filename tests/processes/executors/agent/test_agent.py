@@ -27,7 +27,7 @@ from lading.hooks.spool.spool import MOST_LOG_BYTES, AgentConfig, Envelope, JobF
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters import agent_runner
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.services import unprivileged
 from tests.services.agent import ROOT, NodeAgent
 
@@ -51,7 +51,7 @@ def alive(path: Path) -> bool:
     return os.path.exists(f"/proc/{path.read_text()}")
 
 
-def test_a_job_is_started_and_its_success_told(agent: NodeAgent) -> None:
+def test_a_job_is_started_and_its_success_reported(agent: NodeAgent) -> None:
     agent.put("one", "child", seconds=0.1)
     finished = agent.wait_for("one")
     started = agent.wait_for("one", "started")
@@ -64,7 +64,7 @@ def test_a_job_is_started_and_its_success_told(agent: NodeAgent) -> None:
     assert list(agent.spool.inbox.iterdir()) == []
 
 
-def test_a_failure_is_told_with_its_exit_code(agent: NodeAgent) -> None:
+def test_a_failure_is_reported_with_its_exit_code(agent: NodeAgent) -> None:
     agent.put("one", "fail")
     finished = agent.wait_for("one")
     assert (finished["cause"], finished["exit_code"]) == ("error", 3)
@@ -77,7 +77,7 @@ def test_jobs_start_as_room_allows_by_priority(agent: NodeAgent, tmp_path: Path)
     agent.put("low", "sleep", Resources(4, 512), seconds=0.1, queued_at=time.time() - 60)
     agent.put("high", "sleep", Resources(4, 512), priority=5, seconds=0.1)
     waiting = agent.wait_for("low", "waiting")
-    assert told_in(waiting) == "waits for room on this machine: needs 4 cpus, 512 MiB memory; cpus are taken"
+    assert message_in(waiting) == "waits for room on this machine: needs 4 cpus, 512 MiB memory; cpus are taken"
     (tmp_path / "end").touch()
     low, high = agent.wait_for("low"), agent.wait_for("high")
     assert low["started_at"] >= high["started_at"] + 0.1
@@ -250,7 +250,7 @@ ENVELOPE = {
         json.dumps({**ENVELOPE, "time_limit": float("nan")}),
     ],
 )
-def test_a_garbage_envelope_is_set_aside_and_told(agent: NodeAgent, text: str) -> None:
+def test_a_garbage_envelope_is_set_aside_and_reported(agent: NodeAgent, text: str) -> None:
     (agent.spool.root / "garbage").write_bytes(text.encode(errors="surrogateescape"))
     os.rename(agent.spool.root / "garbage", agent.spool.envelope("bad"))
     agent.spool.ring()
@@ -355,7 +355,7 @@ def read_log(agent: NodeAgent) -> str:
 
 def test_with_an_expiring_jwt_nothing_is_started_until_it_is_renewed(agent: NodeAgent) -> None:
     agent.put("old", "succeed", expires_at=time.time() + 10, queued_at=time.time() - 60)
-    assert "renew" in told_in(agent.wait_for("old", "waiting"))
+    assert "renew" in message_in(agent.wait_for("old", "waiting"))
     assert agent.of("old", "started") == []
     agent.put("old", "succeed")
     assert agent.wait_for("old")["cause"] is None

@@ -107,7 +107,7 @@ def test_a_container_ends_with_the_process_that_has_started_it(node: NodeAgent, 
     assert wait_until(lambda: not sleeping(tmp_path), 10)
 
 
-def test_what_the_kernel_has_killed_for_its_memory_is_told_so(node: NodeAgent, commands: Path) -> None:
+def test_what_the_kernel_has_killed_for_its_memory_is_reported_so(node: NodeAgent, commands: Path) -> None:
     (commands / "killed_for_memory").touch()
     put(node, "a", "fail", "docker://image", resources=Resources(0.5, 256), memory_limit=300)
     finished = node.wait_for("a")
@@ -116,7 +116,7 @@ def test_what_the_kernel_has_killed_for_its_memory_is_told_so(node: NodeAgent, c
     assert {"--cpus=0.5", "--memory=300m"} <= set(calls(commands)[0])
 
 
-def test_a_container_that_cannot_be_started_fails_the_job_in_words(node: NodeAgent, commands: Path) -> None:
+def test_a_container_that_cannot_be_started_fails_the_job_with_a_reason(node: NodeAgent, commands: Path) -> None:
     put(node, "a", "succeed", "docker://missing")
     message = str(node.wait_for("a")["reason"])
     assert message.startswith(

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from lading.executors.agent.scratch import MIB
 from lading.scheduling.resources import Resources
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.services.agent import NodeAgent
 
 ENDLESS = 2**31 - 2  # what the store can hold, less one
 
 
-def test_a_job_waits_for_disk_that_others_use_and_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_job_waits_for_disk_that_others_use_and_delays_no_other(tmp_path: Path) -> None:
     node = NodeAgent(tmp_path)
     node.configure(capacity=Resources(2, 1024, ENDLESS), patience=0, measure_disk=True)
     node.start()
     try:
         whole = shutil.disk_usage(tmp_path).total // MIB
         node.put("large", "succeed", Resources(2, 256, whole + 1), priority=9, queued_at=time.time() - 60)
-        assert "disk is taken" in told_in(node.wait_for("large", "waiting"))
+        assert "disk is taken" in message_in(node.wait_for("large", "waiting"))
         for number in range(3):
             token = node.put(f"small{number}", "succeed", Resources(1, 256, 1))
             assert node.wait_for(token)["cause"] is None

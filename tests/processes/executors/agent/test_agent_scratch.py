@@ -81,7 +81,7 @@ def test_after_the_death_of_all_that_knew_of_it_the_next_agent_sees_to_it(node: 
     assert wait_until(lambda: folders(node) == [], 20)
 
 
-def test_a_folder_that_cannot_be_made_fails_the_job_in_words(node: NodeAgent) -> None:
+def test_a_folder_that_cannot_be_made_fails_the_job_with_a_reason(node: NodeAgent) -> None:
     (node.scratch / f"lading-{os.geteuid()}").write_text("in the way")
     node.put("a", "succeed")
     assert "the job has no scratch folder" in str(node.wait_for("a")["reason"])

@@ -22,7 +22,7 @@ from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.files.safe_files import visible, write_atomically
 from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.services.forked import Forked
 from tests.services.processes import living, wait_until
 
@@ -165,7 +165,7 @@ def test_a_job_that_has_begun_elsewhere_is_not_run(cluster: Cluster, tmp_path: P
     assert wait_until(lambda: cluster.waits() == [], 10, 0.05)
 
 
-def test_a_claim_is_given_up_when_the_job_does_not_begin(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_is_abandoned_when_the_job_does_not_begin(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.spool.create()
     agent = AllocationAgent(cluster.folder, TERMS, RUNNER, began=time.monotonic())
     try:
@@ -208,7 +208,7 @@ def test_its_end_ends_what_has_no_limit(cluster: Cluster) -> None:
     cluster.wait_for("a", "started")
     event = cluster.wait_for("a")
     assert event["cause"] == "time_limit"
-    assert "its allocation is over" in told_in(event)
+    assert "its allocation is over" in message_in(event)
     assert process.wait(120) == 0
 
 

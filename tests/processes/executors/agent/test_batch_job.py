@@ -114,7 +114,7 @@ def test_a_task_succeeds(cluster: Cluster) -> None:
         (Layout(8, 2, 1, least_nodes=2), "several", None),  # what makes no sense fails no task
     ],
 )
-def test_of_a_range_of_nodes_it_tells_how_many_it_has_got(
+def test_of_a_range_of_nodes_it_says_how_many_it_has_got(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, layout: Layout, said: str, told: int | None
 ) -> None:
     monkeypatch.setenv("LADING_NODES", said)  # as its script has it of its batch system

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors import controller_process, store
 from lading.executors.controller import leadership
-from lading.executors.controller.leadership import Mark
+from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ControllerProcess, last_line
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
@@ -99,7 +99,7 @@ def reason_code(engine: Engine) -> str | None:
         return None if found is None else str(found)
 
 
-def test_tasks_are_told_why_no_controller_stays_up(
+def test_tasks_show_why_no_controller_stays_up(
     engine: Engine,
     settings: Settings,
     clock: Clock,
@@ -206,7 +206,7 @@ def test_after_one_that_was_killed_at_its_work_the_next_start_is_soon(
     started[-1].wait()
 
 
-def test_the_last_words_of_a_log(tmp_path: Path) -> None:
+def test_the_last_output_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert last_line(log) == ""
     log.write_bytes(b"first\n  last \xff\0words\n\n")
@@ -267,7 +267,7 @@ def test_only_a_service_asks_for_the_place(
     asked: list[str] = []
     monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
     monkeypatch.setattr(leadership, "ask_to_make_way", lambda lease: asked.append(lease.holder))
-    standing_by = leadership.Leadership((), managed, lambda: None, Mark(settings.controller_mark))
+    standing_by = leadership.Leadership((), managed, lambda: None, PluginMark(settings.controller_mark))
     assert not standing_by.lead()
     assert asked == ([] if managed else ["other"])
 
@@ -277,7 +277,7 @@ def test_a_controller_that_has_lost_the_lease_ends(
 ) -> None:
     monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
     stopped: list[bool] = []
-    acting = leadership.Leadership((), True, lambda: stopped.append(True), Mark(settings.controller_mark))
+    acting = leadership.Leadership((), True, lambda: stopped.append(True), PluginMark(settings.controller_mark))
     assert acting.lead()
     with Session(engine) as session:
         store.drop_lease(session, acting.holder)

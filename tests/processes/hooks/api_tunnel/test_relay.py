@@ -104,7 +104,7 @@ def test_what_is_passed_on(found: list[Listener], expected: Any) -> None:
         [Listener(ipaddress.ip_address("10.0.0.6"), 7)],
     ],
 )
-def test_a_port_of_somebody_else_is_not_used(found: list[Listener]) -> None:
+def test_a_port_of_another_user_is_not_used(found: list[Listener]) -> None:
     with pytest.raises(PortTakenError, match="41234"):
         target(HERE, 41234, found, uid=7)
 

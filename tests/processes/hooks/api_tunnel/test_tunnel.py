@@ -154,7 +154,7 @@ def test_a_port_of_the_table_and_no_other(site: PaperSite, make: Callable[..., A
     with pytest.raises(TransportError, match="tried again in"):
         tunnel.keep()
     assert site.asked == [41234], "not at once"
-    assert tunnel.backoff.words == "port 41234 is another user's"
+    assert tunnel.backoff.message == "port 41234 is another user's"
 
 
 def test_a_tunnel_that_stands_is_shared(site: PaperSite, make: Callable[..., ApiTunnel], tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_tables_that_make_no_sense(table: dict[str, Any], words: str) -> None:
         ClusterConfig.model_validate({**TABLE, **table})
 
 
-def test_what_jobs_are_told() -> None:
+def test_what_jobs_are_given() -> None:
     def told(*names: str, **options: Any) -> list[str]:
         config = ClusterConfig.model_validate({**TABLE, **options})
         lines = api_environment(config, ClusterFolder("/my work"), "https://airflow.example.org/a path/")

@@ -224,7 +224,7 @@ def test_a_folder_that_is_a_link_is_not_followed(site: ClusterSite, paper: Paper
 @pytest.mark.parametrize(
     ("command", "words"), [("awk", "could not be examined"), ("find", "could not be examined"), ("rm", "1 of 1")]
 )
-def test_what_cannot_be_done_is_told(site: ClusterSite, paper: Paper, make: Make, command: str, words: str) -> None:
+def test_what_cannot_be_done_is_reported(site: ClusterSite, paper: Paper, make: Make, command: str, words: str) -> None:
     run = make(f"scripts/{token()}", "exit")
     path = paper.folder / "bin" / command
     path.write_text("#!/bin/sh\necho 'Stale file handle' >&2; exit 2\n")

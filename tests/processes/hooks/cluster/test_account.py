@@ -10,7 +10,7 @@ import pytest
 
 from lading.executors.controller import answers
 from lading.executors.controller.answers import change_by_event
-from lading.executors.controller.solo import Solo
+from lading.executors.controller.site_driver import SiteDriver
 from lading.executors.store import State
 from lading.hooks.batch import submit_limits
 from lading.hooks.batch.slurm.system import SLURM
@@ -22,7 +22,7 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, envelope, only
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.services.processes import wait_until
 
 WORDS = "slurm does not admit its account: sbatch: error: Batch job submission failed: Invalid account"
@@ -40,7 +40,7 @@ def test_jobs_go_back_until_it_may_be_admitted(paper: Paper, monkeypatch: pytest
     paper.give("a", "b")
     returned = [each for _ in range(3) for each in paper.go() if each["event"] == "returned"]
     assert [(each["token"], each["location"]) for each in returned] == [("a", "hpc"), ("b", "hpc")]
-    assert all(told_in(each).startswith(WORDS) for each in returned)
+    assert all(message_in(each).startswith(WORDS) for each in returned)
     change = change_by_event(returned[0])
     assert change is not None
     assert (change.values["state"], change.values["location"], change.only_if["location"]) == (
@@ -90,7 +90,7 @@ def test_no_job_comes_to_a_site_that_does_not_admit_its_account(tmp_path: Path, 
     paper = Paper(tmp_path, api_url="http://api/execution/", mode=mode)
     paper.write("mode", "account")
     site = cluster_kind(SLURM())("hpc", paper.config, tmp_path / "state")
-    solo = Solo(site)
+    solo = SiteDriver(site)
     solo.put([envelope("a")])
     try:
         assert wait_until(lambda: solo.tick() is not None and bool(site.observe().barred), 30, 0.05)

@@ -13,7 +13,7 @@ from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters.paper import Paper, only
-from tests.reasons import told_in
+from tests.reasons import message_in
 
 REFUSES_EXCLUSIONS = """
 if grep -q exclude "$2"; then
@@ -66,7 +66,7 @@ def test_a_job_that_waits_says_from_where_it_is_kept_away(paper: Paper, monkeypa
     paper.poller.nodes.failed("n1", "it failed")
     paper.give("a")
     paper.go()
-    assert "it is kept away from n1, where jobs have failed" in told_in(only(paper.go(), "waiting"))
+    assert "it is kept away from n1, where jobs have failed" in message_in(only(paper.go(), "waiting"))
 
 
 def test_a_node_on_which_nothing_starts_is_excluded(paper: Paper) -> None:
@@ -143,7 +143,7 @@ def test_a_cancellation_is_not_repeated_for_ever(paper: Paper, monkeypatch: pyte
     for _ in range(4):
         paper.go()
     assert paper.read("cancelled") == "1\n"
-    assert paper.poller.tracker.errands.failing == {}
+    assert paper.poller.tracker.pending.failing == {}
 
 
 def test_what_is_gone_is_not_cancelled_again(paper: Paper) -> None:

@@ -26,7 +26,7 @@ from lading.hooks.spool.events import asked_reason
 from lading.hooks.ssh.steps import RemoteStep, RunCommand
 from lading.scheduling.reasons import free_text
 from tests.clusters.paper import Paper, envelope, only
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.recordings import FOLDER
 
 
@@ -102,7 +102,7 @@ def where(event: dict[str, Any]) -> tuple[str | None, str | None]:
     return event.get("native_id"), event.get("node")
 
 
-def test_the_batch_job_and_its_node_are_told(paper: Paper) -> None:
+def test_the_batch_job_and_its_node_are_reported(paper: Paper) -> None:
     paper.give("a", "b")
     paper.go()
     paper.begin("b")
@@ -189,7 +189,7 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     assert "could not be asked" in str(paper.poller.unasked)
     assert paper.poller.known() == {"a"}
     paper.give("b")
-    assert "could not be asked" in told_in(only(paper.go(), "waiting"))
+    assert "could not be asked" in message_in(only(paper.go(), "waiting"))
     paper.begin("a")
     paper.finish("a")
     paper.go()
@@ -245,7 +245,7 @@ def test_arrays_that_are_never_taken_are_smaller_from_then_on(paper: Paper) -> N
 def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
     paper = Paper(tmp_path, max_submitted=2)
     paper.give(*"abc")
-    reasons = [told_in(event) for event in paper.go()]
+    reasons = [message_in(event) for event in paper.go()]
     assert reasons == ["waits: max_submitted = 2 jobs are submitted already"]
     assert paper.poller.known() == {"a", "b", "c"}
     paper.begin("a")
@@ -269,11 +269,11 @@ def test_what_a_batch_system_cannot_say_is_a_refusal(tmp_path: Path) -> None:
     assert only(paper.go(), "finished")["cause"] == "submit_rejected"
 
 
-def test_the_reason_for_waiting_is_told(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_waiting_is_reported(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_mode, "SECONDS_UNTIL_REPORTED", 0.0)
     paper.give("a")
     paper.go()
-    assert told_in(only(paper.go(), "waiting")).startswith("waits in the queue of the batch system: ")
+    assert message_in(only(paper.go(), "waiting")).startswith("waits in the queue of the batch system: ")
     assert paper.go() == [], "once"
 
 
@@ -298,7 +298,7 @@ def test_the_batch_system_knows_why_a_job_was_ended(paper: Paper, state: str, ca
     assert change.values["state"] == "failed", "nobody wished it in Airflow"
 
 
-def test_a_job_that_died_before_its_task_shows_its_last_words(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_died_before_its_task_shows_its_last_output(paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     paper.give("a")
     paper.go()
     [submission] = paper.poller.tracker.submissions
@@ -417,13 +417,13 @@ def test_another_job_of_the_same_id_is_not_this_one(paper: Paper) -> None:
     assert only(paper.go(), "finished")["cause"] == "lost"
 
 
-def test_a_limit_is_told_to_those_that_wait_for_it(paper: Paper) -> None:
+def test_a_limit_is_reported_to_those_that_wait_for_it(paper: Paper) -> None:
     paper.write("mode", "full")
     paper.give("a")
-    assert "AssocMaxSubmitJobLimit" in told_in(only(paper.go(), "waiting"))
+    assert "AssocMaxSubmitJobLimit" in message_in(only(paper.go(), "waiting"))
 
 
-def test_a_job_that_nobody_knows_is_lost_after_a_while(paper: Paper) -> None:
+def test_a_job_that_is_unknown_is_lost_after_a_while(paper: Paper) -> None:
     paper.give("a")
     paper.go()
     paper.write("queue", "")
@@ -432,7 +432,7 @@ def test_a_job_that_nobody_knows_is_lost_after_a_while(paper: Paper) -> None:
     assert only(paper.go(), "finished")["cause"] == "lost"
 
 
-def test_the_sentinel_tells_of_a_job_whose_events_are_lost(paper: Paper) -> None:
+def test_the_sentinel_says_the_end_of_a_job_whose_events_are_lost(paper: Paper) -> None:
     paper.give("a")
     paper.go()
     paper.begin("a")
@@ -538,7 +538,7 @@ def test_a_preempted_job_of_an_earlier_controller_is_given_again_by_the_store(pa
     assert paper.poller.known() == frozenset(), "it does not belong to its submission any more"
 
 
-def test_a_job_that_began_while_it_was_withdrawn_is_told_and_cleaned_up(paper: Paper) -> None:
+def test_a_job_that_began_while_it_was_withdrawn_is_reported_and_cleaned_up(paper: Paper) -> None:
     paper.give("a")
     paper.go()
     paper.poller.withdraw_waiting()
@@ -594,7 +594,7 @@ def test_a_thousand_live_jobs_cost_few_exchanges(paper: Paper, monkeypatch: pyte
     assert len(paper.read("cancelled").split()) == 500
 
 
-def test_events_that_cannot_be_read_hold_nobody_up(paper: Paper) -> None:
+def test_events_that_cannot_be_read_delay_no_other(paper: Paper) -> None:
     paper.give("a")
     paper.go()
     (paper.root / "spool/events/0.jsonl").write_text("{")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lading.executors.controller.solo import Solo
+from lading.executors.controller.site_driver import SiteDriver
 from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.cluster.jobs.job_script import SHOWN_NAME
 from lading.hooks.cluster.site import ClusterSite, cluster_kind
@@ -84,9 +84,9 @@ def test_how_many_nodes_a_job_can_ever_have(tmp_path: Path, options: dict[str, A
     site.close("leave", 60.0)
 
 
-def drive(site: ClusterSite, token: str, happened: Callable[[], bool]) -> Solo:
+def drive(site: ClusterSite, token: str, happened: Callable[[], bool]) -> SiteDriver:
     """Give the site a job, as a controller does, and go on until something has happened."""
-    solo = Solo(site)
+    solo = SiteDriver(site)
     solo.put([envelope(token)])
     assert wait_until(lambda: solo.tick() is not None and happened(), 30, 0.05)
     return solo

@@ -16,7 +16,7 @@ from lading.scheduling.provisioning import launch
 from lading.scheduling.resources import Resources
 from tests.clusters.fleet import Fleet
 from tests.clusters.paper import Paper, only
-from tests.reasons import told_in
+from tests.reasons import message_in
 
 NAMES = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
 
@@ -120,12 +120,12 @@ def test_one_array_may_have_jobs_of_several_bundles(site: Site) -> None:
     assert json.loads((site.root / "spool/inbox/p.json").read_text())["dags"] is None
 
 
-def test_a_job_waits_for_its_bundle_in_words(site: Site) -> None:
+def test_a_job_waits_for_its_bundle_with_a_reason(site: Site) -> None:
     site.give_task("a", bundle="away")
     site.give_task("b")
     reason = only(site.go(), "waiting")
     assert reason["token"] == "a"
-    assert told_in(reason).startswith("waits: Dag bundle 'away' cannot be read: ")
+    assert message_in(reason).startswith("waits: Dag bundle 'away' cannot be read: ")
     assert site.dag_of("b") == "1", "others do not wait for it"
     (site.dags.parent / "away").mkdir()
     site.go()
@@ -147,7 +147,7 @@ def test_nothing_is_submitted_without_its_bundle(site: Site) -> None:
         path.rename(site.root / "elsewhere")
     site.give_task("b")
     reason = only(site.go(), "waiting")
-    assert "its files are not in" in told_in(reason)
+    assert "its files are not in" in message_in(reason)
     assert site.read("submissions").count("x") == 1
     site.poller.submitter.pressure.backoff.not_before = 0.0
     site.go()
@@ -194,13 +194,13 @@ def test_rounds_cost_no_more_when_nothing_is_new(site: Site, monkeypatch: pytest
 
 
 def test_the_check_says_what_is_in_the_bundles(site: Site) -> None:
-    found = {check.words: check.good for check in checks._bundles(site.config)}
+    found = {check.message: check.good for check in checks._bundles(site.config)}
     assert found["bundle 'mine' can be read: 1 files, 0.0 KiB"]
     [bad] = [words for words, good in found.items() if not good]
     assert bad.startswith("Dag bundle 'away' cannot be read: ")
     small = site.config.model_copy(update={"max_bundle_size": 1})
     (site.dags / "large").write_bytes(bytes(2**21))
-    assert any("more than max_bundle_size = 1 MiB" in check.words for check in checks._bundles(small))
+    assert any("more than max_bundle_size = 1 MiB" in check.message for check in checks._bundles(small))
 
 
 def test_a_limit_without_sync_means_nothing(site: Site) -> None:

@@ -144,7 +144,7 @@ class Forgiving(Good):
 
     def cancelled(self, answer: CommandResult) -> None:
         if "already" in answer.stderr:
-            raise CancelError(answer.words)
+            raise CancelError(answer.message)
 
 
 def test_an_order_to_cancel_that_cannot_be_repeated_is_found_out(cluster: ToyCluster) -> None:

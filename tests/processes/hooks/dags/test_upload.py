@@ -13,7 +13,7 @@ from lading.executors.agent.job_folder import Supervisor
 from lading.hooks.cluster.jobs.layout import ClusterFolder
 from lading.hooks.dags import upload
 from lading.hooks.dags.bundles import AirflowBundles, Bundle, DagBundles
-from lading.hooks.dags.upload import Bound, BundleSync
+from lading.hooks.dags.upload import BundleStates, BundleSync
 from lading.hooks.spool.spool import Envelope, JobFolder
 from lading.hooks.ssh.answer import CommandResult, TransportError
 from lading.hooks.ssh.exchange import Exchange
@@ -69,7 +69,7 @@ class Cluster:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def prepare(self, *names: str, version: str | None = None) -> Bound:
+    def prepare(self, *names: str, version: str | None = None) -> BundleStates:
         return self.sync.prepare(self.way, [envelope(name, version) for name in names])
 
     def there(self) -> list[str]:
@@ -114,7 +114,7 @@ def test_each_content_is_sent_once(cluster: Cluster) -> None:
     assert (there / "dag.py").read_text() == "a", "jobs on their way read what they were bound to"
 
 
-def test_the_job_is_told_the_folder(cluster: Cluster) -> None:
+def test_the_job_is_given_the_folder(cluster: Cluster) -> None:
     bound = upload.bind(envelope("mine"), cluster.folder.bundles, "0a1b")
     assert bound.dags == f"{cluster.bundles}/0a1b"
     assert Envelope.from_json(bound.to_json()) == bound
@@ -199,7 +199,7 @@ def test_what_cannot_be_written_waits(cluster: Cluster) -> None:
     assert cluster.prepare("mine").wait_of(envelope("mine")) is None
 
 
-def test_what_nobody_uses_is_removed_after_a_day(cluster: Cluster) -> None:
+def test_what_is_unused_is_removed_after_a_day(cluster: Cluster) -> None:
     young, old, used, waiting, running = (f"{number:040x}" for number in range(5))
     for name in (young, old, used, waiting, running, ".half"):
         (cluster.bundles / name / "lib").mkdir(parents=True)

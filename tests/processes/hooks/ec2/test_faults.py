@@ -128,8 +128,8 @@ def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_say_it_in_t
     driven = Driven(drive.answered())
     [job] = driven.put(1)
     words = "You are not authorized to perform this operation"
-    assert wait_until(lambda: driven.look() or words in driven.solo.words.get(job, ""), PATIENCE, 0.1), (
-        driven.solo.words
+    assert wait_until(lambda: driven.look() or words in driven.solo.reasons.get(job, ""), PATIENCE, 0.1), (
+        driven.solo.reasons
     )
     assert words in str(drive.site.observe().note), "as `airflow lading sites` shows it"
     for _ in range(20):
@@ -163,7 +163,7 @@ def hanging(service: FakeEC2, drive: Drive) -> str:
 
 
 @pytest.mark.parametrize("fault", [silent, strange, hanging])
-def test_a_machine_that_is_never_reached_is_given_up_in_words_and_another_offering_takes_its_place(
+def test_a_machine_that_is_never_reached_is_abandoned_with_a_reason_and_another_offering_takes_its_place(
     make: Callable[..., Drive],
     service: FakeEC2,
     monkeypatch: pytest.MonkeyPatch,
@@ -225,7 +225,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     bought = len(service.ledger())
     assert "machines that were launched never answered" in str(shortages.held)
     driven.look()
-    assert any("never answered" in words for words in driven.solo.words.values()), driven.solo.words
+    assert any("never answered" in words for words in driven.solo.reasons.values()), driven.solo.reasons
 
     def is_over() -> bool:
         there = len(service.ledger())
@@ -239,7 +239,7 @@ def test_machines_that_never_answer_are_not_bought_for_ever(
     assert len(service.ledger()) == bought + 1, "then one at a time"
 
 
-def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
+def test_a_machine_whose_ssh_hangs_is_abandoned_and_its_job_reported(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SECONDS_UNTIL_LATE", 2.0)
@@ -258,7 +258,7 @@ def test_a_machine_whose_ssh_hangs_is_given_up_and_its_job_told(
     assert (drive.of("finished")[job]["cause"], service.living()) == ("node_failure", [])
 
 
-def test_a_machine_whose_lading_is_refused_is_never_up_and_given_up_in_words(
+def test_a_machine_whose_lading_is_refused_is_never_up_and_abandoned_with_a_reason(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(life, "LEAST_BOOT", 600.0)  # until its refusal has been seen
@@ -277,7 +277,7 @@ def test_a_machine_whose_lading_is_refused_is_never_up_and_given_up_in_words(
     assert bool(drive.site.fleet.launcher.shortages.offerings), "another one would be the same"
 
 
-def test_a_machine_that_takes_no_jobs_and_has_none_is_given_up(
+def test_a_machine_that_takes_no_jobs_and_has_none_is_abandoned(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive = make(max_poll_interval=1)

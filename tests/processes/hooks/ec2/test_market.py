@@ -12,7 +12,7 @@ from lading.hooks.ec2 import prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.pace import MOST_SILENT, Shortages
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.reasons import free_text

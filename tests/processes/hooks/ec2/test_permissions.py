@@ -13,7 +13,7 @@ from lading.hooks.ec2 import account
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.identity import identities
-from lading.hooks.ec2.market import EC2Offers
+from lading.hooks.ec2.offers import EC2Offers
 from lading.hooks.ec2.permissions import DESCRIBED, checks
 from lading.hooks.site import Check
 from lading.scheduling.catalogue import bundled
@@ -57,7 +57,7 @@ def test_all_is_well_where_all_is_allowed_and_nothing_is_launched(ec2: FakeEC2) 
     found = checked(ec2)
     assert [each for each in found.values() if not each.good] == []
     assert set(DESCRIBED) | {"ec2:TerminateInstances", f"ec2:RunInstances with {ec2.ami['x86_64']}"} <= found.keys()
-    assert "us-east-1a" in found["subnets"].words
+    assert "us-east-1a" in found["subnets"].message
     assert ec2.ledger() == []
 
 
@@ -66,8 +66,8 @@ def test_what_is_not_allowed_is_named_with_what_to_do(ec2: FakeEC2, action: str)
     ec2.refuse("unauthorized", action=action)
     found = checked(ec2)[f"ec2:{action}"]
     assert not found.good
-    assert found.words.startswith("You are not authorized")
-    assert "--policy" in found.words
+    assert found.message.startswith("You are not authorized")
+    assert "--policy" in found.message
 
 
 def test_a_launch_that_is_not_allowed_is_found_without_one(ec2: FakeEC2) -> None:
@@ -77,12 +77,12 @@ def test_a_launch_that_is_not_allowed_is_found_without_one(ec2: FakeEC2) -> None
 
 def test_a_wrong_image_and_a_wrong_subnet_are_named(ec2: FakeEC2) -> None:
     found = checked(ec2, ami={"x86_64": ec2.ami["aarch64"]})["image for x86_64"]
-    assert (found.good, found.words) == (
+    assert (found.good, found.message) == (
         False,
         f"{ec2.ami['aarch64']} is for aarch64; give one for x86_64 in `ami` of the site's table",
     )
-    assert "correct `ami`" in checked(ec2, ami={"x86_64": "ami-00000000"})["image for x86_64"].words
-    assert "us-east-1: correct `subnets`" in checked(ec2, subnets=["subnet-00000000"])["subnets"].words
+    assert "correct `ami`" in checked(ec2, ami={"x86_64": "ami-00000000"})["image for x86_64"].message
+    assert "us-east-1: correct `subnets`" in checked(ec2, subnets=["subnet-00000000"])["subnets"].message
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_wrong_image_and_a_wrong_subnet_are_named(ec2: FakeEC2) -> None:
 def test_what_else_a_launch_names_is_looked_at(ec2: FakeEC2, values: dict[str, Any], words: str) -> None:
     found = checked(ec2, **values)[f"ec2:RunInstances with {ec2.ami['x86_64']}"]
     assert not found.good
-    assert words in found.words
+    assert words in found.message
 
 
 def test_without_credentials_that_alone_is_said(ec2: FakeEC2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_without_credentials_that_alone_is_said(ec2: FakeEC2, monkeypatch: pytes
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     [found] = checks(table(aws_conn_id=""), EC2(table(aws_conn_id="")), US, lambda: None)
     assert not found.good
-    assert "Unable to locate credentials; correct the connection" in found.words
+    assert "Unable to locate credentials; correct the connection" in found.message
 
 
 def test_a_connection_that_there_is_not_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_connection_that_there_is_not_is_said(monkeypatch: pytest.MonkeyPatch)
     assert list(account.connection_checks("here")) == []
     [found] = account.connection_checks("nowhere")
     assert (found.good, found.warns) == (True, True)
-    assert "there is no connection 'nowhere'" in found.words
+    assert "there is no connection 'nowhere'" in found.message
 
 
 def looked_at(ec2: FakeEC2, folder: Path, **values: Any) -> dict[str, Check]:
@@ -128,24 +128,24 @@ def test_prices_are_counted_and_dated_and_quotas_named(ec2: FakeEC2, tmp_path: P
     assert found.keys() == {"prices", "quota standard on-demand", "quota standard spot"}
     assert [each for each in found.values() if not each.good or each.warns] == []
     today = time.strftime("%Y-%m-%d", time.gmtime())
-    assert found["prices"].words.startswith("2 types in us-east-1a, us-east-1b, us-east-1c, from 0.0")
-    assert f"(m5.large, spot), with volumes and addresses; AWS Price List of {today}" in found["prices"].words
-    assert "burstable types (such as t3.*) are left out" in found["prices"].words
-    assert found["quota standard spot"].words.startswith("32 vCPUs may run")
+    assert found["prices"].message.startswith("2 types in us-east-1a, us-east-1b, us-east-1c, from 0.0")
+    assert f"(m5.large, spot), with volumes and addresses; AWS Price List of {today}" in found["prices"].message
+    assert "burstable types (such as t3.*) are left out" in found["prices"].message
+    assert found["quota standard spot"].message.startswith("32 vCPUs may run")
 
 
 def test_a_limit_of_usd_that_no_machine_keeps_is_bad(ec2: FakeEC2, tmp_path: Path) -> None:
     found = looked_at(ec2, tmp_path, instance_types=["m5.large"], max_usd_per_hour=0.001)["prices"]
     assert not found.good
-    assert "max_usd_per_hour = 0.001 is less than the cheapest machine costs" in found.words
+    assert "max_usd_per_hour = 0.001 is less than the cheapest machine costs" in found.message
 
 
 def test_a_quota_that_nothing_fits_is_bad_and_one_below_the_table_is_said(ec2: FakeEC2, tmp_path: Path) -> None:
     found = looked_at(ec2, tmp_path, instance_types=["g5.xlarge", "m5.large"], max_vcpus={"standard": 64})
     assert not found["quota g on-demand"].good
-    assert "0 vCPUs may run, and the smallest type offered has 4" in found["quota g on-demand"].words
+    assert "0 vCPUs may run, and the smallest type offered has 4" in found["quota g on-demand"].message
     assert (found["quota standard on-demand"].good, found["quota standard on-demand"].warns) == (True, True)
-    assert "max_vcpus says 64" in found["quota standard on-demand"].words
+    assert "max_vcpus says 64" in found["quota standard on-demand"].message
 
 
 def test_of_quotas_with_one_family_the_least_counts(ec2: FakeEC2) -> None:
@@ -158,7 +158,7 @@ def test_of_quotas_with_one_family_the_least_counts(ec2: FakeEC2) -> None:
 def test_quotas_that_may_not_be_looked_at_are_no_fault(ec2: FakeEC2, tmp_path: Path) -> None:
     ec2.refuse("unauthorized", action="ListServiceQuotas")
     found = looked_at(ec2, tmp_path, instance_types=["m5.large"])["quotas"]
-    assert (found.good, found.warns, "servicequotas:ListServiceQuotas is not granted" in found.words) == (
+    assert (found.good, found.warns, "servicequotas:ListServiceQuotas is not granted" in found.message) == (
         True,
         True,
         True,
@@ -169,14 +169,14 @@ def test_prices_that_aws_does_not_tell_are_said_with_the_date_of_those_that_coun
     ec2.refuse("unauthorized", action="GetProducts")
     found = looked_at(ec2, tmp_path, instance_types=["m5.large"])["prices"]
     assert (found.good, found.warns) == (True, True)
-    assert "AWS's prices could not be asked" in found.words
-    assert bundled().sources[0] in found.words
+    assert "AWS's prices could not be asked" in found.message
+    assert bundled().sources[0] in found.message
     nothing = looked_at(ec2, tmp_path, instance_types=["m5.large"], ami={"aarch64": ec2.ami["aarch64"]})["prices"]
-    assert (nothing.good, "correct `instance_types`" in nothing.words) == (False, True)
+    assert (nothing.good, "correct `instance_types`" in nothing.message) == (False, True)
 
 
 def test_that_ending_is_refused_counts_only_on_a_machine_of_ours(ec2: FakeEC2) -> None:
     ec2.refuse("unauthorized", action="TerminateInstances")
     found = checked(ec2)["ec2:TerminateInstances"]
     assert (found.good, found.warns) == (True, True)
-    assert "check SITE --launch" in found.words
+    assert "check SITE --launch" in found.message

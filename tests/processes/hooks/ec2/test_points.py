@@ -32,7 +32,7 @@ from lading.executors.controller import launched
 from lading.executors.controller.controller import Controller
 from lading.executors.store import JobRow, State, instances
 from lading.executors.store.instances import InstanceRow, InstanceState
-from lading.hooks.ec2 import market, prices
+from lading.hooks.ec2 import offers, prices
 from lading.hooks.ec2.client import EC2
 from lading.hooks.ec2.config import EC2Config
 from lading.hooks.ec2.launcher import Launcher
@@ -105,7 +105,7 @@ POINTS = {
         EC2Machine, "enter", applies=lambda _, phase: phase is LifePhase.DRAINING
     ),
     "release: an inbox is closed and empty": Point(
-        Termination, "give_up", applies=lambda _, member, __: member.phase is LifePhase.DRAINING
+        Termination, "request_end", applies=lambda _, member, __: member.phase is LifePhase.DRAINING
     ),
     "release: EC2 has terminated, nothing is noted": Point(EC2, "terminate", is_after=True),
     "release: the end is seen, and not told": Point(Termination, "leave"),
@@ -250,7 +250,7 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_one_does_not_f
 def test_a_spot_machine_costs_what_it_costs_at_the_time(
     house: House, service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(market, "SECONDS_BETWEEN_LOOKS", 1.0)
+    monkeypatch.setattr(offers, "SECONDS_BETWEEN_LOOKS", 1.0)
     monkeypatch.setattr(prices, "SPOT_SECONDS", 4.0)
     house.config = house.config.model_copy(update={"capacity_type": "spot"})
     api.gates[HEALTH] = threading.Event()

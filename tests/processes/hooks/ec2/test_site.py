@@ -21,7 +21,7 @@ from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 from tests.clusters.driven import HEALTH, Driven, asked
 from tests.clusters.ec2_drive import KIND, PATIENCE, ZONE, Drive
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.services.ec2 import FakeEC2
 from tests.services.execution_api import ExecutionApi
 from tests.services.processes import wait_until
@@ -54,7 +54,7 @@ def test_a_machine_is_launched_runs_jobs_and_goes_when_it_is_empty(
     assert service.living() == []
 
 
-def test_what_nobody_knows_is_taken_in_and_what_is_anothers_is_left_alone(
+def test_what_is_unknown_is_taken_in_and_what_is_anothers_is_left_alone(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.gates[HEALTH] = threading.Event()
@@ -80,7 +80,7 @@ def test_what_nobody_knows_is_taken_in_and_what_is_anothers_is_left_alone(
     second.wait_for("released", name)
 
 
-def test_a_machine_that_dies_is_noticed_and_its_jobs_told(
+def test_a_machine_that_dies_is_noticed_and_its_jobs_reported(
     make: Callable[..., Drive], service: FakeEC2, api: ExecutionApi
 ) -> None:
     api.delays[HEALTH] = 600
@@ -127,7 +127,7 @@ def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
     assert rounds.under_way_since == began, "AWS has not said yet what anything costs"
 
 
-def test_what_is_refused_is_told_and_what_is_not_answered_is_looked_up(
+def test_what_is_refused_is_reported_and_what_is_not_answered_is_looked_up(
     make: Callable[..., Drive], service: FakeEC2
 ) -> None:
     drive = make()
@@ -218,7 +218,7 @@ def test_a_notice_is_heeded_short_jobs_end_by_themselves_and_the_others_in_time(
     assert before + 30 < seen.location.ends_at < after + 50, "as well as one look can tell the machine's clock"
     [late] = drive.give(name)
     [back] = drive.wait_for("returned", late)
-    assert told_in(back).startswith("waits: ")
+    assert message_in(back).startswith("waits: ")
     [again] = drive.order(capacity_type="spot")
     [refused] = drive.wait_for("released", again)
     assert "AWS reclaims it" in str(refused["reason"]), "its offering counts as short from the notice on"
@@ -292,13 +292,13 @@ def test_a_trial_buys_the_cheapest_machine_runs_a_job_there_and_leaves_nothing(
     site = make(instance_types=("m5.large", "m5.xlarge"), terminate_on_shutdown=False).site
     before = len(service.ledger())
     [unasked] = (each for each in site_findings(site, PATIENCE, launch=False) if each.what == "site cloud")
-    assert (unasked.good, unasked.warns, "--launch" in unasked.words) == (True, True, True)
+    assert (unasked.good, unasked.warns, "--launch" in unasked.message) == (True, True, True)
     assert len(service.ledger()) == before
     found = trial_finding("site cloud", site, PATIENCE)
-    assert found.good, found.words
+    assert found.good, found.message
     words = r"a trial job ran; .*; a m5.large \(on-demand, us-east-1.\) was there for .* and cost (0\.\d+)"
-    cost = re.search(words, found.words)
-    assert cost, found.words
+    cost = re.search(words, found.message)
+    assert cost, found.message
     [bought] = service.ledger()[before:]
     assert (bought["type"], float(cost[1])) == ("m5.large", pytest.approx(bought["usd"], abs=0.0005))
     assert service.living() == []

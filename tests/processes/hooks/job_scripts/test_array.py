@@ -259,7 +259,7 @@ def test_what_cannot_share_an_array(system: BatchSystem, resources: dict[str, An
 def test_arrays_of_every_batch_system(system: BatchSystem, directive: str, id: str) -> None:
     shared = run_array.shared(JobScript("true", nodes=1, ppn=2, time="1h"), system, "g")
     assert shared is not None
-    assert run_array.Shared.from_json(shared.to_json()) == shared
+    assert run_array.ArrayKey.from_json(shared.to_json()) == shared
     records = [RunRecord(f"t{number}", f"/w/t{number}", shared=shared.to_json()) for number in range(2)]
     profile = Profile(parallel_environment="smp")
     array, elements = run_array.form(records, "/w/a", "lading-a", system, profile)

@@ -129,7 +129,7 @@ def test_limits_are_waited_for(hook: BatchHook, cluster: ToyCluster) -> None:
     assert run.get(PATIENCE) == 0
 
 
-def test_refusals_for_ever_are_told(hook: BatchHook, cluster: ToyCluster) -> None:
+def test_refusals_for_ever_are_reported(hook: BatchHook, cluster: ToyCluster) -> None:
     cluster.set("refuse", "no such queue")
     with pytest.raises(SubmitRejected, match="no such queue"):
         hook.submit(JobScript("true"))
@@ -205,7 +205,7 @@ def test_a_prologue_that_fails_submits_nothing(hook: BatchHook, cluster: ToyClus
     assert cluster.jobs == 0
 
 
-def test_an_epilogue_that_fails_is_told_to_all(hook: BatchHook) -> None:
+def test_an_epilogue_that_fails_is_reported_to_all(hook: BatchHook) -> None:
     run = hook.submit(JobScript("true", epilogue="echo >> near; exit 4"))
     for _ in range(2):
         with pytest.raises(NearScriptError, match="status 4"):
@@ -569,5 +569,5 @@ def test_which_connections_time_mends(
         monkeypatch.setenv("AIRFLOW_CONN_NEVER_DEFINED", uri)
     transport = SSHTransport("never_defined")
     (answer,) = transport.run(["true"])
-    assert words in answer.words
+    assert words in answer.message
     assert transport.unusable is lasting

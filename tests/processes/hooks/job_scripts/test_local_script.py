@@ -22,7 +22,7 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     assert said == f"600 {tmp_path.owner()}\n700 {tmp_path.owner()}\n"
 
 
-def test_a_failure_is_told_with_what_was_said() -> None:
+def test_a_failure_is_reported_with_what_was_said() -> None:
     with pytest.raises(NearScriptError, match=r"^the prologue ended with status 3: no room$"):
         run_near("prologue", "#!/bin/sh\necho no room >&2; exit 3\n")
     with pytest.raises(NearScriptError, match="status 1") as caught:

@@ -57,7 +57,7 @@ def test_refusals_are_not_waited_for_again(site: RunSite, cluster: ToyCluster, a
     site.cancel([fresh])
 
 
-def test_a_later_submission_that_runs_is_told_at_once(site: RunSite, cluster: ToyCluster) -> None:
+def test_a_later_submission_that_runs_is_reported_at_once(site: RunSite, cluster: ToyCluster) -> None:
     (fresh,) = [record] = placed(site, "sleep 60")
     cluster.set("refuse", "too many jobs")
     (record,) = advanced(site, [record])

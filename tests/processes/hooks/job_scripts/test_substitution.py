@@ -100,7 +100,7 @@ def test_what_was_put_in_is_not_looked_at_again() -> None:
     )
 
 
-def test_a_placeholder_without_a_value_is_told() -> None:
+def test_a_placeholder_without_a_value_is_reported() -> None:
     assert FILL.fill("{queue} {queue!q}") == SubstitutedText("{queue} {queue!q}", missing=frozenset({"queue"}))
     assert FILL.fill("{{queue}}") == SubstitutedText("{queue}")
 

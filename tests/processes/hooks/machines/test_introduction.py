@@ -124,12 +124,12 @@ def test_a_check_says_that_a_machine_s_folder_is_another_deployment_s(
     monkeypatch.setattr(FixedSite, "connect", lambda self, host: ShellTransport())
     site = FixedSite("lab", table(tmp_path / "work"), tmp_path / "spool")
     [found] = site.checks()
-    assert found.good, found.words
+    assert found.good, found.message
     server.claim(site.config.root(site.config.hosts[0]), THEIRS.ids, THEIRS.name)
     [found] = site.checks()
     assert (found.what, found.good) == ("machine lab1", False)
     for words in (f"{THEIRS.name} ({THEIRS.ids[0]})", f"this one is {Owner.here().name} ({Owner.here().ids[0]})"):
-        assert words in found.words
+        assert words in found.message
 
 
 def test_what_cannot_be_introduced_is_served_all_the_same(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_bad_answer_is_no_absence(answer: CommandResult) -> None:
 
 
 @pytest.mark.parametrize("state", ["u", "n"])
-def test_what_is_there_and_cannot_be_read_is_told(state: str) -> None:
+def test_what_is_there_and_cannot_be_read_is_reported(state: str) -> None:
     with pytest.raises(TransportError, match="'a'"):
         Get("/x", ["a"]).files(CommandResult(0, f"{state}:\n"))
 

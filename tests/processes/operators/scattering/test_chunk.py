@@ -71,7 +71,7 @@ def test_as_many_at_once_as_there_are_cpus(tmp_path: Path, monkeypatch: pytest.M
     assert max(run(range(3), job)) == 1
 
 
-def test_failures_are_told_one_by_one_and_only_they_run_again(tmp_path: Path) -> None:
+def test_failures_are_reported_one_by_one_and_only_they_run_again(tmp_path: Path) -> None:
     store = Store()
 
     def job(number: int) -> int:

@@ -14,12 +14,13 @@ from lading.executors.controller.answers import (
     repeats,
     strangers,
 )
-from lading.executors.controller.site_memory import Absence
+from lading.executors.controller.site_memory import MissingSince
 from lading.executors.store import JobRow, State
 from lading.executors.store.queue import GivenJob
 from lading.hooks.spool.events import reason_of
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.reasons import CAUSES, because, free_text
+from lading.scheduling.reason_codes import CAUSES
+from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
 from lading.scheduling.text.printable import LONGEST_TEXT
 from tests.reasons import told
@@ -76,7 +77,7 @@ def test_started_and_waiting() -> None:
     assert waiting.values == {"reason": free_text("waits for cpus")}
 
 
-def test_what_is_told_often_is_one_change() -> None:
+def test_what_is_reported_often_is_one_change() -> None:
     many = [{"event": "waiting", "token": "t", "reason": free_text(f"for {number} cpus")} for number in range(1000)]
     many[500:500] = [
         {"event": "located", "token": "t", "native_id": "17"},
@@ -148,7 +149,7 @@ def test_a_running_job_that_its_site_forgot_is_lost_but_not_at_once() -> None:
 def test_absence_is_timed_by_a_clock_that_never_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(site_memory.time, "monotonic", lambda: clock[0])
-    missing = Absence()
+    missing = MissingSince()
     assert missing.look(["a", "b"]) == {"a": 0.0, "b": 0.0}
     clock[0] += 20
     assert missing.look(["a"]) == {"a": 20.0}

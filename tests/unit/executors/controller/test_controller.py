@@ -35,7 +35,7 @@ from lading.executors.sizing.estimator import Estimator
 from lading.executors.store import Change, JobRow, LocationRow, State, queue
 from lading.hooks.machines.agent_host import AgentHost
 from lading.hooks.machines.local import LocalConfig, LocalSite
-from lading.hooks.site import LocationState, Observation, Seen, Site, SiteConfig
+from lading.hooks.site import LocationState, Observation, ObservedLocation, Site, SiteConfig
 from lading.scheduling import location
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
@@ -200,7 +200,7 @@ OF_LOCATION += [{"wraps": 5}, {"stacked": 1}]
 @pytest.mark.parametrize("wrong", OF_LOCATION)
 def test_a_location_with_wrong_fields_is_refused_where_it_is_seen(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"^{next(iter(wrong))} of location "):
-        Seen(location.Location(**{"name": "here", "capacity": Resources(), **wrong}))
+        ObservedLocation(location.Location(**{"name": "here", "capacity": Resources(), **wrong}))
 
 
 WRONG = [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"location": "x"}, {"note": 5}, {"state": "up"}]
@@ -209,10 +209,10 @@ WRONG = [{"known": ["t"]}, {"known": 5}, {"known": frozenset([5])}, {"location":
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_location_of_other_types_is_refused_where_it_is_made(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"^{next(iter(wrong))} "):
-        Seen(**{"location": location.Location("here", Resources()), **wrong})
+        ObservedLocation(**{"location": location.Location("here", Resources()), **wrong})
 
 
-TWICE = [Seen(location.Location("here", Resources()))] * 2
+TWICE = [ObservedLocation(location.Location("here", Resources()))] * 2
 
 
 @pytest.mark.parametrize("wrong", [{"locations": 5}, {"locations": ["x"]}, {"locations": TWICE}, {"events": 5}])
@@ -229,16 +229,19 @@ def test_an_answer_of_other_types_is_refused_where_it_is_made(wrong: dict[str, A
     ],
 )
 def test_a_location_lies_in_another_one_of_its_site(wraps: dict[str, str], words: str) -> None:
-    found = [Seen(location.Location(name, Resources(), wraps=beneath)) for name, beneath in wraps.items()]
+    found = [ObservedLocation(location.Location(name, Resources(), wraps=beneath)) for name, beneath in wraps.items()]
     with pytest.raises(TypeError, match=f"^{words}$"):
         Observation(found)
     with pytest.raises(TypeError, match="is stacked, and wraps is None"):
-        Seen(location.Location("box", Resources(), stacked=True))
+        ObservedLocation(location.Location("box", Resources(), stacked=True))
     box = location.Location("box", Resources(), wraps="host", stacked=True)
-    assert len(Observation([Seen(location.Location("host", Resources())), Seen(box)]).locations) == 2
+    assert (
+        len(Observation([ObservedLocation(location.Location("host", Resources())), ObservedLocation(box)]).locations)
+        == 2
+    )
 
 
-def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:
+def test_a_site_reports_its_own_jobs_only(engine: Engine, settings: Settings, tmp_path: Path) -> None:
     sites = [FakeSite("local", tmp_path, []), FakeSite("cluster", tmp_path, [FINISHED])]
     here = house(engine, settings, sites, {"t": "local"})
     here.observe()
@@ -252,7 +255,7 @@ def test_a_site_tells_of_its_own_jobs_only(engine: Engine, settings: Settings, t
     assert len(here.told) == 1
 
 
-def test_a_site_of_files_tells_in_its_note_what_cannot_be_read_and_takes_jobs_all_the_same(
+def test_a_site_of_files_says_in_its_note_what_cannot_be_read_and_takes_jobs_all_the_same(
     engine: Engine, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(AgentHost, "lives", lambda self: True)
@@ -376,13 +379,13 @@ def test_trouble_that_is_over_counts_for_nothing_later(
         clock[0] += 1000
         return here.controller.views(answers, time.time(), is_work=False)[0].in_trouble
 
-    answer = SiteAnswer(site, Observation([Seen(site.location)]))
+    answer = SiteAnswer(site, Observation([ObservedLocation(site.location)]))
     assert [in_trouble(), in_trouble(), in_trouble(answer), in_trouble()] == [0.0, 1000.0, 0.0, 0.0]
 
 
 def two_locations(site: FakeSite, *known: frozenset[str] | None) -> None:
     machines = (location.Location(name, Resources(cpus=4, memory=4096)) for name in ("here", "there"))
-    site.locations = [Seen(machine, known=tokens) for machine, tokens in zip(machines, known, strict=True)]
+    site.locations = [ObservedLocation(machine, known=tokens) for machine, tokens in zip(machines, known, strict=True)]
 
 
 def test_a_location_that_could_not_be_asked_changes_nothing_for_its_jobs_while_its_neighbour_goes_on(
@@ -432,7 +435,7 @@ def test_a_location_takes_jobs_only_when_it_is_up(
     site = FakeSite("a", tmp_path, [])
     here = house(engine, settings, [site], {})
     large = location.Location("large", Resources(cpus=64, memory=4096))
-    site.locations = [Seen(site.location), Seen(large, state, note="it comes")]
+    site.locations = [ObservedLocation(site.location), ObservedLocation(large, state, note="it comes")]
     [view] = here.controller.views(here.observe(), time.time())
     assert [each.name for each in view.locations] == ["here"]
     assert {each.name for each in view.possible} == {"here", "large"}

@@ -73,9 +73,9 @@ def test_a_location_has_what_was_given_to_it_and_of_short_jobs_many_are_prefetch
     loaded = queue.loaded(machine, jobs, 3)
     assert (loaded.used, loaded.running) == (Resources(3, 300), Resources(2, 200))
     assert ([job.name for job in loaded.prefetched], loaded.jobs) == (["waits"], 3)
-    assert [queue.loaded(machine, jobs, ahead).ahead for ahead in (0, 2, 99)] == [0, 2, 99]
-    assert queue.loaded(machine, [], 9).ahead == 9, "all that it had may have ended since the last look"
-    assert queue.loaded(replace(machine, max_jobs=9), jobs, 9).ahead == 0, "a queue fills itself"
+    assert [queue.loaded(machine, jobs, most).prefetchable for most in (0, 2, 99)] == [0, 2, 99]
+    assert queue.loaded(machine, [], 9).prefetchable == 9, "all that it had may have ended since the last look"
+    assert queue.loaded(replace(machine, max_jobs=9), jobs, 9).prefetchable == 0, "a queue fills itself"
     said = queue.loaded(replace(machine, used=machine.capacity, prefetched=loaded.prefetched), [], 9)
     assert (said.empty, said.prefetched) == (True, ()), "what a site says of that is not its own to know"
     assert queue.loaded(Location("node1", machine.capacity, max_jobs=9), jobs, 0).jobs == 3

@@ -19,13 +19,13 @@ from lading.executors import store
 from lading.executors.controller import answers, housekeeping, launched, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
-from lading.executors.gangs.outcome import GangOutcome
+from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.settings import Settings
 from lading.executors.store import Change, JobRow, State, requests
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
 from lading.executors.store.tables import RequestRow
-from lading.hooks.site import LocationState, Observation, Order, Seen, Site
+from lading.hooks.site import LocationState, Observation, ObservedLocation, Order, Site
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.gangs.room import GangRoom
 from lading.scheduling.location import Location
@@ -651,7 +651,7 @@ def test_a_site_that_cannot_say_what_it_launches_stops_no_other(
     assert len(site.ordered) == 1
 
 
-def test_a_site_tells_of_its_own_instances_only(
+def test_a_site_reports_its_own_instances_only(
     make_house: Callable[..., House], site: FakeElasticSite, tmp_path: Path
 ) -> None:
     other = FakeSite("b", tmp_path / "b")
@@ -709,7 +709,7 @@ class Hosts(FakeSite):
 
     def observe(self) -> Observation:
         self.locations = [
-            Seen(host, known=frozenset(token for token, name in self.at.items() if name == host.name))
+            ObservedLocation(host, known=frozenset(token for token, name in self.at.items() if name == host.name))
             for host in self.hosts
         ]
         return super().observe()
@@ -885,7 +885,7 @@ def test_what_is_terminated_ends_with_its_jobs(house: House, site: FakeElasticSi
     assert (house.job("t").state, outcomes(house)) == (State.CANCELLED, ["it has ended"])
 
 
-def test_what_a_site_never_does_is_given_up(house: House, site: FakeElasticSite) -> None:
+def test_what_a_site_never_does_is_abandoned(house: House, site: FakeElasticSite) -> None:
     name = launch(house, site, "t")
     ask(house, RequestKind.DRAIN, f"hpc/{name}")
     with Session(house.engine) as session:

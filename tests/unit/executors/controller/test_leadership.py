@@ -14,17 +14,18 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import leadership
-from lading.executors.controller.leadership import Leadership, LeaseClock, Mark
+from lading.executors.controller.leadership import Leadership, LeaseClock
+from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.store import JobRow, State, strikes
 from tests.reasons import told
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> Mark:
-    return Mark(tmp_path / "controller.mark")
+def mark(tmp_path: Path) -> PluginMark:
+    return PluginMark(tmp_path / "controller.mark")
 
 
-def make_leadership(mark: Mark) -> Leadership:
+def make_leadership(mark: PluginMark) -> Leadership:
     return Leadership(("local",), True, lambda: None, mark)
 
 
@@ -47,7 +48,7 @@ def noted_by(leader: Leadership, session: Session) -> None:
     session.commit()
 
 
-def test_a_job_has_failed_when_two_have_died_over_it(session: Session, mark: Mark) -> None:
+def test_a_job_has_failed_when_two_have_died_over_it(session: Session, mark: PluginMark) -> None:
     first, second, third = make_leadership(mark), make_leadership(mark), make_leadership(mark)
     noted_by(first, session)  # its process is no controller, so it counts as dead
     noted_by(second, session)
@@ -59,17 +60,17 @@ def test_a_job_has_failed_when_two_have_died_over_it(session: Session, mark: Mar
     assert [change.values["state"] for change in third.struck] == [State.FAILED]
 
 
-def test_one_that_ends_in_order_or_renews_its_lease_has_died_over_nothing(session: Session, mark: Mark) -> None:
+def test_one_that_ends_in_order_or_renews_its_lease_has_died_over_nothing(session: Session, mark: PluginMark) -> None:
     first, second = make_leadership(mark), make_leadership(mark)
     noted_by(first, session)
     assert first.renew()
-    first.give_up()
+    first.release()
     assert second.renew()
     job = session.get_one(JobRow, "t", populate_existing=True)
     assert (job.strikes, job.examined_by, second.struck) == (None, None, [])
 
 
-def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: Session, mark: Mark) -> None:
+def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: Session, mark: PluginMark) -> None:
     store.add_job(
         session, token="deadly", kind="ExecuteTask", subject="s", workload="{}", priority=1, queued_at=1.0,
         map_index=-1, try_number=1, unreported=False, news=0, state=State.ATTEMPTED, cpus=1.0, memory=1, disk=0,
@@ -90,18 +91,20 @@ def test_who_dies_within_a_plugin_has_died_over_that_job_and_no_other(session: S
     assert (other.state, other.strikes, other.examined_by) == (State.QUEUED, None, None)
 
 
-def test_who_dies_over_a_task_to_come_is_followed_by_one_that_asks_nothing_ahead(session: Session, mark: Mark) -> None:
+def test_who_dies_over_a_task_to_come_is_followed_by_one_that_asks_nothing_ahead(
+    session: Session, mark: PluginMark
+) -> None:
     first, second, third = make_leadership(mark), make_leadership(mark), make_leadership(mark)
     noted_by(first, session)
     mark.put("genomes.align")
     assert second.renew()
     assert (first.may_look_ahead, second.may_look_ahead, second.struck) == (True, False, [])
-    second.give_up()
+    second.release()
     assert third.renew()
     assert third.may_look_ahead
 
 
-def test_who_dies_when_a_plugin_has_answered_has_died_over_nothing(session: Session, mark: Mark) -> None:
+def test_who_dies_when_a_plugin_has_answered_has_died_over_nothing(session: Session, mark: PluginMark) -> None:
     first, second = make_leadership(mark), make_leadership(mark)
     assert first.renew()
     mark.put("t")
@@ -111,7 +114,7 @@ def test_who_dies_when_a_plugin_has_answered_has_died_over_nothing(session: Sess
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"a b c", b"x" * 5000, b"a b\0", b"a \0" + b"\0" * 70])
-def test_a_mark_that_makes_no_sense_is_none(mark: Mark, content: bytes) -> None:
+def test_a_mark_that_makes_no_sense_is_none(mark: PluginMark, content: bytes) -> None:
     mark.path.write_bytes(content)
     assert mark.found() is None
     mark.begin("holder")
@@ -122,7 +125,7 @@ def test_a_mark_that_makes_no_sense_is_none(mark: Mark, content: bytes) -> None:
 
 
 def test_a_disk_that_takes_no_mark_keeps_no_controller_from_leading(session: Session, tmp_path: Path) -> None:
-    leads = make_leadership(Mark(tmp_path / "missing" / "mark"))
+    leads = make_leadership(PluginMark(tmp_path / "missing" / "mark"))
     assert leads.renew()
     leads.mark.put("t")
     assert leads.mark.found() is None

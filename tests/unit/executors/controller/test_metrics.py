@@ -118,7 +118,7 @@ def test_what_runs_waits_and_is_up_is_shown(told: list[Any], session: Session) -
     assert waits == pytest.approx([70_000, 40_000, 31_000])
 
 
-def test_the_docs_and_the_dashboard_know_what_is_told_and_nothing_else(told: list[Any], session: Session) -> None:
+def test_the_docs_and_the_dashboard_know_what_is_reported_and_nothing_else(told: list[Any], session: Session) -> None:
     everything(session)
     names = {name for name, _, _ in told}
     documented = set(re.findall(r"^\| `(lading\.[a-z_.]+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE))

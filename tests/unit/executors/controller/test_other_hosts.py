@@ -16,9 +16,10 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller import dispatch, housekeeping, leadership
 from lading.executors.controller.controller import Controller
-from lading.executors.controller.leadership import LEASE_SECONDS, Leadership, Mark
+from lading.executors.controller.leadership import LEASE_SECONDS, Leadership
+from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import lives
-from lading.executors.requests import SECONDS_UNTIL_GIVEN_UP, Requests
+from lading.executors.requests import SECONDS_UNTIL_OVERDUE, Requests
 from lading.executors.store import JobRow, State, queue, requests
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.tables import GangRow
@@ -44,17 +45,17 @@ def engine(airflow_database: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> Mark:
-    return Mark(tmp_path / "mark")
+def mark(tmp_path: Path) -> PluginMark:
+    return PluginMark(tmp_path / "mark")
 
 
-def standing_by(mark: Mark) -> Leadership:
+def standing_by(mark: PluginMark) -> Leadership:
     return Leadership((), True, lambda: None, mark)
 
 
 @off
 def test_a_lease_that_is_renewed_is_nobody_elses(
-    engine: Engine, mark: Mark, monkeypatch: pytest.MonkeyPatch, ahead: float
+    engine: Engine, mark: PluginMark, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     acting = standing_by(mark)
     assert acting.lead()
@@ -70,7 +71,7 @@ def test_a_lease_that_is_renewed_is_nobody_elses(
 
 @off
 def test_a_lease_that_has_run_out_is_taken_at_once(
-    engine: Engine, mark: Mark, monkeypatch: pytest.MonkeyPatch, ahead: float
+    engine: Engine, mark: PluginMark, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     with monkeypatch.context() as elsewhere:
         set_clock(elsewhere, ahead)
@@ -165,7 +166,7 @@ def test_what_airflow_does_not_want_is_ended_after_a_while_by_the_databases_cloc
 
 
 @off
-def test_what_is_asked_is_given_up_by_the_databases_clock(
+def test_what_is_asked_is_abandoned_by_the_databases_clock(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     """It is asked at an API server whose clock is off, and by the controller's it is long ago, or is to come."""
@@ -185,7 +186,7 @@ def test_what_is_asked_is_given_up_by_the_databases_clock(
         session.commit()
         session.refresh(request)
         assert (request.done_at, asked) == (None, ["L1"])
-        request.at -= SECONDS_UNTIL_GIVEN_UP + 1
+        request.at -= SECONDS_UNTIL_OVERDUE + 1
         session.commit()
         set_clock(monkeypatch, ahead)
         controller.next_look = 0.0

@@ -20,7 +20,7 @@ from lading.executors.controller import controller, housekeeping, placing, site_
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.placing import Extensions, PlacementAttempts, Placing
 from lading.executors.store import JobRow, State, strikes
-from lading.hooks.site import Seen, SiteConfig
+from lading.hooks.site import ObservedLocation, SiteConfig
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import Location
 from lading.scheduling.matching.ranking import Match
@@ -128,7 +128,7 @@ def test_with_none_there_is_an_attempt_at_each_end_of_a_job_and_none_between(
     here.site.events.append(FINISHED)
     here.tick(3)
     assert policy.calls == ["a", "b", "a", "b"]
-    here.site.locations = [Seen(here.site.location), Seen(Location("new", Resources(1, 1024)))]
+    here.site.locations = [ObservedLocation(here.site.location), ObservedLocation(Location("new", Resources(1, 1024)))]
     here.tick(3)
     assert policy.calls == ["a", "b"] * 3, "what comes up is room as well"
 
@@ -142,9 +142,7 @@ def test_retry_delay_is_the_time_between_attempts() -> None:
     assert attempts.tried(["here"]) == frozenset()
 
 
-def test_a_policy_is_told_of_all_jobs_that_have_or_had_a_location(
-    engine: Engine, tmp_path: Path, policy: Asked
-) -> None:
+def test_a_policy_is_given_all_jobs_that_have_or_had_a_location(engine: Engine, tmp_path: Path, policy: Asked) -> None:
     here = house(engine, tmp_path, policy)
     here.add("old", State.SUCCEEDED, "gone")
     here.add("runs", State.RUNNING, "here")

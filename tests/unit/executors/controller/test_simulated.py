@@ -24,7 +24,7 @@ from lading.scheduling.plan import InstanceLimits, Objective, PlannedLaunch
 from lading.scheduling.resources import Resources
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
-from lading.scheduling.simulation.machines import SimulatedMachine
+from lading.scheduling.simulation.simulated_machines import SimulatedMachine
 from lading.scheduling.simulation.simulator import Simulation
 from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock, Diary

@@ -14,13 +14,13 @@ def test_as_many_as_have_ended_there_lately(monkeypatch: pytest.MonkeyPatch) -> 
     now = 100.0
     monkeypatch.setattr(site_memory.time, "monotonic", lambda: now)
     ends = Throughput(2.0)
-    assert not ends.ahead()
+    assert not ends.prefetchable()
     ends.note(["a", "b", "a"])
     now += 1.0
     ends.note(["b"])
-    assert ends.ahead() == {"a": 2, "b": 2}
+    assert ends.prefetchable() == {"a": 2, "b": 2}
     now += 1.0 + 0.1
-    assert ends.ahead() == {"b": 1}
+    assert ends.prefetchable() == {"b": 1}
 
 
 def test_only_short_jobs_that_have_just_ended_count() -> None:

@@ -285,7 +285,7 @@ def test_the_lease_is_renewed_while_a_tick_takes_long(
     assert holder(engine) is None
 
 
-def test_of_a_loop_that_hangs_the_lease_is_given_up_and_it_never_takes_it_again(
+def test_of_a_loop_that_hangs_the_lease_is_abandoned_and_it_never_takes_it_again(
     sites: Sites, settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.setattr(leadership, "LEASE_SECONDS", 3.0)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from lading.executors import store
 from lading.executors.controller.launched import Launched
 from lading.executors.store import capacity as capacities
-from lading.hooks.site import LocationState, Observation, Seen
+from lading.hooks.site import LocationState, Observation, ObservedLocation
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
@@ -30,8 +30,8 @@ def session() -> Session:
     return Session(engine)
 
 
-def seen(name: str, state: LocationState = LocationState.UP, size: Resources = REAL) -> Seen:
-    return Seen(Location(name, size, instance_type="m5.large", arch="x86_64"), state)
+def seen(name: str, state: LocationState = LocationState.UP, size: Resources = REAL) -> ObservedLocation:
+    return ObservedLocation(Location(name, size, instance_type="m5.large", arch="x86_64"), state)
 
 
 def capacity(market: MachineMarket, kind: str = "m5.large") -> Resources:

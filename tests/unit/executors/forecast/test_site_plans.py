@@ -72,7 +72,7 @@ class House:
         return self.plan.look(its, site, market, now, **known)
 
     def decided(self, now: float = NOW) -> Provision:
-        return decide([], self.machines, MARKET, None, InstanceLimits(), now=now, ahead=self.look(now))
+        return decide([], self.machines, MARKET, None, InstanceLimits(), now=now, foreseen=self.look(now))
 
 
 @pytest.fixture(autouse=True)

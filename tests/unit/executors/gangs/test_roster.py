@@ -16,11 +16,11 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
-from lading.executors.gangs.roster import Roster, Wanted, read
+from lading.executors.gangs.roster import ExpectedGang, Roster, read
 from lading.scheduling.reasons import because
 from tests.reasons import told
 
-GANG = Wanted("d", "r", ("head", "workers"))
+GANG = ExpectedGang("d", "r", ("head", "workers"))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_who_is_to_come_and_who_has_failed(session: Session) -> None:
     add(session, "head", -1, None)
     add(session, "other", -1, None)
     add(session, "head", -1, "failed", run_id="other")
-    found = read(session, {"gang": GANG, "none": Wanted("d", "gone", ("head",))})
+    found = read(session, {"gang": GANG, "none": ExpectedGang("d", "gone", ("head",))})
     assert found["gang"].to_come == {("workers", 0), ("workers", 1), ("workers", 2), ("head", -1)}
     assert found["gang"].failed == {("workers", 5)}
     assert told(found["gang"].hindrances) == ("waits: max_active_tasks of the Dag is 3",)

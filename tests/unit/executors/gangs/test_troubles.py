@@ -59,15 +59,15 @@ def test_terms_that_cannot_be_read_fail_their_gang_alone(house: House, lab: Hold
 def test_a_gang_whose_turn_fails_costs_no_other_its_turn(
     house: House, lab: HoldingSite, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = getattr(gang_controller.Turn, where)
+    real = getattr(gang_controller.GangTick, where)
 
-    def fails(self: gang_controller.Turn) -> object:
+    def fails(self: gang_controller.GangTick) -> object:
         found = real(self)
         if "head" in {member.key[0] for member in self.members}:
             raise KeyError("a plugin's")
         return found
 
-    monkeypatch.setattr(gang_controller.Turn, where, fails)
+    monkeypatch.setattr(gang_controller.GangTick, where, fails)
     house.queue("head", "workers.0")
     house.queue("alone", gang=None, cpus=1, attempts=AttemptSchedule())
     del house.to_come["alone", -1]

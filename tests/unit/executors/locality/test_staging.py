@@ -511,7 +511,7 @@ def test_input_roots_count_for_staging(house: House, tmp_path: Path) -> None:
 def test_slow_sources_of_one_dag_leave_threads_to_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, begun = threading.Event(), []
 
-    def version(source: sources.StoredObject) -> sources.Version:
+    def version(source: sources.StoredObject) -> sources.FileVersion:
         begun.append(source.address)
         assert slow.wait(60)
         raise FileNotFoundError(source.address)
@@ -538,11 +538,11 @@ def hung(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Ev
     """Buckets whose name begins with ``hangs`` do not answer until this is set; an object of any other is there."""
     goes_on, real = threading.Event(), sources.StoredObject.version
 
-    def version(source: sources.StoredObject) -> sources.Version:
+    def version(source: sources.StoredObject) -> sources.FileVersion:
         if source.address.startswith("s3://hangs"):
             assert goes_on.wait(120)
             raise FileNotFoundError(source.address)
-        return sources.Version(3, "x")
+        return sources.FileVersion(3, "x")
 
     monkeypatch.setattr(sources.StoredObject, "version", version)
     monkeypatch.setattr(sources.StoredObject, "parts", lambda *_: iter([b"abc"]))
@@ -642,7 +642,7 @@ def test_a_part_that_comes_too_late_leaves_nothing(
         yield b"def"
 
     monkeypatch.setattr(sources.StoredObject, "parts", parts)
-    monkeypatch.setattr(sources.StoredObject, "version", lambda _: sources.Version(6, "x"))
+    monkeypatch.setattr(sources.StoredObject, "version", lambda _: sources.FileVersion(6, "x"))
     house.job("a", "s3://well/0")
     house.ready(Y=["a"])
     assert began.wait(60)
@@ -675,7 +675,9 @@ def test_what_arrives_damaged_is_no_copy(tmp_path: Path) -> None:
     assert os.listdir(area.folder) == []
     file.write_bytes(b"changed")
     with pytest.raises(OSError, match="has changed while it was read"):
-        copying.brought(StagingArea("Y", Machine(), str(tmp_path / "Y")), str(file), source, sources.Version(4, "0"))
+        copying.brought(
+            StagingArea("Y", Machine(), str(tmp_path / "Y")), str(file), source, sources.FileVersion(4, "0")
+        )
     away = Machine()
     away.is_away = True
     with pytest.raises(TransportError):

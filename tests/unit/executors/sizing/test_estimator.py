@@ -312,7 +312,7 @@ def test_the_failure_of_the_database_is_nobodys(house: House, monkeypatch: pytes
     assert house.starts == 3
 
 
-def test_nobody_waits_for_another_dags_folders(
+def test_nothing_waits_for_another_dags_folders(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: threading.Event
 ) -> None:
     def slow(self: FileSizes, root: str, address: str) -> int:
@@ -491,7 +491,7 @@ def test_of_a_chunk_the_first_elements_are_kept_as_far_as_they_are_short() -> No
     assert kept([]) is None
 
 
-def test_of_a_value_that_is_too_long_no_more_is_written_than_tells_that() -> None:
+def test_of_a_value_that_is_too_long_no_more_is_written_than_says_that() -> None:
     written: list[int] = []
 
     class Large(dict[str, int]):

@@ -100,7 +100,7 @@ def test_sizes_below_the_roots(tree: Path, root: str) -> None:
         "in/%2e%2e/out/secret", "inside/b", "alias/../out", "in",
     ],
 )  # fmt: skip
-def test_of_other_files_nothing_is_told(tree: Path, path: str) -> None:
+def test_of_other_files_nothing_is_reported(tree: Path, path: str) -> None:
     """Of the last one because it holds a link that leads out."""
     prefix = "file://" if "%" in path else ""
     with pytest.raises(ExpressionError, match=r"is not below \[lading\] input_roots.*CWL File"):

@@ -15,7 +15,7 @@ from lading.executors.settings import Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.file_sizes import FileSizes
 from lading.executors.sizing.inputs import Inputs
-from lading.executors.sizing.sizing import JobFacts, Question, UnsizedJob, size_job
+from lading.executors.sizing.sizing import JobFacts, SizingQuestion, UnsizedJob, size_job
 from lading.executors.store import Change, JobRow, State
 from lading.hooks.ec2.config import EC2Config
 from lading.scheduling.hints.expressions import ExpressionError
@@ -177,20 +177,22 @@ def test_runtime_of_a_try_that_never_started() -> None:
     assert sizing.seconds(earlier(1, "error", started_at=None)) == 0.0
 
 
-def question(*tries: tuple[str, str | None], **hints: Any) -> Question:
+def question(*tries: tuple[str, str | None], **hints: Any) -> SizingQuestion:
     """A job whose earlier tries ran at a site and ended with a cause."""
     job = UnsizedJob("t", ("d", "r", "t"), -1, len(tries) + 1, None, hints, {})
-    return Question(job, [JobRow(try_number=n, site=site, cause=cause) for n, (site, cause) in enumerate(tries, 1)], ())
+    return SizingQuestion(
+        job, [JobRow(try_number=n, site=site, cause=cause) for n, (site, cause) in enumerate(tries, 1)], ()
+    )
 
 
 LOST = "cloud", "preempted"
 
 
-def test_after_two_preemptions_a_job_goes_on_demand_and_is_told_why() -> None:
+def test_after_two_preemptions_a_job_goes_on_demand_and_says_why() -> None:
     asked = question(LOST, ("cloud", "error"), LOST)
     change, [lesson] = sizing.after_preemptions(asked, Change("t", {"cpus": 1}), {"cloud": 2, "hpc": 1})
     assert change.values == {"cpus": 1, "capacity_type": "on-demand"}
-    assert lesson.words == "goes to a machine on demand: 2 of its tries were preempted at site 'cloud'"
+    assert lesson.message == "goes to a machine on demand: 2 of its tries were preempted at site 'cloud'"
     assert lesson.entry().event == "lading leaves spot machines"
 
 
@@ -205,7 +207,7 @@ def test_after_two_preemptions_a_job_goes_on_demand_and_is_told_why() -> None:
     ],
     ids=["one", "elsewhere", "of another cause", "spot is wanted", "on demand already"],
 )
-def test_else_nothing_changes(asked: Question) -> None:
+def test_else_nothing_changes(asked: SizingQuestion) -> None:
     before = Change("t", {"cpus": 1})
     assert sizing.after_preemptions(asked, before, {"cloud": 2}) == (before, [])
 

@@ -98,7 +98,7 @@ def test_what_a_result_names_is_measured(tmp_path: Path) -> None:
     assert outputs.measured(["plain text", None, 5]) == {}
 
 
-def test_of_many_files_the_largest_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_files_the_largest_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "MOST_FILES", 2)
     for number in range(4):
         (tmp_path / str(number)).write_text("x" * number)

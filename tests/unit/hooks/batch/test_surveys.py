@@ -259,7 +259,7 @@ def config(**options: Any) -> ClusterConfig:
 
 def words(name: str, answer: CommandResult | None = None, **options: Any) -> dict[str, tuple[str, str]]:
     found = node_checks.node_checks(config(**options), SYSTEMS[name], answer or recorded(f"{name}/nodes"))
-    return {each.what: ("warning" if each.warns else "ok" if each.good else "BAD", each.words) for each in found}
+    return {each.what: ("warning" if each.warns else "ok" if each.good else "BAD", each.message) for each in found}
 
 
 def test_nodes_that_are_large_enough() -> None:
@@ -315,7 +315,7 @@ def test_queues_that_are_there() -> None:
     assert "queue" not in words("sge", queue="*.q@@big", node_cpus=2)
 
 
-def test_what_is_not_told_is_a_warning() -> None:
+def test_what_is_not_reported_is_a_warning() -> None:
     found = words("slurm", CommandResult(127, "", "sinfo: not found"))
     assert found["nodes"][0] == "warning"
     assert "were not compared with them: sinfo: not found" in found["nodes"][1]

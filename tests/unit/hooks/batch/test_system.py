@@ -381,11 +381,11 @@ def test_a_job_that_has_ended_is_no_success_by_itself() -> None:
 
 
 def test_what_was_said_fits_into_a_message() -> None:
-    assert CommandResult(1, "out", " first\n\nsecond \n").words == "first second"
-    assert CommandResult(1, "out").words == "out"
-    assert CommandResult(3).words == "no output, but exit status 3"
-    assert CommandResult(None).words == "no answer"
-    assert len(CommandResult(1, "x" * 10**6).words) < 2100
+    assert CommandResult(1, "out", " first\n\nsecond \n").message == "first second"
+    assert CommandResult(1, "out").message == "out"
+    assert CommandResult(3).message == "no output, but exit status 3"
+    assert CommandResult(None).message == "no answer"
+    assert len(CommandResult(1, "x" * 10**6).message) < 2100
 
 
 def test_a_full_disk_is_a_passing_fault() -> None:

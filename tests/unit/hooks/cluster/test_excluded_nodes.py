@@ -39,7 +39,7 @@ def test_a_failed_node_is_excluded_for_a_while() -> None:
     assert made.reasons() == {}
 
 
-def test_a_clock_that_jumps_back_excludes_nobody_for_ever() -> None:
+def test_a_clock_that_jumps_back_excludes_no_node_for_ever() -> None:
     made, clock = nodes()
     made.failed("n2", "it failed")
     clock.now -= 1e6

@@ -13,7 +13,7 @@ from lading.hooks.batch.slurm.system import SLURM
 from lading.hooks.batch.status_query import Statuses, accounts
 from lading.hooks.batch.system import NativeJob
 from lading.hooks.cluster.jobs.layout import Task
-from lading.hooks.cluster.jobs.tracker import BatchJobTracker, Errands, Submission, TrackedBatchJob
+from lading.hooks.cluster.jobs.tracker import BatchJobTracker, PendingActions, Submission, TrackedBatchJob
 from lading.hooks.files.logs import Trouble
 from lading.hooks.ssh.answer import CommandResult
 
@@ -76,13 +76,13 @@ def test_a_submission_without_an_answer_is_looked_up_by_its_name() -> None:
     assert lost.id == "9[]"
 
 
-def test_errands_that_could_not_be_run_are_run_with_those_that_came_since() -> None:
-    errands = Errands(["7", "7"], [("L1", "a")], {"submissions/L0"})
-    taken = errands.take()
-    assert (taken.cancels, errands.cancels, errands.withdrawals, errands.leftovers) == (["7"], [], [], set())
-    errands.cancels.append("8")
-    errands.put_back(taken)
-    assert (errands.cancels, errands.withdrawals, errands.leftovers) == (["8", "7"], [("L1", "a")], {"submissions/L0"})
+def test_actions_that_could_not_be_done_are_done_with_those_that_came_since() -> None:
+    pending = PendingActions(["7", "7"], [("L1", "a")], {"submissions/L0"})
+    taken = pending.take()
+    assert (taken.cancels, pending.cancels, pending.withdrawals, pending.leftovers) == (["7"], [], [], set())
+    pending.cancels.append("8")
+    pending.put_back(taken)
+    assert (pending.cancels, pending.withdrawals, pending.leftovers) == (["8", "7"], [("L1", "a")], {"submissions/L0"})
 
 
 def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFixture) -> None:
@@ -94,14 +94,14 @@ def test_accounts_are_those_of_jobs_that_have_ended(caplog: pytest.LogCaptureFix
     assert list(accounts(SLURM(), None, trouble).jobs) == []
 
 
-def test_what_can_never_start_as_things_are_is_given_up_after_a_while(job: TrackedBatchJob) -> None:
+def test_what_can_never_start_as_things_are_is_abandoned_after_a_while(job: TrackedBatchJob) -> None:
     never = replace(WAITS, never=True, reason="it asks for more time than the partition allows")
     for at, hopeless in ((110.0, False), (1000.0, False), (1010.0, True)):
-        job.see(job.given_up(never, at, 900.0), at)
+        job.see(job.fail_unrunnable(never, at, 900.0), at)
         assert job.is_hopeless == hopeless
-    job.see(job.given_up(WAITS, 1020.0, 900.0), 1020.0)
+    job.see(job.fail_unrunnable(WAITS, 1020.0, 900.0), 1020.0)
     assert (job.is_hopeless, job.gone_since) == (False, None), "an administrator has changed the partition"
-    job.see(job.given_up(never, 1030.0, 900.0), 1030.0)
+    job.see(job.fail_unrunnable(never, 1030.0, 900.0), 1030.0)
     assert not job.is_hopeless
 
 
@@ -112,13 +112,13 @@ def test_a_job_that_is_shown_although_it_was_cancelled_is_cancelled_again(monkey
     job = TrackedBatchJob(Task("b"), submission=submission, index=2)
     system.cancelled(CommandResult(0))
     tracker.press(job, system)
-    assert tracker.errands.take().cancels == ["63[2].head1"]
+    assert tracker.pending.take().cancels == ["63[2].head1"]
     tracker.press(job, system)
-    assert tracker.errands.take().cancels == [], "it has some time to end"
+    assert tracker.pending.take().cancels == [], "it has some time to end"
     later = time.monotonic() + 61.0
     monkeypatch.setattr(time, "monotonic", lambda: later)
     tracker.press(job, system)
-    assert tracker.errands.take().cancels == ["63[2].head1"]
+    assert tracker.pending.take().cancels == ["63[2].head1"]
 
 
 def test_what_waits_in_one_queue_waits_for_one_limit_as_a_job_of_its_own_and_in_an_allocation() -> None:

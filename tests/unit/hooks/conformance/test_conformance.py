@@ -921,7 +921,7 @@ def test_torque_finds_nothing_in_the_answers_of_its_relative() -> None:
 def test_a_command_that_fails_although_it_says_an_id_may_have_submitted_the_job(suite: type[Conformance]) -> None:
     for answer, id in suite.accepted:
         failed = replace(answer, status=1, stderr=f"{answer.stderr}the account could not be charged\n")
-        if suite is TestSGE and "has been submitted" in answer.words:  # so Grid Engine warns of a job that it has taken
+        if suite is TestSGE and "has been submitted" in answer.message:  # Grid Engine warns of a job it has taken
             assert suite.system.submitted(failed) == id
             continue
         with pytest.raises(SubmitError) as raised:

@@ -70,7 +70,7 @@ class Nomad(BatchSystem):
         self.wording.check_asked(answer)
         rows = [match for line in answer.lines if (match := ROW.fullmatch(line))]
         if answer.stdout.strip() and not rows:
-            raise CouldNotAsk(answer.words)
+            raise CouldNotAsk(answer.message)
         return [_job(*row.groups()) for row in rows]
 
     def cancel(self, ids: Sequence[str]) -> list[str]:

@@ -128,7 +128,7 @@ def test_a_bundle_that_is_too_large(configure: Any, tmp_path: Path) -> None:
     assert DagBundles(3).look(Bundle("mine", None)) is not None
 
 
-def test_nobody_waits_for_a_slow_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_waits_for_a_slow_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dag_bundles, "PATIENCE", 0.01)
     fetched = threading.Event()
 

@@ -23,7 +23,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_look_that_hangs_is_given_up_before_it_is_due_again_and_a_launch_is_waited_for(
+def test_a_look_that_hangs_is_abandoned_before_it_is_due_again_and_a_launch_is_waited_for(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever looks what there is asks again in his next round, which this one holds up."""

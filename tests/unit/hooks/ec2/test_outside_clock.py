@@ -94,7 +94,7 @@ def test_an_end_that_aws_does_not_date_is_billed_up_to_now(aws: Aws, tmp_path: P
     fleet = make(aws, tmp_path)
     fleet.registration.register()
     [machine] = fleet.machines.values()
-    fleet.termination.end(machine, End("lost", because("machine_missed")))
+    fleet.termination.end(machine, End("lost", because("machine_unknown_to_ec2")))
     [event] = [each for each in fleet.event_buffer.unread() if each["event"] == "released"]
     assert event["at"] == pytest.approx(time.time(), abs=10)
     assert event["at"] - event["launched_at"] == pytest.approx(LIVED, abs=60)

@@ -1,4 +1,4 @@
-"""What AWS's refusals concern, what it does not end, its clock, credentials, and answers that make no sense."""
+"""What AWS's refusals are about, what it does not end, its clock, credentials, and answers that make no sense."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ VALIDATED = (
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "concern", "remedy"),
+    ("code", "words", "scope", "remedy"),
     [
         ("InsufficientInstanceCapacity", NO_CAPACITY, "offering", ""),
         ("InsufficientInstanceCapacity", "There is no Spot capacity available that matches your request.", "offering",
@@ -167,11 +167,11 @@ VALIDATED = (
     ],
 )  # fmt: skip
 def test_a_refusal_holds_what_it_concerns_and_says_the_code_the_words_and_the_remedy(
-    code: str, words: str, concern: str, remedy: str
+    code: str, words: str, scope: str, remedy: str
 ) -> None:
     shortages = in_subnets()
     shortages.refused(TRIED, EC2Error(client.meaning(code), code, words), "subnet-a1")
-    assert held(shortages) == concern
+    assert held(shortages) == scope
     said = str(why(shortages) or shortages.closed)
     assert f"{code}: {words}" in said
     assert remedy in said
@@ -253,7 +253,7 @@ def test_the_reason_of_an_end_has_its_code_wherever_aws_says_it(
 
 
 @pytest.mark.parametrize(
-    ("reason", "concern"),
+    ("reason", "scope"),
     [
         ("Server.InsufficientInstanceCapacity: Insufficient capacity to satisfy instance request", "offering"),
         ("Server.InternalError: Internal error on launch", "offering"),
@@ -271,10 +271,10 @@ def test_the_reason_of_an_end_has_its_code_wherever_aws_says_it(
         ("", "nothing"),
     ],
 )  # fmt: skip
-def test_a_machine_that_ends_before_it_was_up_holds_what_its_reason_concerns(reason: str, concern: str) -> None:
+def test_a_machine_that_ends_before_it_was_up_holds_what_its_reason_concerns(reason: str, scope: str) -> None:
     shortages = Shortages()
-    assert shortages.failed(TRIED, reason) is (concern != "nothing")
-    assert held(shortages) == concern
+    assert shortages.failed(TRIED, reason) is (scope != "nothing")
+    assert held(shortages) == scope
     assert not shortages.is_in_doubt
 
 
@@ -509,8 +509,8 @@ def test_a_subnet_that_there_is_not_costs_itself_alone_and_is_named_in_the_check
     assert there.asked == 1
     check = subnet_check(ec2)
     assert not check.good
-    assert "there is no subnet-0000000c in us-east-1: correct `subnets`" in check.words
-    assert "subnet-0000000b in us-east-1a, subnet-0000000a in us-east-1a" in check.words
+    assert "there is no subnet-0000000c in us-east-1: correct `subnets`" in check.message
+    assert "subnet-0000000b in us-east-1a, subnet-0000000a in us-east-1a" in check.message
     there.zone_of["subnet-0000000c"] = "us-east-1b"
     ec2._read_at -= client.SECONDS_UNTIL_READ_AGAIN
     assert ec2.unknown_subnets() == [], "they are read again after a while"

@@ -93,7 +93,7 @@ def test_the_controllers_log_and_those_before_it(tmp_path: Path) -> None:
     assert [mode(path) for path in tmp_path.glob("controller.log*")] == [0o600, 0o600]
 
 
-def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state").mkdir(mode=0o755)
     before = mode(tmp_path / "state")
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
@@ -138,7 +138,7 @@ def outcome_of(use: Use, path: Path) -> object:
 
 
 @pytest.mark.parametrize("name", USES)
-def test_nobody_waits_for_a_fifo(name: str, tmp_path: Path) -> None:
+def test_nothing_waits_for_a_fifo(name: str, tmp_path: Path) -> None:
     file, use = USES[name]
     os.mkfifo(tmp_path / file)
     outcome = outcome_of(use, tmp_path / file)

@@ -122,7 +122,7 @@ def test_one_that_is_away_for_too_long_is_named_no_more_until_it_is_back(
     assert [each.state for each in site.observe().locations] == [LocationState.UP, LocationState.UP]
 
 
-def test_machines_that_have_never_answered_are_given_up_as_well(
+def test_machines_that_have_never_answered_are_abandoned_as_well(
     site: FixedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(OSError, match="has not answered"):

@@ -79,7 +79,7 @@ def test_no_answer(said: str, words: str) -> None:
         introduction.read_introduction(said, 0, 0)
 
 
-def test_a_machine_without_lading_is_refused_with_its_last_words() -> None:
+def test_a_machine_without_lading_is_refused_with_its_last_output() -> None:
     class Without:
         def begin(self, *_: object) -> str:
             raise SessionEnded("it ended; its last output: sh: /p: not found")

@@ -61,7 +61,7 @@ def test_the_folder_of_another_deployment_is_left_alone(tmp_path: Path) -> None:
     for words in ("https://airflow.example.org (0123456789ab)", site._owner.name, "a [lading] state_folder of its own"):
         assert words in str(caught.value)
     [found] = site.checks()
-    assert (found.good, str(caught.value) in found.words) == (False, True)
+    assert (found.good, str(caught.value) in found.message) == (False, True)
     site.close("cancel", 1.0)
     assert not site.spool.shutdown.exists(), "its agent goes on"
     assert not site.spool.config.exists()

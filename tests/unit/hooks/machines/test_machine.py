@@ -27,7 +27,7 @@ from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
-from tests.reasons import told_in
+from tests.reasons import message_in
 
 FACTS = MachineFacts("big", "first", "x86_64", "linux", Resources(8, 16000, 100))
 
@@ -185,7 +185,7 @@ def test_a_folder_that_becomes_read_only_holds_jobs_up_and_loses_none(
     assert (Path(machine.root) / "spool/cancel/a").exists()
 
 
-def test_a_machine_that_is_given_up_takes_nothing_more_and_is_empty_in_the_end(machine: Machine) -> None:
+def test_a_machine_that_is_abandoned_takes_nothing_more_and_is_empty_in_the_end(machine: Machine) -> None:
     machine.round()
     runs, waits = give(machine, 2)
     machine.round()
@@ -229,7 +229,7 @@ def test_jobs_that_cannot_begin_on_a_full_disk_say_so_and_wait_elsewhere_in_the_
     assert "No space left" in str(machine.note)
     [said] = machine.event_buffer.unread()
     assert (said["event"], said["token"]) == ("waiting", token)
-    assert "No space left" in told_in(said)
+    assert "No space left" in message_in(said)
     machine.acknowledge(1)
     machine.round()
     assert heard(machine) == [], "it is said once"

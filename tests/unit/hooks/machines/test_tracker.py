@@ -96,7 +96,7 @@ def test_logs_of_an_earlier_controllers_jobs() -> None:
     assert states == {running: (path, False, False), ended: (path, True, True), told: (path, True, False)}
 
 
-def test_what_nobody_knows_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_unknown_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     tracker, job = MachineJobTracker(), envelope()
     tracker.give([job])
     tracker.arrived(parcels(tracker), frozenset([job.token]))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from lading.hooks.polling.event_buffer import EventBuffer
 from lading.scheduling.reasons import Reason, because
-from tests.reasons import told_in
+from tests.reasons import message_in
 from tests.recordings import FOLDER
 
 
@@ -19,7 +19,7 @@ class Task:
     reported: Reason | None = None
 
 
-def test_a_file_goes_when_all_that_was_told_before_its_end_is_stored() -> None:
+def test_a_file_goes_when_all_that_was_reported_before_its_end_is_stored() -> None:
     event_buffer = EventBuffer()
     event_buffer.add({"event": "finished", "token": "a"})
     event_buffer.drop("1.jsonl")
@@ -32,7 +32,7 @@ def test_a_file_goes_when_all_that_was_told_before_its_end_is_stored() -> None:
     assert event_buffer.done() == ["1.jsonl", "2.jsonl", "3.jsonl"]
 
 
-def test_a_file_of_which_nothing_was_told_goes_at_once() -> None:
+def test_a_file_of_which_nothing_was_reported_goes_at_once() -> None:
     event_buffer = EventBuffer()
     event_buffer.drop("1.jsonl")
     event_buffer.drop(None)
@@ -41,7 +41,7 @@ def test_a_file_of_which_nothing_was_told_goes_at_once() -> None:
     assert event_buffer.done() == []
 
 
-def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
+def test_a_reason_that_differs_in_its_numbers_alone_is_reported_once() -> None:
     """Of a Dag of 20 tasks on OpenPBS, each line one row of Airflow's event log."""
     lines = (FOLDER / "pbspro/waits-events-of-one-run.txt").read_text().splitlines()
     event_buffer, jobs = EventBuffer(), dict[str, Task]()
@@ -49,7 +49,7 @@ def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
         _, _, _, task, index, reason = line.split(" ", 5)
         job = jobs.setdefault(f"{task} {index}", Task(f"{task} {index}"))
         event_buffer.add_reason(job, because("batch_queue", queue="batch", text=reason))
-    told = [(event["token"], "".join(filter(str.isalpha, told_in(event)))) for event in event_buffer.unread()]
+    told = [(event["token"], "".join(filter(str.isalpha, message_in(event)))) for event in event_buffer.unread()]
     assert len(told) < len(lines)
     assert all(first != then for name in jobs for first, then in pairwise(each for each in told if each[0] == name))
     job = Task("other")
@@ -60,7 +60,7 @@ def test_a_reason_that_differs_in_its_numbers_alone_is_told_once() -> None:
     ]
     for reason in reasons:
         event_buffer.add_reason(job, reason)
-    assert [told_in(each) for each in event_buffer.unread() if each["token"] == "other"] == [
+    assert [message_in(each) for each in event_buffer.unread() if each["token"] == "other"] == [
         "waits: max_submitted = 10 jobs are submitted already",
         "waits: slurm takes no more jobs now: a limit of the account",
         "waits: slurm takes no more jobs now: it is held",

@@ -37,7 +37,7 @@ def test_what_fits_stays() -> None:
     assert least_ahead(NOW, NOW - 1, NOW + 1) == 0
 
 
-def test_a_moment_is_told_by_how_long_ago_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moment_is_reported_by_how_long_ago_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
     monkeypatch.setattr(time, "monotonic", lambda: 50.0)
     assert (moment(40.0), moment(None)) == (NOW - 10, -math.inf)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.site import LocationState, Observation, Seen
+from lading.hooks.site import LocationState, Observation, ObservedLocation
 from lading.scheduling.location import Location
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
 
 
-def seen(name: str, ends_at: float | None = None, note: str | None = None) -> Seen:
-    return Seen(Location(name, Resources(4, 4096), ends_at=ends_at), note=note)
+def seen(name: str, ends_at: float | None = None, note: str | None = None) -> ObservedLocation:
+    return ObservedLocation(Location(name, Resources(4, 4096), ends_at=ends_at), note=note)
 
 
 @pytest.mark.parametrize("wrong", [{"trouble": "away"}, {"barred": {"": "no"}}, {"barred": {1: free_text("no")}}])

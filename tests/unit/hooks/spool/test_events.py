@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.hooks.api_tunnel.tunnel import RelayWords
+from lading.hooks.api_tunnel.tunnel import RelayMessage
 from lading.hooks.cluster.allocations.layout import AllocationTerms
 from lading.hooks.cluster.jobs.remote_steps import loaded
 from lading.hooks.files.safe_files import NotReadable, read_regular
@@ -39,7 +39,7 @@ FINISHED = {
 }
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=3)
-CODES = st.sampled_from(["over_memory", "sent_on", "moonlight"])
+CODES = st.sampled_from(["over_memory", "sent_to_next_site", "moonlight"])
 # Nearly right ones are found by chance too seldom.
 NEARLY = st.fixed_dictionaries(
     {"event": st.sampled_from(["started", "waiting", "finished"])},
@@ -138,7 +138,7 @@ def test_words_that_are_no_unicode_are_taken() -> None:
 
 
 def test_the_reason_of_an_end_travels_as_data_and_a_text_of_a_third_party_is_free_text() -> None:
-    why = because("batch_ended", exit_code=3).with_also(because("last_words", text="no such file"))
+    why = because("batch_ended", exit_code=3).with_also(because("last_output", text="no such file"))
     [found], faults = events.read(events.to_json(FINISHED | {"cause": "error", "reason": why}).encode())
     assert (found["reason"], faults) == (why, [])
     [found], _ = events.read(text(FINISHED | {"cause": "error", "reason": "by hand"}))
@@ -207,7 +207,7 @@ def test_only_regular_files_are_read_and_the_others_are_out_of_the_way(
     assert rejected.note is not None
 
 
-def test_what_cannot_be_set_aside_stays_and_keeps_nobody_up(spool: Spool) -> None:
+def test_what_cannot_be_set_aside_stays_and_delays_no_other(spool: Spool) -> None:
     spool.rejected.touch()
     os.mkfifo(spool.events / "1.jsonl")
     (spool.events / "2.jsonl").write_bytes(b"{")
@@ -276,7 +276,7 @@ def test_terms_that_make_no_sense_are_none(wrong: dict[str, object]) -> None:
 
 @given(st.binary(max_size=50) | VALUES.map(lambda value: json.dumps(value).encode()))
 def test_whatever_lies_in_a_file_of_a_job_it_is_read_or_left_alone(content: bytes) -> None:
-    for model in (events.SentinelFile, events.CauseFile, events.UpFile, events.TermsFile, RelayWords):
+    for model in (events.SentinelFile, events.CauseFile, events.UpFile, events.TermsFile, RelayMessage):
         found = events.remains(model, content)
         assert found is None or isinstance(found, dict)
 

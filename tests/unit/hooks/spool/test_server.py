@@ -55,7 +55,7 @@ def test_jobs_are_brought_and_none_that_has_begun(root: Path) -> None:
     assert ask(root, found=True)["found"] == {new: "dag/1.log"}
 
 
-def test_what_does_not_begin_is_taken_back_and_told_until_that_is_stored(root: Path) -> None:
+def test_what_does_not_begin_is_taken_back_and_reported_until_that_is_stored(root: Path) -> None:
     waits, begun = some(2)
     (root / "spool/inbox" / f"{waits}.json").write_text("{}")
     (root / "spool/jobs" / begun).mkdir()
@@ -180,7 +180,9 @@ def test_it_is_sent_as_it_is_says_when_there_is_news_and_ends_with_its_input(roo
 
 
 @off
-def test_news_of_the_moment_of_the_last_look_is_told(root: Path, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
+def test_news_of_the_moment_of_the_last_look_is_reported(
+    root: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
     """A folder that changes twice within a tick of the clock that dates it, a file server's, changes its time once."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: clock.now))

@@ -487,7 +487,7 @@ def test_a_simulation_ends(folder: Folder) -> None:
     assert folder.run("simulate", TRACE.replace(",50,10,", ",50.0000000001,10,"))[0] == 0
 
 
-def test_a_simulation_in_which_jobs_never_end_is_given_up(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulation_in_which_jobs_never_end_is_abandoned(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulator, "MOST_VAIN_PLANS", 40)
     spot = (
         '[[instance_types]]\ninstance_type = "small"\nvcpus = 2\nmemory_gib = 4\n'

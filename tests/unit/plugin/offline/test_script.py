@@ -244,7 +244,7 @@ def test_it_imports_no_airflow_and_no_planner(folder: Folder) -> None:
         ("shel", "shell"),
     ],
 )
-def test_a_slip_is_told(folder: Folder, key: str, meant: str | None) -> None:
+def test_a_slip_is_reported(folder: Folder, key: str, meant: str | None) -> None:
     status, out, err = folder.run("--scheduler", "slurm", "-r", f"{key}=5", "-r", "jobname=demo")
     assert status == 0
     assert f"#SBATCH --{key}=5" in out.splitlines()

@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = state_folder_finding(tmp_path / "file")
     assert not found.good
-    assert f"{tmp_path / 'file'} cannot be written" in found.words
+    assert f"{tmp_path / 'file'} cannot be written" in found.message
     assert not state_folder_finding(Path("/proc/1/lading")).good  # not even by root
 
 
@@ -55,11 +55,11 @@ def test_a_token_is_made_with_airflows_key_only(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
     assert token_finding().good
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "")
-    assert "no JWT can be made" in token_finding().words
+    assert "no JWT can be made" in token_finding().message
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_PRIVATE_KEY_PATH", str(tmp_path / "no.key"))
     found = token_finding()
     assert not found.good
-    assert "no.key" in found.words
+    assert "no.key" in found.message
 
 
 KEY = "k" * 43 + "="
@@ -78,9 +78,9 @@ def test_a_fernet_key_that_does_not_last_is_a_warning(monkeypatch: pytest.Monkey
         found["key"] = (key, source)
         told = key_finding()
         assert (told.good, told.warns) == (True, True), "tasks run"
-        assert words in told.words
-        assert "set AIRFLOW__CORE__FERNET_KEY to one key that is kept" in told.words
-        assert KEY not in told.words
+        assert words in told.message
+        assert "set AIRFLOW__CORE__FERNET_KEY to one key that is kept" in told.message
+        assert KEY not in told.message
     for source in ("env var", "cmd", "secret"):
         found["key"] = (KEY, source)
         assert (key_finding().good, key_finding().warns) == (True, False)
@@ -91,9 +91,9 @@ def test_a_fernet_key_that_does_not_last_is_a_warning(monkeypatch: pytest.Monkey
 
 def test_the_fernet_key_is_read_as_airflow_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", KEY)
-    assert key_finding().words == "[core] fernet_key is set (env var)"
+    assert key_finding().message == "[core] fernet_key is set (env var)"
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "")
-    assert "is empty" in key_finding().words
+    assert "is empty" in key_finding().message
 
 
 def test_what_goes_with_a_container(tmp_path: Path) -> None:
@@ -120,16 +120,18 @@ def test_a_task_without_hints_must_fit_somewhere(settings: Settings) -> None:
     assert default_finding(settings).good, "before the first start it is compared with the whole machine"
     assert not default_finding(replace(settings, default_resources=Resources(cpus=4096))).good
     settings.published_sites.write_text(json.dumps({"sites": {"a": site(1, 1024), "b": site(8, 1024)}}))
-    assert "fits site b" in default_finding(replace(settings, default_resources=Resources(cpus=4))).words
+    assert "fits site b" in default_finding(replace(settings, default_resources=Resources(cpus=4))).message
     found = default_finding(replace(settings, default_resources=Resources(memory=2048)))
     assert not found.good
-    assert "asks for" in found.words
-    assert "site a has" in found.words
+    assert "asks for" in found.message
+    assert "site a has" in found.message
     settings.published_sites.write_text("{}")
-    assert "cannot be read" in default_finding(settings).words
+    assert "cannot be read" in default_finding(settings).message
 
 
-def test_how_many_tasks_without_hints_run_at_once_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_tasks_without_hints_run_at_once_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "32")
 
     def found(cpus: float, memory: int, asked: float = 0.0625, **more: Any) -> Check:
@@ -138,13 +140,13 @@ def test_how_many_tasks_without_hints_run_at_once_is_told(settings: Settings, mo
 
     enough = found(2, 32 * 512)
     assert (enough.good, enough.warns) == (True, False)
-    assert enough.words.endswith("which fits site local; 32 of them run at once")
+    assert enough.message.endswith("which fits site local; 32 of them run at once")
     by_memory = found(2, 15 * 1024)
     assert (by_memory.good, by_memory.warns) == (True, True)
-    assert "30 of them run at once, fewer than [core] parallelism = 32, limited by memory;" in by_memory.words
+    assert "30 of them run at once, fewer than [core] parallelism = 32, limited by memory;" in by_memory.message
     by_cpus = found(2, 15 * 1024, asked=0.25)
-    assert "8 of them run at once, fewer than [core] parallelism = 32, limited by cpus;" in by_cpus.words
-    assert "at once" not in found(2, 32 * 512, launches=True).words
+    assert "8 of them run at once, fewer than [core] parallelism = 32, limited by cpus;" in by_cpus.message
+    assert "at once" not in found(2, 32 * 512, launches=True).message
 
 
 CLUSTER = """
@@ -164,7 +166,7 @@ def test_where_tasks_without_a_site_run_is_said(settings: Settings, tmp_path: Pa
     def found(text: str) -> tuple[str, bool, str]:
         path.write_text(text)
         finding, here = default_finding(settings), here_finding(load_sites(settings))
-        return finding.words, here.warns, here.words
+        return finding.message, here.warns, here.message
 
     words, warns, here = found(CLUSTER)
     assert "which fits site local; " in words
@@ -179,8 +181,8 @@ def test_where_tasks_without_a_site_run_is_said(settings: Settings, tmp_path: Pa
     assert not default_finding(settings).good
     path.write_text(CLUSTER + "accept_untargeted = true")
     wide = default_finding(replace(settings, default_resources=Resources(cpus=33)))
-    assert "site hpc has" in wide.words
-    assert "site local" not in wide.words
+    assert "site hpc has" in wide.message
+    assert "site local" not in wide.message
 
 
 @pytest.mark.parametrize("managed", [True, False])
@@ -202,9 +204,9 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
         path.unlink() if text is None else path.write_text(text)
         found = controller_finding(settings)
         assert not found.good
-        assert f"pid 77 on {lease.host} acts, but it is older than the sites file" in found.words
-        assert str(path) in found.words
-        assert ("`kill 77`" in found.words) == managed
+        assert f"pid 77 on {lease.host} acts, but it is older than the sites file" in found.message
+        assert str(path) in found.message
+        assert ("`kill 77`" in found.message) == managed
         caplog.clear()
         housekeeping._look_at_the_file()
         housekeeping._look_at_the_file()
@@ -213,7 +215,7 @@ def test_a_controller_that_is_older_than_the_sites_file_says_so(
     assert controller_finding(settings).good
     monkeypatch.setattr(lease, "host", "elsewhere")
     path.write_text("[")
-    assert "can be checked there alone" in controller_finding(settings).words
+    assert "can be checked there alone" in controller_finding(settings).message
 
 
 def test_an_older_controller_has_published_no_edition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

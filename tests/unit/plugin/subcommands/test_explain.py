@@ -108,11 +108,11 @@ def test_targets_are_tried_in_their_order_and_nothing_is_asked(known: Known) -> 
     assert "what would change it: More or larger machines" in lines[9]
 
 
-def test_what_a_rule_gave_is_told_beside_what_was_wished(known: Known) -> None:
+def test_what_a_rule_gave_is_reported_beside_what_was_wished(known: Known) -> None:
     asked = {"cpus": 16.0, "memory": 1024, "disk": 0, "gpus": 0.0, "memory_limit": 1024, "features": None}
     before = json.dumps({**asked, "capacity_type": None})
     less = because("by_rule", rule="less", asks="8 of 16 cpus")
-    why = because("sent_on").with_also(because("site_full", site="ten"), less)
+    why = because("sent_to_next_site").with_also(because("site_full", site="ten"), less)
     lines = known.lines(
         State.RUNNING, {"cpus": (4, 16), "memory": "1 GiB"}, cpus=8.0, asked=before, rule="less", site="four",
         location="four", placed_because=why,

@@ -211,10 +211,10 @@ def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> No
     )  # fmt: skip
     assert (new["site"], new["limit"]) == ("local", None)
     assert (others["site"], others["limit"]) == (None, None), "the limit names a task of its Dag, too"
-    assert first["words"] == ["waits: 4 of 4 allocations are busy (max_allocations)"]
+    assert first["sentences"] == ["waits: 4 of 4 allocations are busy (max_allocations)"]
     assert first["dags"] == [{"dag_id": "mine", "jobs": 6}]
     assert "max_allocations" in first["remedy"]
-    assert (others["words"], others["dags"], others["hidden"]) == ([], [], True), "its words name a task of its Dag"
+    assert (others["sentences"], others["dags"], others["hidden"]) == ([], [], True), "its words name a task of its Dag"
 
 
 def test_who_holds_what_while_it_waits(session: Session, client: TestClient) -> None:

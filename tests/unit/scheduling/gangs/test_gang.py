@@ -199,7 +199,7 @@ def test_attempts_at_0_15_30_60_and_120_minutes_and_then_it_fails() -> None:
     assert begun == [0, 15, 30, 60, 120]
     assert done == [
         GivenBack(RoomAttempt("A", "", "x")),
-        Fail(("A", "B"), because("gang_in_vain", attempts=5).with_also(FULL)),
+        Fail(("A", "B"), because("gang_out_of_attempts", attempts=5).with_also(FULL)),
     ]
     assert gang.stage is Stage.FAILED
 
@@ -241,7 +241,7 @@ def test_those_that_a_partial_gang_leaves_are_tried_alone() -> None:
     _, done = run(
         Gang((A, B), partial=True, attempts=AttemptSchedule(count=1)), dict.fromkeys("AB", ONE), {("A", "", "x")}
     )
-    assert done[2:] == [Start(("A",)), Fail(("B",), because("gang_in_vain", attempts=1).with_also(FULL))]
+    assert done[2:] == [Start(("A",)), Fail(("B",), because("gang_out_of_attempts", attempts=1).with_also(FULL))]
 
 
 def asleep(gang: Gang, refuse: NoRoomFound | Lost, now: float = 0.0) -> Gang:

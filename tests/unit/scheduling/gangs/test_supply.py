@@ -28,7 +28,7 @@ def wants(name: str, count: int, cpus: float, *supplies: SiteSupply) -> Demand:
     return Demand(name, [Resources(cpus, 100)] * count, supplies)
 
 
-def test_the_sums_are_told() -> None:
+def test_the_sums_are_reported() -> None:
     there = supply(16)
     assert shortage([wants("head", 1, 2, there), wants("worker", 3, 4, there)]) is None
     assert clauses(shortage([wants("head", 1, 6, there), wants("worker", 3, 4, there)])) == (

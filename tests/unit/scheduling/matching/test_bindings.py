@@ -96,7 +96,7 @@ def test_shuffle_has_another_order_for_each_job_and_the_same_one_each_time() -> 
     assert {site for site, _ in place(jobs, wide, HPC).placed.values()} == {"hpc", "local"}
 
 
-def test_each_job_goes_its_own_way_and_is_told_of_its_own_places() -> None:
+def test_each_job_goes_its_own_way_and_gets_its_own_places() -> None:
     """Those that are alike are together where their ways meet."""
     ways = {"a": ["x", "y", "z"], "b": ["y", "x"], "c": ["z", "x", "y"], "d": ["y", "z", "x"], "e": ["z", "y"]}
     jobs = [replace(job(name, "x", "y", "z", filters=["own"]), queued_at=float(n)) for n, name in enumerate(ways)]

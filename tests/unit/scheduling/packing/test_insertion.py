@@ -87,8 +87,8 @@ def test_of_many_machines_one_of_each_stride_is_looked_at_and_those_that_were_ch
     ways = set()
     for chance in (insertion.SEED, insertion.SEED + 1):
         among = kernel_state.ints(np.arange(number))
-        desk = kernel_state.Desk(*[kernel_state.ints(blank)] * 3, among, kernel_state.ints(changed))
-        few, _ = kernel_state.looked_at(machines, desk, kernel_state.WAY, number, len(changed), turn, chance)
+        round_state = kernel_state.RoundState(*[kernel_state.ints(blank)] * 3, among, kernel_state.ints(changed))
+        few, _ = kernel_state.looked_at(machines, round_state, kernel_state.WAY, number, len(changed), turn, chance)
         found = [int(machine) for machine in among[:few]]
         assert found[-2:] == [3, 999]
         strides = [machine // 20 for machine in found[:-2]]

@@ -80,7 +80,9 @@ def test_several_locations_share() -> None:
 
 def test_the_last_jobs_are_kept_for_where_there_is_room_first() -> None:
     def machine(name: str, begun: int, prefetched: int) -> Location:
-        busy = replace(location(Resources(cpus=begun), name=name, capacity=Resources(cpus=begun)), jobs=begun, ahead=99)
+        busy = replace(
+            location(Resources(cpus=begun), name=name, capacity=Resources(cpus=begun)), jobs=begun, prefetchable=99
+        )
         return busy.given(jobs(prefetched, cpus=1))
 
     def given_to(waiting: int, *machines: Location) -> Counter[str]:
@@ -88,7 +90,7 @@ def test_the_last_jobs_are_kept_for_where_there_is_room_first() -> None:
 
     empty = [machine(name, begun=1, prefetched=0) for name in "abcd"]
     assert given_to(99, *empty) == dict.fromkeys("abcd", MOST_AHEAD), "the next ones may be long"
-    assert given_to(99, *(replace(each, ahead=3) for each in empty)) == dict.fromkeys("abcd", 3)
+    assert given_to(99, *(replace(each, prefetchable=3) for each in empty)) == dict.fromkeys("abcd", 3)
     assert given_to(12, *empty) == dict.fromkeys("abcd", 2)
     assert given_to(7, *empty) == dict.fromkeys("abcd", 1), "what all of them could begin next waits"
     assert given_to(2, *empty) == {"a": 1, "b": 1}
@@ -116,7 +118,7 @@ def test_the_given_jobs_are_the_first_ones_and_stay_within_two_machines(
 
 def test_a_full_store_of_one_type_holds_up_no_other_type() -> None:
     full = location(MACHINE, (MACHINE,), "full", instance_type="m7i")
-    empty = replace(location(MACHINE, name="empty", instance_type="c7i"), jobs=1, ahead=2)
+    empty = replace(location(MACHINE, name="empty", instance_type="c7i"), jobs=1, prefetchable=2)
     waiting = [*(job(f"m{number}", MACHINE, "m7i") for number in range(3)), job("c", MACHINE, "c7i")]
     more = [job("any", MACHINE), job("any2", MACHINE)]
     assert fill([*waiting, *more], [full, empty]) == {"c": "empty", "any": "empty"}

@@ -110,7 +110,7 @@ def test_a_job_waits_for_room_anywhere_and_says_where() -> None:
 def test_a_job_that_is_held_back_for_others_goes_nowhere_else() -> None:
     """Of the shape of ``a`` more wait than were looked at; ``b`` and ``c`` come behind all of them, at any site."""
     queue = Location("queue", MACHINE.capacity, max_jobs=9)
-    jobs = [replace(waits("a"), hidden=1), *(replace(waits(name), is_ahead=True) for name in "bc")]
+    jobs = [replace(waits("a"), hidden=1), *(replace(waits(name), may_overtake=True) for name in "bc")]
     found = assign(jobs, view("local", queue), view("lab", MACHINE))
     assert (sites_of(found), told(found.waits)) == ({"a": "local"}, {"b": None, "c": None})
     only_lab = replace(jobs[1], site="lab")
@@ -125,7 +125,7 @@ def test_those_that_come_from_another_site_are_placed_in_turn_with_those_that_na
     assert list(found.placed) == [f"job{number:02}" for number in range(8)]
 
 
-def test_a_site_that_has_no_location_yet_blocks_nobody() -> None:
+def test_a_site_that_has_no_location_yet_blocks_no_other() -> None:
     """What it could have counts: a job that only it could hold waits, the others go on."""
     large = Location("large", Resources(cpus=64, memory=8192))
     cloud = view("cloud", possible=(large,), trouble=trouble("site 'cloud' takes no jobs now: it has no locations"))
@@ -184,7 +184,7 @@ def test_an_unknown_site_fails_the_job_and_names_the_sites() -> None:
     assert told(found.refused) == {"a": "there is no site 'hpc'; the sites are: local"}
 
 
-def test_a_job_that_never_fits_fails_with_what_is_lacking_and_holds_nobody_up() -> None:
+def test_a_job_that_never_fits_fails_with_what_is_lacking_and_delays_no_other() -> None:
     found = assign([waits("huge", cpus=64), waits("a")], view("local", MACHINE))
     assert sites_of(found) == {"a": "local"}
     assert "64 cpus" in told(found.refused["huge"])
@@ -273,14 +273,16 @@ def test_only_a_site_of_batch_jobs_takes_a_job_with_nodes() -> None:
 def test_a_location_of_short_jobs_has_many_prefetched() -> None:
     jobs = [waits(f"job{number:02}", cpus=4) for number in range(20)]
     busy = replace(MACHINE, used=Resources(2, 200))
-    assert [len(assign(jobs, view("lab", replace(busy, ahead=ahead))).placed) for ahead in (0, 2, 3)] == [1, 2, 3]
+    assert [
+        len(assign(jobs, view("lab", replace(busy, prefetchable=prefetchable))).placed) for prefetchable in (0, 2, 3)
+    ] == [1, 2, 3]
 
 
 def test_what_was_not_looked_at_is_not_overtaken() -> None:
     """Of the shape of ``a`` more wait than were looked at, and ``b`` would come behind all of them."""
     two = (replace(MACHINE, instance_type="m"), replace(MACHINE, name="node2", instance_type="c"))
     first = replace(waits("a"), priority=2, hidden=1, instance_type="m")
-    jobs = [first, replace(waits("b"), is_ahead=True), replace(waits("c"), is_ahead=True, instance_type="c")]
+    jobs = [first, replace(waits("b"), may_overtake=True), replace(waits("c"), may_overtake=True, instance_type="c")]
 
     def placed(*jobs: WaitingJob) -> list[str]:
         return list(assign(list(jobs), view("lab", *two)).placed)
@@ -354,7 +356,7 @@ def test_a_job_is_awaited_where_something_is_launched_for_it() -> None:
     assert young.provisions["hpc"].launches == (), "not as long as more may come"
 
 
-def test_a_job_that_is_awaited_is_told_what_that_waits_for() -> None:
+def test_a_job_that_is_awaited_says_what_that_waits_for() -> None:
     words = "allocation L1 waits in the queue of the batch system"
     site = elastic(up("L1", booting=True), booting={KIND: trouble(words)})
     found = assign([*old(1), waits("young"), replace(waits("b", at=0.0), queue="gpu")], site, view("lab", MACHINE))
@@ -411,7 +413,7 @@ def test_what_is_up_is_given_a_store_while_more_is_launched() -> None:
     two = assign(old(100), elastic(up("L1"), up("L2"), up("L3", draining=True)))
     assert [list(two.placed.values()).count(("hpc", name)) for name in ("L1", "L2", "L3")] == [8, 8, 0]
     assert set(two.placed) == {f"a{number:04}" for number in range(16)}, "who came first"
-    short = assign(old(100), elastic(replace(up("L1"), ahead=20)))
+    short = assign(old(100), elastic(replace(up("L1"), prefetchable=20)))
     assert len(short.placed) == 20
 
 
@@ -438,14 +440,14 @@ def test_a_thousand_jobs_of_one_shape_hide_no_other() -> None:
     """Also not those that were not looked at; they are launched for, too."""
     many = old(1000)
     many[-1] = replace(many[-1], hidden=9000)
-    other = replace(waits("b", at=11.0), queue="gpu", is_ahead=True)
+    other = replace(waits("b", at=11.0), queue="gpu", may_overtake=True)
     found = assign([*many, other], elastic(most=4000))
     kinds = [each.kind for each in found.provisions["hpc"].launches]
     assert (kinds.count(KIND), kinds.count(GPU)) == (2500, 1)
     assert (found.placed, set(told(found.waits).values())) == ({}, {None})
 
 
-def test_what_a_site_can_never_launch_goes_on_or_is_told_so() -> None:
+def test_what_a_site_can_never_launch_goes_on_or_is_reported_so() -> None:
     """It is not known what the site could have; so it is not for certain, and the job does not fail."""
     large = old(1, cpus=5)
     site = elastic(possible=())
@@ -523,7 +525,7 @@ def test_a_limit_of_the_run_is_for_all_its_tasks() -> None:
     )
 
 
-def test_a_group_that_may_use_no_further_machine_holds_up_nobody() -> None:
+def test_a_group_that_may_use_no_further_machine_delays_no_other() -> None:
     busy = replace(MACHINE, used=MACHINE.capacity)
     at_work = [(of_group("old", 1), "lab", "node1")]
     there = [full(busy).with_labels([at_work[0][0]]), *hosts(1, 2)]

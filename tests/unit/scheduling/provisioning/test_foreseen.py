@@ -67,7 +67,7 @@ def ahead(
 
 
 def decided(jobs: Sequence[PlannedJob], live: Sequence[Location], plan: ForeseenActions, **market: Any) -> Provision:
-    return decide(jobs, live, replace(MARKET, **market), None, InstanceLimits(), now=NOW, ahead=plan)
+    return decide(jobs, live, replace(MARKET, **market), None, InstanceLimits(), now=NOW, foreseen=plan)
 
 
 def test_what_the_plan_launches_is_launched_also_for_what_is_to_come() -> None:

@@ -202,7 +202,7 @@ def test_nothing_is_formatted_as_zero(number: float) -> None:
         (format_resources(NOT_KNOWN), "what is not known"),
     ],
 )
-def test_amounts_in_words(formatted: str, text: str) -> None:
+def test_amounts_as_text(formatted: str, text: str) -> None:
     assert formatted == text
 
 

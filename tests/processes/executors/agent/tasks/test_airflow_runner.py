@@ -177,14 +177,14 @@ def test_a_task_succeeds(node: NodeAgent, api: ExecutionApi) -> None:
     assert any("Returned value was: 1" in line["event"] for line in log(node, token))
 
 
-def test_the_files_that_a_task_has_returned_and_its_outlets_are_told(node: NodeAgent) -> None:
+def test_the_files_that_a_task_has_returned_and_its_outlets_are_reported(node: NodeAgent) -> None:
     finished = node.wait_for(put(node, "write"))
     home = node.spool.root.parent
     assert finished["outputs"] == {f"{home}/outlet": 12, f"{home}/result": 12}
     assert "outputs" not in node.wait_for(put(node, "succeed"))
 
 
-def test_a_task_that_fails_has_told_airflow_itself(node: NodeAgent, api: ExecutionApi) -> None:
+def test_a_task_that_fails_has_reported_to_airflow_itself(node: NodeAgent, api: ExecutionApi) -> None:
     token = put(node, "fail")
     finished = node.wait_for(token)
     assert (finished["cause"], finished["exit_code"]) == ("error", 0)

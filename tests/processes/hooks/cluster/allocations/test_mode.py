@@ -93,7 +93,7 @@ def test_a_job_runs_and_nothing_is_left(fleet: Fleet) -> None:
     assert len(fleet.read("submissions").split()) == 1, "no other is asked for"
 
 
-def test_allocations_and_the_nodes_of_jobs_are_told(fleet: Fleet) -> None:
+def test_allocations_and_the_nodes_of_jobs_are_reported(fleet: Fleet) -> None:
     fleet.give("a")
     fleet.go()
     [waiting] = fleet.poller.seen()
@@ -184,7 +184,7 @@ def test_what_an_agent_was_about_to_start_is_taken_back(fleet: Fleet) -> None:
     assert not (fleet.root / "claims/a").exists()
 
 
-def test_allocations_that_end_before_they_begin_are_told_of(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocations_that_end_before_they_begin_are_reported(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet.give("a")
     fleet.go()
     for number in range(2):
@@ -439,16 +439,16 @@ def test_jobs_that_are_cancelled(fleet: Fleet) -> None:
     assert (fleet.spool(name) / "cancel/runs").read_text() == free_text("marked failed").to_json()
 
 
-def test_the_reason_for_waiting_is_told(fleet: Fleet) -> None:
+def test_the_reason_for_waiting_is_reported(fleet: Fleet) -> None:
     fleet.give("a")
     fleet.go()
     fleet.go()
     fleet.go()
     name = fleet.names[0]
-    assert fleet.solo.words["a"].startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
+    assert fleet.solo.reasons["a"].startswith(f"waits: allocation {name} waits in the queue of the batch system: ")
     fleet.poller.fleet.allocations[name].submission.excluded = ("n7",)
     fleet.go()
-    assert fleet.solo.words["a"].endswith("; it is kept away from n7, where jobs have failed")
+    assert fleet.solo.reasons["a"].endswith("; it is kept away from n7, where jobs have failed")
 
 
 def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,7 +456,7 @@ def test_full_allocations_are_a_reason(tmp_path: Path, monkeypatch: pytest.Monke
     fleet.running(*(f"t{number}" for number in range(8)))
     fleet.give(*(f"u{number}" for number in range(10)))
     fleet.go()
-    assert fleet.solo.words["u9"] == "waits: site 'hpc': 1 of 1 allocations are busy (max_allocations)"
+    assert fleet.solo.reasons["u9"] == "waits: site 'hpc': 1 of 1 allocations are busy (max_allocations)"
 
 
 def test_what_is_not_needed_any_more_is_cancelled(tmp_path: Path) -> None:

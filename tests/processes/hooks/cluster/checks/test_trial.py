@@ -27,7 +27,7 @@ from lading.hooks.site import Check
 from lading.hooks.ssh.answer import CommandResult
 from lading.hooks.ssh.local_transport import ShellTransport
 from lading.plugin.subcommands import trial
-from lading.plugin.subcommands.trial import trial_jobs, trial_words, try_jobs
+from lading.plugin.subcommands.trial import trial_jobs, trial_text, try_jobs
 from tests.clusters.paper import Paper
 from tests.services.execution_api import ExecutionApi
 
@@ -57,7 +57,7 @@ def test_jobs_that_have_ended_do_not_count(tmp_path: Path) -> None:
     states = ("RUNNING", "PENDING", "COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT")
     paper.write("queue", "".join(f"{number}|{state}|n1|None|x\n" for number, state in enumerate(states, 1)))
     found = before_a_trial(paper, Owner.here())["batch system"]
-    assert (found.good, found.words) == (True, "slurm answers; 3 jobs of this user wait or run")
+    assert (found.good, found.message) == (True, "slurm answers; 3 jobs of this user wait or run")
 
 
 def test_a_folder_of_another_deployment_is_refused_with_both_names(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_folder_of_another_deployment_is_refused_with_both_names(tmp_path: Pat
     assert before_a_trial(paper, ours)["work_dir"].good
     found = before_a_trial(paper, theirs)["work_dir"]
     assert not found.good
-    assert f"another Airflow deployment, {ours.name} ({ours.ids[0]}), and this one is {theirs.name}" in found.words
+    assert f"another Airflow deployment, {ours.name} ({ours.ids[0]}), and this one is {theirs.name}" in found.message
 
 
 # -- the early request
@@ -186,7 +186,7 @@ def test_a_job_that_ran_and_wrote_nothing_blames_the_folder(cause: Any, ran: str
     assert told.endswith('work_dir = "/shared/..."')
 
 
-def test_the_state_and_the_last_words_of_all_are_said() -> None:
+def test_the_state_and_the_last_output_of_all_are_said() -> None:
     failed = NativeJob(id="17", state="ended", cause="error", exit_code=127)
     told = explain(config(), [sighting(failed, "bash: /py: not found\n")], "the batch job ended", 60)
     assert told == (
@@ -226,7 +226,7 @@ def test_one_of_them_is_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     site = cluster_kind(SLURM())("hpc", paper.config, paper.folder / "state").trial(tmp_path / "trial")
     assert isinstance(site, ClusterSite)
     assert site.trial_sizes() == [1, 2]
-    assert trial_words([1, 2]) == "a trial job and an array of 2"
+    assert trial_text([1, 2]) == "a trial job and an array of 2"
     tracked = site.poller.tracker.jobs
 
     def monotonic() -> float:
@@ -282,5 +282,5 @@ def test_a_tunnel_that_shows_more_than_the_execution_api(shown: str, way: str, w
     found = checks._api_answer(config(), Said(CommandResult(0, shown)), "https://a/execution/", folder, way)
     assert (found.good, found.warns) == (True, warns)
     if warns:
-        assert "airflow api-server --apps execution" in found.words
-        assert found.words.endswith('api_url = "https://HOST:8081/execution/"')
+        assert "airflow api-server --apps execution" in found.message
+        assert found.message.endswith('api_url = "https://HOST:8081/execution/"')

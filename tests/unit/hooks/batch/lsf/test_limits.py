@@ -71,10 +71,10 @@ def test_the_limit_of_a_job(limit: str, mib: float | None) -> None:
 
 def words(text: str, **options: Any) -> list[tuple[bool, str]]:
     found = checks.memory_checks(config(**options), LSF(), MEMORY_UNIT, CommandResult(0, text))
-    return [(each.good, each.words) for each in found]
+    return [(each.good, each.message) for each in found]
 
 
-def test_a_table_with_another_unit_than_the_cluster_is_told_which() -> None:
+def test_a_table_with_another_unit_than_the_cluster_is_reported_with_both() -> None:
     remedy = 'set unit = "K" in [sites.NAME.memory]'
     told = f"lsf counts memory in KiB (LSF_UNIT_FOR_LIMITS), and the table in MiB; {remedy}"
     assert words(SHOWCONF) == [(False, told)]
@@ -135,18 +135,18 @@ def test_a_trial_that_was_misunderstood_has_not_gone_well(monkeypatch: pytest.Mo
             return [{"event": "finished", "token": job.token, "cause": None, "native_id": "7"} for job in self.jobs]
 
     class Site:
-        words: str | None = "it counts in KiB"
+        message: str | None = "it counts in KiB"
 
         def trial_sizes(self) -> list[int]:
             return [1]
 
         def misunderstanding(self, event: Any, envelope: Any) -> str | None:
             assert (event["native_id"], event["token"]) == ("7", envelope.token)
-            return self.words
+            return self.message
 
-    monkeypatch.setattr(trial, "Solo", Done)
+    monkeypatch.setattr(trial, "SiteDriver", Done)
     site: Any = Site()
     assert trial.try_jobs(site, 60.0) == (False, "it counts in KiB")
-    Site.words = None
+    Site.message = None
     good, told = trial.try_jobs(site, 60.0)
     assert (good, told.startswith("a trial job ran")) == (True, True)

@@ -122,7 +122,7 @@ def test_a_command_with_other_options_is_no_answer(tmp_path: Path) -> None:
         PBSPro().statuses(_asked(PBSPro(), tmp_path, "echo 'usage: another' >&2; exit 2", ("1.pbs1",)))
 
 
-def test_a_job_that_the_server_has_given_up_never_starts() -> None:
+def test_a_job_that_the_server_has_abandoned_never_starts() -> None:
     said = "Job Id: 1.pbs1|Job_Name=x|job_state=H|Hold_Types=s|comment=job held, too many failed attempts to run|x=y\n"
     (job,) = PBSPro().statuses(CommandResult(0, said))
     assert (job.state, job.cause, job.reason) == ("pending", "error", "job held, too many failed attempts to run")
@@ -244,7 +244,7 @@ def test_an_array_without_its_elements_says_nothing_of_them() -> None:
     assert [job.id for job in two] == ["1.pbs1"]
 
 
-def test_of_several_ids_each_is_told_or_declared_unknown() -> None:
+def test_of_several_ids_each_is_reported_or_declared_unknown() -> None:
     ids = ["12[].pbs1", "11[].pbs1", "3.pbs1", "1.pbs1", "9999.pbs1"]
     found = StatusQuery(PBSPro(), "hpc", ids).read(recorded("pbspro/queue"))
     assert (found.silent, "9999.pbs1" in found.unknown) == ([], True)
@@ -324,7 +324,7 @@ def test_a_lookup_by_name_shows_jobs_that_have_ended() -> None:
     assert (found.silent, found.is_silent(("6.pbs1", None))) == (["7.pbs1"], False)
 
 
-def test_a_request_that_can_never_run_is_told_from_one_that_waits() -> None:
+def test_a_request_that_can_never_run_is_distinguished_from_one_that_waits() -> None:
     for comment, never in (
         ("Can Never Run: Insufficient amount of resource: ncpus (R: 64 A: 8 T: 8)", True),
         ("Not Running: Insufficient amount of resource: ncpus (R: 2 A: 1 T: 8)", False),

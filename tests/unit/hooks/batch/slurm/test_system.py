@@ -48,7 +48,7 @@ def test_accounting_that_a_site_does_not_have() -> None:
         ("SomethingNew", "SomethingNew"),
     ],
 )
-def test_reasons_in_words(reason: str, expected: str | None) -> None:
+def test_reasons_as_text(reason: str, expected: str | None) -> None:
     assert explain_reason(reason) == expected
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lading.scheduling.packing.problem import UNIT
-from lading.scheduling.simulation.machines import SimulatedMachine
+from lading.scheduling.simulation.simulated_machines import SimulatedMachine
 
 
 class AverageAmounts(NamedTuple):

@@ -207,8 +207,8 @@ class EC2Offers:
     def _unknown(self) -> str | None:
         """Which subnets of the table there are not, as text; None: they are all there."""
         unknown = self.ec2.unknown_subnets()
-        words = f"there is no {' or '.join(unknown)} in {self.ec2.region}, so nothing is launched there"
-        return f"{words}: correct `subnets` of the table" if unknown else None
+        message = f"there is no {' or '.join(unknown)} in {self.ec2.region}, so nothing is launched there"
+        return f"{message}: correct `subnets` of the table" if unknown else None
 
 
 def keep_roots(folder: Path, config: EC2Config, roots: Mapping[str, int]) -> None:

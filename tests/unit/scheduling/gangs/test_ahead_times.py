@@ -6,7 +6,7 @@ from graphlib import CycleError
 
 import pytest
 
-from lading.scheduling.gangs.ahead import Expected, before, course
+from lading.scheduling.gangs.ahead_times import Expected, before, course
 from lading.scheduling.gangs.inheritance import Inheritance
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location

@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 
 from lading.executors import store
 from lading.executors.controller import site_threads
-from lading.executors.gangs import ahead as module
-from lading.executors.gangs.ahead import Ahead
+from lading.executors.gangs import ahead_requests as module
+from lading.executors.gangs.ahead_requests import Ahead
 from lading.executors.store import State
 from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs.tables import GangRow

@@ -12,11 +12,11 @@ from typing import Any
 
 from lading.executors.controller import launched
 from lading.executors.controller.answers import SiteAnswer, recalled, view, with_locations
-from lading.executors.controller.site_memory import SHORT, Absence, Sizes, Throughput
+from lading.executors.controller.site_memory import SHORT, MeasuredSizes, MissingSince, Throughput
 from lading.executors.store import State
 from lading.executors.store.instances import InstanceRow
 from lading.executors.store.queue import GivenJob
-from lading.hooks.site import ElasticSite, Seen, Site
+from lading.hooks.site import ElasticSite, ObservedLocation, Site
 from lading.hooks.spool.events import reason_of
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.matching.waiting import WaitingJob
@@ -26,7 +26,7 @@ from lading.scheduling.provisioning import Provision
 from lading.scheduling.reasons import Reason
 
 
-class Solo:
+class SiteDriver:
     """Drives a site: one tick observes it, decides, and acts.
 
     :param site: that no controller drives
@@ -34,9 +34,9 @@ class Solo:
 
     def __init__(self, site: Site[Any]) -> None:
         self.site = site
-        self.seen: Sequence[Seen] = ()
+        self.seen: Sequence[ObservedLocation] = ()
         """Its locations, as they were seen last."""
-        self.words: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
         """Why jobs wait, by token."""
         self.envelopes: dict[str, Envelope] = {}
         self.waiting: dict[str, WaitingJob] = {}
@@ -44,8 +44,8 @@ class Solo:
         self.instances: dict[str, InstanceRow] = {}
         self.ordered_for: dict[str, Sequence[str]] = {}
         self.promised: Mapping[str, str] = {}
-        self.turned_away = Absence()
-        self.sizes = Sizes({})
+        self.turned_away = MissingSince()
+        self.sizes = MeasuredSizes({})
         self.throughput = Throughput(site.seconds_ahead)
         self.ends: list[dict[str, Any]] = []
         """Those of jobs that were at no location, which the next tick reports."""
@@ -76,7 +76,7 @@ class Solo:
         rows, sizes = list(self.instances.values()), self.sizes.known
         given = list(self.given.values())
         answer = SiteAnswer(self.site, observation, given, rows, sizes=sizes, promised=self.promised)
-        there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.ahead(), now)
+        there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.prefetchable(), now)
         there = replace(there, turned_away=self.turned_away.seconds())
         found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)
         self.turned_away.look(found.turned_away.get(self.site.name, ()))
@@ -104,7 +104,7 @@ class Solo:
                 for job in self.waiting.keys() & {*refused}:
                     self._end(job, "submit_rejected", reason_of(event.get("reason")))
             elif kind == "waiting":
-                self.words[token] = str(reason_of(event["reason"]))
+                self.reasons[token] = str(reason_of(event["reason"]))
             elif kind == "finished":
                 self.given.pop(token, None)
                 began = event.get("started_at")
@@ -121,7 +121,7 @@ class Solo:
         self.ends.append({**end, "exit_code": None})
 
     def _act(self, found: Assignment, now: float) -> None:
-        self.words |= {token: str(reason) for token, reason in found.waits.items() if reason is not None}
+        self.reasons |= {token: str(reason) for token, reason in found.waits.items() if reason is not None}
         envelopes: dict[str, list[Envelope]] = {}
         for token, (_, location) in found.placed.items():
             job = self.waiting.pop(token)

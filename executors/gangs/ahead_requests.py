@@ -21,7 +21,7 @@ from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.hooks.files.logs import Trouble
-from lading.scheduling.gangs.ahead import Expected, Time, before, course
+from lading.scheduling.gangs.ahead_times import Expected, Time, before, course
 from lading.scheduling.gangs.inheritance import Inheritance
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.hints.hints import HintError, Hints

@@ -14,11 +14,11 @@ from lading.hooks.ec2.client import EC2, AWSTrouble, EC2Error, read
 from lading.hooks.ec2.identity import Identity
 from lading.hooks.ec2.life import LifePhase
 from lading.hooks.ec2.machine import EC2Machine
-from lading.hooks.ec2.market import HOURS_PER_MONTH, LARGEST_VOLUME, EC2Offers, kept_roots, launchable
+from lading.hooks.ec2.offers import HOURS_PER_MONTH, LARGEST_VOLUME, EC2Offers, kept_roots, launchable
 from lading.hooks.ec2.pace import Shortages
 from lading.hooks.ec2.reach import Connector
 from lading.hooks.ec2.site import EC2Site
-from lading.hooks.site import Order, Seen
+from lading.hooks.site import ObservedLocation, Order
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
@@ -219,7 +219,7 @@ def test_a_machine_says_from_which_image_it_has_booted() -> None:
     ec2_machine = EC2Machine.found("L1", found, 512, None)
     ec2_machine.describe(found)
     ec2_machine.phase = LifePhase.UP
-    ec2_machine.connection = SimpleNamespace(seen=lambda _: Seen(Location("L1", Resources(2, 7000))))  # type: ignore[assignment]
+    ec2_machine.connection = SimpleNamespace(seen=lambda _: ObservedLocation(Location("L1", Resources(2, 7000))))  # type: ignore[assignment]
     assert ec2_machine.seen("cloud").image == "ami-1"
 
 
