@@ -78,7 +78,7 @@ def build() -> Path:
     tool("uv", "build", "--quiet", "--out-dir", str(DIST), str(ROOT))
     shutil.rmtree(ROOT / "airflow_lading.egg-info", ignore_errors=True)
     [sdist], [wheel] = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
-    print(tool("twine", "check", "--strict", str(sdist), str(wheel)), end="")
+    tool("twine", "check", "--strict", str(sdist), str(wheel))
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     if missing := [name for name in IN_SDIST if name not in names]:
