@@ -42,7 +42,7 @@ from lading.executors.controller.placing import Extensions, Placing
 from lading.executors.forecast.site_plans import SitePlans
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, queue
-from lading.executors.store.durations import Durations
+from lading.executors.store.durations import Durations, PastWaits
 from lading.operators import resources
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.location import Location
@@ -65,7 +65,7 @@ class House:
         self.machines = [f"m{number}" for number in range(machines)]
         self._store(dag_runs)
         settings = Settings(None, folder, Resources(0.25, 512), "leave", 30, 30)
-        self.plans = SitePlans(settings, Ways(), lambda: None)
+        self.plans = SitePlans(settings, Ways(), lambda: None, PastWaits())
         site = SimpleNamespace(config=SimpleNamespace(placement_interval=0, policy=FORECAST))
         self.placing = Placing({"cloud": cast(Any, site)}, Extensions())
         self.durations = Durations()
@@ -159,7 +159,7 @@ class House:
         plans = self.plans.look(session, [site], waiting, now, by_dag=False)
         self.placing.assign(session, waiting, [site], [], now, {}, plans)
         self.cpu.append(time.thread_time() - cpu)
-        return time.perf_counter() - begun, plans["cloud"].is_of_now
+        return time.perf_counter() - begun, plans.actions["cloud"].is_of_now
 
 
 def main() -> None:

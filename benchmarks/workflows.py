@@ -5,33 +5,48 @@
     python -m benchmarks.workflows --compare greedy,hours,forecast rnaseq hic
     python -m benchmarks.workflows --hurry 0                beside the cheapest fleet without a bound on time
     python -m benchmarks.workflows --starts 0 300 600 900   four runs, beside four times one
+    python -m benchmarks.workflows --machine 16             on one machine of so many cpus, by each order of jobs
 
 Boot time 60 s, billing by the second with the least of 60 s, machines of the other policies are released at once when
 they are empty. The reference knows all lengths and takes at most 1.25 × the critical path. ``run`` is the makespan
 without a boot over the critical path.
+
+On one machine it is the node agent's rule that is tried (``lading.scheduling.queueing``), with memory for all: jobs
+go by the priority weights that Airflow gives (``downstream``, its default: 1 and one for each job behind it;
+``absolute``: all alike), and those of one weight by arrival or by the longest rest. Makespans are over the larger of
+the critical path and all cpu-seconds divided by the cpus.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from graphlib import TopologicalSorter
+from itertools import product
 from pathlib import Path
 
 from benchmarks.packing import machine
 from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.plan import FORECAST, LENGTHS, InstanceLimits
+from lading.scheduling.queueing import QueuedJob, next_starts
+from lading.scheduling.resources import Resources
 from lading.scheduling.simulation import wfformat
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.fixed_fleet import reference
 from lading.scheduling.simulation.simulator import simulate
-from lading.scheduling.simulation.workflow import expected_lengths, run_at
+from lading.scheduling.simulation.trace import Arrival
+from lading.scheduling.simulation.workflow import Dependencies, expected_lengths, run_at
 
 DATA = Path(__file__).parent / "data"
 FAMILIES = ("c6i", "m6i", "r6i", "c7i", "m7i", "r7i", "c6a", "m6a", "r6a")
 BOOT = 60.0
+# On one machine: the default of a site, the other order, and the length of what nothing is known of, seconds.
+PATIENCE, CRITICAL_PATH, UNKNOWN = 60.0, "critical_path", 900.0
 
 
 def goods() -> Catalogue:
@@ -49,7 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--hurry", type=float, default=1.0)
     parser.add_argument("--starts", type=float, nargs="+", default=[0.0], help="seconds")
+    parser.add_argument("--machine", type=int, metavar="CPUS", help="on one machine, by each order of jobs")
     args = parser.parse_args(argv)
+    if args.machine is not None:
+        print(machine())
+        for lengths in (args.lengths,) if args.lengths else LENGTHS:
+            by_orders(args.names or names, args.machine, lengths, args.scale, args.starts)
+        return 0
     catalogue = goods()
     print(machine())
     for lengths in (args.lengths,) if args.lengths else LENGTHS:
@@ -84,6 +105,93 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
             print(f"{lengths:8}{policy:9}sum {sums['usd']:.4f} USD, {sums['usd'] / sums['beside']:.3f} × the reference")
     return 0
+
+
+def by_orders(names: Sequence[str], cpus: int, lengths: str, scale: float, starts: Sequence[float]) -> None:
+    """Print how long workflows take on one machine, by each order and by each way in which Airflow weighs tasks."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for name in names:
+        workflow = wfformat.read((DATA / f"{name}.json").read_text(encoding="utf-8"), name, scale=scale)
+        trace = [each for number, at in enumerate(starts) for each in run_at(workflow, str(number), at)]
+        expected = expected_lengths(trace, lengths)
+        known = {each.job.name: each.duration for each in trace}
+        critical = max(starts) + max(rests(workflow, {each.job.name: each.duration for each in workflow}).values())
+        work = sum(each.job.resources.cpus * each.duration for each in trace) / cpus
+        bound, found = max(critical, work), {}
+        for weights, order in product(("absolute", "downstream"), ("priority", CRITICAL_PATH)):
+            by_rest = {} if order == "priority" else rests(trace, {name: expected.get(name, UNKNOWN) for name in known})
+            found[weights, order] = makespan(trace, cpus, weights, by_rest)
+            sums[weights, order] += found[weights, order] / bound
+        cells = (f"{weights} {order} {seconds / bound:.3f}" for (weights, order), seconds in found.items())
+        print(f"{lengths:8}{name:18}{bound:9.0f} s at least; {', '.join(cells)}", flush=True)
+    means = (f"{weights} {order} {total / len(names):.3f}" for (weights, order), total in sums.items())
+    print(f"{lengths:8}{'mean':18}{'':9}             {', '.join(means)}")
+
+
+def behind(trace: Sequence[Arrival]) -> dict[str, set[str]]:
+    """The jobs that come after each, by name, however far."""
+    found: dict[str, set[str]] = {each.job.name: set() for each in trace}
+    for each in reversed(in_dependency_order(trace)):
+        for parent in each.parents:
+            found[parent] |= {each.job.name, *found[each.job.name]}
+    return found
+
+
+def in_dependency_order(trace: Sequence[Arrival]) -> list[Arrival]:
+    """Jobs behind those for which they wait."""
+    by_name = {each.job.name: each for each in trace}
+    return [by_name[name] for name in TopologicalSorter({each.job.name: each.parents for each in trace}).static_order()]
+
+
+def rests(trace: Sequence[Arrival], seconds: Mapping[str, float]) -> dict[str, float]:
+    """The seconds of the longest way from the start of each job to the end of its run, by name."""
+    after: dict[str, float] = {}
+    found: dict[str, float] = {}
+    for each in reversed(in_dependency_order(trace)):
+        found[each.job.name] = seconds[each.job.name] + after.get(each.job.name, 0.0)
+        for parent in each.parents:
+            after[parent] = max(found[each.job.name], after.get(parent, 0.0))
+    return found
+
+
+def makespan(trace: Sequence[Arrival], cpus: int, weights: str, by_rest: Mapping[str, float]) -> float:
+    """Seconds until all jobs have ended on one machine, by the node agent's rule.
+
+    :param by_rest: the rests of runs by which jobs of one weight go; empty: they go by arrival
+    """
+    weight = {name: 1 + len(after) for name, after in behind(trace).items()} if weights == "downstream" else {}
+    jobs, free = Dependencies.read(trace), float(cpus)
+    events = [(each.arrival, number, -1) for number, each in enumerate(trace) if not each.parents]
+    heapq.heapify(events)
+    waiting: list[QueuedJob] = []
+    numbers = {each.job.name: number for number, each in enumerate(trace)}
+    now = 0.0
+    while events:
+        now = events[0][0]
+        while events and events[0][0] == now:
+            _, number, ended = heapq.heappop(events)
+            comes = [number]
+            if ended >= 0:
+                free += trace[ended].job.resources.cpus
+                comes = list(jobs.end(ended))
+            for each in comes:
+                name = trace[each].job.name
+                needs = Resources(trace[each].job.resources.cpus)
+                waiting.append(QueuedJob(name, needs, weight.get(name, 1), now, rest=by_rest.get(name, 0.0)))
+        waiting.sort(key=lambda job: job.rank)
+        decision = next_starts(waiting, Resources(free), Resources(float(cpus)), now=now, patience=PATIENCE)
+        assert not decision.impossible, "a job that the machine can never run"
+        for name in decision.starts:
+            number = numbers[name]
+            free -= trace[number].job.resources.cpus
+            heapq.heappush(events, (now + trace[number].duration, number, number))
+        waiting = [
+            replace(job, overtaken_since=now) if job.token in decision.overtaken else job
+            for job in waiting
+            if job.token not in decision.starts
+        ]
+    assert not waiting
+    return now
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ SECTION = "lading"
 AUTO = "auto"
 DEFAULT_CPUS = 0.25
 
+# The order by the longest rest of runs.
+CRITICAL_PATH = "critical_path"
+
 # Declared by the provider info, and the fallback where Airflow has not loaded it, as on a machine that only runs tasks.
 DEFAULTS: dict[str, str | None] = {
     "sites_file": None,
@@ -37,6 +40,7 @@ DEFAULTS: dict[str, str | None] = {
     "retry_time_factor": "2",
     "infrastructure_retries": "3",
     "input_roots": None,
+    "order": "priority",
 }
 
 
@@ -61,6 +65,8 @@ class Settings:
     :param infrastructure_retries: how many tries of one task instance that the infrastructure has ended are given back
     :param input_roots: the folders, and the beginnings of addresses of object stores, below which the sizes of inputs
         are looked up and from which files are staged; none: everywhere
+    :param order: in which jobs of one priority go where nothing is bought: by arrival, or by the longest rest of their
+        run
     """
 
     sites_file: Path | None
@@ -73,6 +79,7 @@ class Settings:
     infrastructure_retries: int = 3
     input_roots: tuple[str, ...] = ()
     starts_controller: bool = True
+    order: Literal["priority", "critical_path"] = "priority"
 
     @classmethod
     def load(cls, conf: Configuration | None = None) -> Settings:
@@ -102,6 +109,7 @@ class Settings:
             infrastructure_retries=read("infrastructure_retries", _tries),
             input_roots=read("input_roots", _roots) or (),
             starts_controller=read("start_controller", _switch),
+            order=read("order", _order),
         )
 
     @property
@@ -225,6 +233,12 @@ def _switch(text: str) -> bool:
 def _on_shutdown(text: str) -> str:
     if text not in ("leave", "cancel"):
         raise ValueError(f"{shortened(text)} is not a way to stop; valid: leave, cancel")
+    return text
+
+
+def _order(text: str) -> str:
+    if text not in ("priority", CRITICAL_PATH):
+        raise ValueError(f"{shortened(text)} is not an order of jobs; valid: priority, {CRITICAL_PATH}")
     return text
 
 

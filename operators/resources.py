@@ -104,8 +104,9 @@ def resources(
         ten per cent less is a draw; 0, or ``"cheap"``: as cheap as possible; 10, or ``"fast"``: as fast as possible; in
         ``default_args`` of the Dag. The highest of its tasks counts
     :param finish_by: there: how long the run may take from when its first task is queued, whatever that costs: seconds,
-        or text such as ``"2h"``; in ``default_args`` of the Dag. The least of its tasks counts. If no machines can do
-        it in that time, it takes as little longer as possible
+        or text such as ``"2h"``; or the time of day by which it shall have ended, such as ``"06:00"``, in the time zone
+        of the Dag, the next one after that; in ``default_args`` of the Dag. The earliest of its tasks counts. If no
+        machines can do it by then, it takes as little longer as possible
     :param queue: at a batch site: the queue (SLURM: partition) in place of that of the site; nothing to do with the
         argument ``queue`` of Airflow's operators
     :param native: at a batch site: directives of its scheduler, such as ``{"account": "astro"}``; True

@@ -103,6 +103,14 @@ def options() -> dict[str, dict[str, str | None]]:
             "That is harmless only where tasks run as that user.",
             example="/data, /scratch, s3://genomes/reads",
         ),
+        "order": _option(
+            "In which order jobs wait where no machines are bought: on this machine, on machines behind SSH, and for "
+            "batch clusters. Airflow's priority weight always comes first. ``priority``: those of one weight go by "
+            "arrival; ``critical_path``: by the longest rest of their run, as earlier runs predict it, so that runs "
+            "end earlier. With Airflow's default ``weight_rule`` few tasks of a Dag have one weight; ``absolute`` "
+            "leaves their order to this.",
+            example="critical_path",
+        ),
     }
     return {name: {**each, "default": DEFAULTS[name]} for name, each in declared.items()}
 

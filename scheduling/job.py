@@ -61,6 +61,8 @@ class PlannedJob:
     :param name: identifies it in the plan (in the engine: its token); unique among the jobs of a plan
     :param priority: higher ones are placed first
     :param queued_at: epoch seconds of its arrival
+    :param rest: seconds of the longest way from its start to the end of its run: where nothing is bought, of jobs of
+        one priority a longer one goes first, and 0, where they go by arrival, last
     :param time: seconds that it runs at most or is known to run; None: unknown
     :param arch: the only architecture that it runs on; None: any, or the default of its site where that has several
     :param features: features that its location must have
@@ -108,6 +110,7 @@ class PlannedJob:
     task_id: str | None = field(default=None, compare=False)
     map_index: int = field(default=-1, compare=False)
     input_values: str | None = field(default=None, compare=False)
+    rest: float = field(default=0.0, compare=False)
 
     @property
     def inputs(self) -> tuple[Mapping[str, Any], ...]:

@@ -1,8 +1,9 @@
 """The rule by which a location starts the jobs that wait for room on it.
 
-Jobs are looked at by priority, then by arrival. One that fits the free room starts. One that does not is passed over,
-so that others can use the room meanwhile, and is overtaken as soon as one of these starts: one behind it, or a more
-urgent one that arrived later and needs less. From the first time this happened the patience of the job runs:
+Jobs are looked at by priority, then by the rest of their run where they go by that, then by arrival. One that fits the
+free room starts. One that does not is passed over, so that others can use the room meanwhile, and is overtaken as soon
+as one of these starts: one behind it, or a more urgent one that arrived later and needs less, or one that arrived later
+whose run takes longer from there. From the first time this happened the patience of the job runs:
 
 * ``patience`` seconds later its room is kept free: of what it needs, and of nothing else, nothing is given to a job
   behind it, until enough has come free for it to start.
@@ -21,6 +22,8 @@ from lading.scheduling import gpus
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
+# The rest of a job that goes before all others of its priority, seconds.
+LONGEST_REST = 1e9
 # For so many times longer than by others a job may be overtaken by more urgent ones.
 MORE_URGENT = 5
 
@@ -36,6 +39,8 @@ class QueuedJob:
     :param priority: higher goes first
     :param queued_at: seconds since the epoch; earlier goes first among equals
     :param overtaken_since: when it was first overtaken, on the clock that decides; None: never
+    :param rest: seconds of the longest way from its start to the end of its run; among equals a longer one goes first,
+        and 0, where they go by arrival, last
     """
 
     token: str
@@ -43,11 +48,12 @@ class QueuedJob:
     priority: int
     queued_at: float
     overtaken_since: float | None = None
+    rest: float = 0.0
 
     @property
-    def rank(self) -> tuple[int, float, str]:
+    def rank(self) -> tuple[int, float, float, str]:
         """The place in the queue; the token makes it the same for everyone who computes it."""
-        return (-self.priority, self.queued_at, self.token)
+        return (-self.priority, -self.rest, self.queued_at, self.token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +165,11 @@ def _overtaken(waiting: Sequence[QueuedJob], starts: Sequence[QueuedJob]) -> fro
 
 
 def _cuts_in(start: QueuedJob, job: QueuedJob) -> bool:
-    """Whether a job arrived later than another and starts because it needs less, be it more urgent or not."""
-    return start.queued_at > job.queued_at and not job.resources.fits(start.resources)
+    """Whether a job arrived later than another and starts because it needs less, be it more urgent or not, or because
+    the rest of its run is longer, however much it needs."""
+    return start.queued_at > job.queued_at and (
+        (start.rest > job.rest and start.priority <= job.priority) or not job.resources.fits(start.resources)
+    )
 
 
 def reasons(

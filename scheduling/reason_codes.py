@@ -1054,6 +1054,10 @@ _TABLE = (
     _release("not_wanted", "no waiting job needs it"),
     _release("not_needed", "nothing is expected to need it"),
     _release("not_needed_for", "nothing is expected to need it for {seconds:.0f} s, and another one boots sooner"),
+    _release(
+        "allocation_not_needed_for",
+        "nothing is expected to need it for {seconds:time}, and another one waits in the queue for less",
+    ),
     _release("gang_gone", "the gang for which it was requested no longer looks for room"),
     _release("makes_way", "it makes way for waiting jobs that cannot run there"),
     _release("limit_needed", "it is empty, and waiting jobs need another machine within the limits"),

@@ -35,7 +35,7 @@ from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
 from lading.executors.requests import Requests
-from lading.executors.settings import Settings
+from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.sizing import sizing
 from lading.executors.sizing.estimator import Estimator
 from lading.executors.store import Change, lanes, queue, strikes
@@ -126,7 +126,7 @@ class Controller:
         ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
-        self.site_plans = SitePlans(settings, ways, self.ring)
+        self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits)
         self.requests = Requests(self.threads.release)
 
     def run(self) -> None:
@@ -296,12 +296,18 @@ class Controller:
         sites = self.views(seen, now, is_work=is_work)
         if is_work:
             together = self._together(sites, now) if any_wait else GangOutcome(sites)
+            if any_wait and self.settings.order == CRITICAL_PATH:
+                with create_session(scoped=False) as session:
+                    by_dag, ahead = self.by_dag, self.leadership.database_ahead
+                    self.site_plans.read(session, together.sites, now, by_dag=by_dag, database_ahead=ahead)
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
-                plans = self.site_plans.look(session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead)
+                foreseen = self.site_plans.look(
+                    session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
+                )
                 assignment = self.placing.assign(
-                    session, waiting, together.sites, at_work, now, wanted=together.wanted, plans=plans
+                    session, waiting, together.sites, at_work, now, wanted=together.wanted, foreseen=foreseen
                 )
             for name, absence in self.turned_away.items():
                 absence.look(assignment.turned_away.get(name, ()))
@@ -331,7 +337,14 @@ class Controller:
         with create_session(scoped=False) as session:
             durations = self.durations.read(session) if any(each.launches for each in self.sites.values()) else None
             ahead = self.leadership.database_ahead
-            found = queue.waiting(session, self.turn, by_dag=self.by_dag, durations=durations, database_ahead=ahead)
+            found = queue.waiting(
+                session,
+                self.turn,
+                by_dag=self.by_dag,
+                durations=durations,
+                database_ahead=ahead,
+                rests=self.site_plans.rests,
+            )
             self.turn += 1
             return found, [*queue.on_machines(session, found)]
 
@@ -405,7 +418,7 @@ class Controller:
         with create_session(scoped=False) as session:
             ready, changes = self.staging.ready(session, site.name, placed)
             ahead = self.leadership.database_ahead
-            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, ahead)
+            found, refused = dispatch.to_send(session, ready, self.mint, site.jwt_seconds, ahead, self.site_plans.rests)
         self._publish([*changes, *refused])
         return found
 

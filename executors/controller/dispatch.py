@@ -82,12 +82,14 @@ def to_send(
     mint: Callable[[str, float], str],
     seconds: float,
     database_ahead: float = 0.0,
+    rests: Mapping[str, float] = queue.NO_RESTS,
 ) -> tuple[dict[str, list[Envelope]], list[Change]]:
     """Placed jobs as they travel, by location, each with a JWT that is valid for so many seconds; and what was stored.
 
     One whose row cannot be read fails, and it alone.
 
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
+    :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
     """
     expires_at = time.time() + seconds
     jobs = queue.to_send(session, [token for tokens in placed.values() for token in tokens])
@@ -95,7 +97,7 @@ def to_send(
     for job in jobs:
         jwt = mint(job.subject, seconds)
         try:
-            by_token[job.token] = envelope(job, jwt, expires_at, database_ahead)
+            by_token[job.token] = envelope(job, jwt, expires_at, database_ahead, rests.get(job.token, 0.0))
             changes.append(Change(job.token, {"expires_at": expires_at}))
         except Exception as error:  # the data is whatever was stored
             reason = because("row_unreadable", text=f"{type(error).__name__}: {error}")
@@ -107,12 +109,13 @@ def to_send(
     return sent, [change for change in changes if "state" in change.values]
 
 
-def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0.0) -> Envelope:
+def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0.0, rest: float = 0.0) -> Envelope:
     """A job as it travels.
 
     :param jwt: with which its task introduces itself
     :param expires_at: when that is no longer valid, epoch seconds
     :param database_ahead: seconds by which the database's clock, which dates its queueing, is ahead of this one's
+    :param rest: seconds of the longest way from its start to the end of its run; 0: it goes by arrival
     """
     return Envelope(
         token=job.token,
@@ -128,4 +131,5 @@ def envelope(job: JobRow, jwt: str, expires_at: float, database_ahead: float = 0
         layout=job.layout,
         container=job.container,
         inputs=json.loads(job.stage) if job.stage else {},
+        rest=rest,
     )

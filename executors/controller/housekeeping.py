@@ -21,7 +21,7 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, site_rows
+from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, run_rows, site_rows
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
@@ -129,6 +129,7 @@ class Housekeeping:
                 data.forget(session, before)
                 capacity.forget(session, before)
                 requests.forget(session, before)
+                run_rows.forget(session, before)
         self.are_listed = True
         if not self.managed or is_work or another_scheduler_lives(self.settings, None):
             self.needed_at = now

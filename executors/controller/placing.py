@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from lading.executors.forecast.site_plans import Foreseen
 from lading.executors.locality.allocation_history import AllocationHistory
 from lading.executors.store import ENDED, Change, data
 from lading.executors.store.durations import PastWaits
@@ -27,7 +28,6 @@ from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import AtWork
 from lading.scheduling.placing.policies import DATA_LOCALITY, Policy, PolicyContext
 from lading.scheduling.placing.rooms import stacks
-from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.reasons import Reason, free_text
 from lading.scheduling.text.printable import shortened
 
@@ -186,13 +186,13 @@ class Placing:
         at_work: Sequence[AtWork],
         now: float,
         wanted: Mapping[str, Sequence[WaitingJob]],
-        plans: Mapping[str, ForeseenActions] = {},
+        foreseen: Foreseen = Foreseen(),  # noqa: B008 (frozen)
     ) -> Assignment:
         """Where jobs go.
 
         :param now: epoch seconds
         :param wanted: by site, gang members, there or to come, to launch capacity for; the gang pass places them
-        :param plans: by site, what the plan of all that is to come asks for
+        :param foreseen: what follows from what is to come
         """
         sites = [
             replace(each, tried=self.attempts[each.name].tried(one.name for one in each.locations)) for each in sites
@@ -209,7 +209,9 @@ class Placing:
                     filters=self.extensions.filters,
                     rules=self.extensions.rules,
                     rank=self.rank,
-                    choice=replace(self._choice(session, some, sites, now), foreseen=plans),
+                    choice=replace(
+                        self._choice(session, some, sites, now), foreseen=foreseen.actions, coming=foreseen.coming
+                    ),
                     wanted=wanted,
                 )
 

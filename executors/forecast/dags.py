@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.dagbag import DBDagBag
@@ -55,10 +56,12 @@ class DagStructure:
     """The tasks of a Dag.
 
     :param most_at_once: how many of its jobs Airflow lets be at work at a time in a run
+    :param zone: its time zone
     """
 
     tasks: Mapping[str, DagTask]
     most_at_once: int | None = None
+    zone: tzinfo = timezone.utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ def structure_of(dag: Any) -> DagStructure:
             str(getattr(task.trigger_rule, "value", task.trigger_rule)) in NEED_SUCCESS,
             task.executor,
         )
-    return DagStructure(found, dag.max_active_tasks)
+    return DagStructure(found, dag.max_active_tasks, dag.timezone)
 
 
 def mapped_group(task: Any) -> str | None:

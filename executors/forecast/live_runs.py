@@ -9,6 +9,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
+from airflow import settings
 from airflow.utils.state import TaskInstanceState
 
 from lading.executors.executor_names import goes_to_lading
@@ -16,10 +17,12 @@ from lading.executors.forecast.dags import DagPast, Dags, DagStructure, DagTask
 from lading.executors.forecast.tasks import AskingTask, asking_task
 from lading.executors.gangs.ahead_requests import BEGUN, FAILED
 from lading.executors.settings import Settings
-from lading.executors.store import State, groups, queue
+from lading.executors.store import State, groups, queue, run_rows
 from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
+from lading.executors.store.run_rows import RunForecast, RunKey, RunRequest
+from lading.scheduling.forecast import critical_path
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import PlannedJob
@@ -54,14 +57,16 @@ class KnownRun:
     """What is known of a run.
 
     :param seen_at: when it had a live job last; ``read_at``: when its task instances were read, epoch seconds
-    :param began: when its first job that was seen was queued, epoch seconds
+    :param began: when its first job was queued, epoch seconds
     :param jobs: its live jobs, with their states, when its task instances were read
     :param rows: its task instances that had not ended then
     :param structure: its Dag; None: that was not read yet, or cannot be; ``past``: how earlier runs went
     :param asks: its tasks as their hints have them
+    :param request: what a person asks of it
     :param is_read: whether Dag and hints were read
     :param version: how often any of this has changed
     :param made: what is to come of it, with what that was made of; ``learnt``: what was known of lengths then
+    :param rests: of its waiting jobs, by token, seconds, when ``rests_of`` was what is to come of it
     """
 
     seen_at: float
@@ -72,10 +77,13 @@ class KnownRun:
     structure: DagStructure | None = None
     past: DagPast = field(default_factory=DagPast)
     asks: Mapping[str, AskingTask] = field(default_factory=dict)
+    request: RunRequest = RunRequest()  # noqa: RUF009 - a tuple, which nothing changes
     is_read: bool = False
     version: int = 0
     made: tuple[object, ComingRun] | None = None
     learnt: int = 0
+    rests_of: ComingRun | None = None
+    rests: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,9 @@ class LiveRuns:
         self.known: dict[DagRunKey, KnownRun] = {}
         self.needs: dict[str, tuple[str | None, PlannedJob | None]] = {}
         self.learnt: dict[str | None, int] = {}
+        self.queued_at: dict[str, float] = {}
+        """When live jobs were queued, by token, epoch seconds."""
+        self._is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
 
     def look(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
@@ -126,6 +137,7 @@ class LiveRuns:
         for dag_id in self.durations.learn(session):
             self.learnt[dag_id] = self.learnt.get(dag_id, 0) + 1
         rows = runs.live_jobs(session)
+        self.queued_at = {row.token: row.queued_at - database_ahead for row in rows}
         by_run: dict[DagRunKey, list[Any]] = {}
         for row in rows:
             if row.task_id is not None:
@@ -135,7 +147,8 @@ class LiveRuns:
             known = self.known.setdefault(run, KnownRun(now, queued))
             known.seen_at, known.began = now, min(known.began, queued)
         self._forget(rows, now)
-        self._read(session, by_run, by_dag, now)
+        self._hear(run_rows.asked(session))
+        self._read(session, by_run, by_dag, now, database_ahead)
         here = Places(sites, self.ways, self.needs, by_dag)
         found = [self._coming(run, known, by_run.get(run, ()), here, now) for run, known in self.known.items()]
         for row in rows:
@@ -144,10 +157,49 @@ class LiveRuns:
                 found.append(alone(job, row.queued_at - database_ahead))
         return found
 
+    def forecasts(self, ends: Mapping[str, float]) -> dict[RunKey, RunForecast]:
+        """What is forecast of the live runs.
+
+        :param ends: when runs are expected to end, by their names, epoch seconds
+        """
+        made = {run: known.made[1] for run, known in self.known.items() if known.made is not None}
+        return {run: RunForecast(each.hurry, each.finish_by, ends.get(each.name)) for run, each in made.items()}
+
+    def rests(self, now: float) -> dict[str, float]:
+        """By which jobs of one priority go, by token, seconds (:mod:`lading.scheduling.forecast.critical_path`).
+
+        :param now: epoch seconds
+        """
+        longest: dict[str, float] = {}
+        for known in self.known.values():
+            if known.made is None:
+                continue
+            if known.rests_of is not known.made[1]:
+                known.rests_of, known.rests = known.made[1], critical_path.rests(known.made[1])
+            longest |= known.rests
+        return critical_path.in_turn(longest, self.queued_at, now)
+
     @property
     def without_structure(self) -> set[str]:
         """The names of the live runs of which it is not known what comes after their jobs."""
         return {run_name(*run) for run, known in self.known.items() if known.structure is None}
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the live runs."""
+        return {run_name(*run) for run in self.known}
+
+    @property
+    def without_needs(self) -> set[str]:
+        """The names of the live runs with tasks of ours to come of which it is not known what they need."""
+        nothing = AskingTask()
+        return {
+            run_name(*run)
+            for run, known in self.known.items()
+            if any(
+                known.asks.get(row.task_id, nothing).job is None and self._is_ours(row.executor) for row in known.rows
+            )
+        }
 
     @property
     def with_budget(self) -> set[str]:
@@ -162,7 +214,20 @@ class LiveRuns:
         live = {row.token for row in rows}
         self.needs = {token: need for token, need in self.needs.items() if token in live}
 
-    def _read(self, session: Session, by_run: Mapping[DagRunKey, Sequence[Any]], by_dag: bool, now: float) -> None:
+    def _hear(self, asked: Mapping[RunKey, RunRequest]) -> None:
+        """Take note of what people ask of runs."""
+        for run, known in self.known.items():
+            if (request := asked.get(run, RunRequest())) != known.request:
+                known.request, known.version = request, known.version + 1
+
+    def _read(
+        self,
+        session: Session,
+        by_run: Mapping[DagRunKey, Sequence[Any]],
+        by_dag: bool,
+        now: float,
+        database_ahead: float,
+    ) -> None:
         """Bring up to date what Airflow says of runs, of those first that were looked at longest ago."""
         jobs = {run: frozenset(signature(row) for row in by_run.get(run, ())) for run in self.known}
         due = [
@@ -175,6 +240,9 @@ class LiveRuns:
             return
         new = [run for run in due if not self.known[run].is_read]
         as_airflow_has = runs.dag_runs(session, new) if new else {}
+        # The first one may have ended before this controller has begun.
+        for run, queued in (runs.first_queued(session, new) if new else {}).items():
+            self.known[run].began = min(self.known[run].began, queued - database_ahead)
         coming = runs.unfinished(session, due)
         for run in due:
             known = self.known[run]
@@ -230,15 +298,19 @@ class LiveRuns:
                 tasks[task_id] = ComingTask(jobs, task.upstream, task.by_index, ask.most)
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
-        seconds = min((each.finish_by for each in known.asks.values() if each.finish_by is not None), default=None)
-        hurries = [each.hurry for each in known.asks.values() if each.hurry is not None]
+        # A Dag that cannot be read has the zone that Airflow gives to those that name none.
+        zone = settings.TIMEZONE if known.structure is None else known.structure.zone
+        wants = known.asks.values() if known.request.finish_by is None else (known.request,)
+        moments = [each.finish_by.at(known.began, zone) for each in wants if each.finish_by is not None]
+        wants = known.asks.values() if known.request.hurry is None else (known.request,)
+        hurries = [each.hurry for each in wants if each.hurry is not None]
         return ComingRun(
             run_name(*run),
             known.began,
             tasks,
             max(hurries, default=None),
             min((each for each in most if each is not None), default=None),
-            None if seconds is None else known.began + seconds,
+            min(moments, default=None),
         )
 
     def _doomed(self, known: KnownRun, rows: Mapping[str, Sequence[Any]]) -> set[str]:

@@ -14,25 +14,30 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.settings import Settings
+from lading.executors.settings import CRITICAL_PATH, Settings
+from lading.executors.store import run_rows
+from lading.executors.store.durations import PastWaits
+from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
-from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, run_at_site, site_forecast
+from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.policy import Actions, Planner, act_late
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import Budget
 from lading.scheduling.location import Location
 from lading.scheduling.matching.groups import run_name
-from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Wait
+from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions, as_planned
 from lading.scheduling.provisioning.machines import left_of, with_kept
 
@@ -47,10 +52,15 @@ SECONDS_FOR_A_PLAN = 0.05
 SECONDS_OF_A_PAUSE = 0.1
 # What has come so lately waits for the plan that is being made, seconds; what waits longer is decided about without it.
 SECONDS_PENDING = 10.0
+# What is forecast of runs is stored again after so many seconds.
+SECONDS_BETWEEN_NOTES = 3.0
 # So many steps that are still to begin are planned, and those behind them when they come nearer.
 MOST_STEPS = 1_000
 # A plan tries as many ways as it takes for so many looks at a machine for a step, and one at least.
 MOST_LOOKS = 1_000_000
+# Where no machines are bought by it, what is to come is read again after so many times the seconds that it has taken.
+PAUSE_BETWEEN_LOOKS = 10.0
+NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
 NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
@@ -100,6 +110,8 @@ class SitePlan:
         self.is_awaited = False
         """Whether a tick has waited for it in vain."""
         self.at_site: dict[str, RunAtSite] = {}
+        self.ends: Mapping[str, float] = {}
+        """When runs are expected to end by the last plan, epoch seconds."""
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
@@ -144,9 +156,7 @@ class SitePlan:
 
     def parts(self, runs: Sequence[ComingRun], name: str) -> Iterable[RunAtSite]:
         """What runs have to do at the site of this name; of those that are the same as before it is known."""
-        known = {run.name: self.at_site.get(run.name) for run in runs}
-        parts = {run.name: part for run in runs if (part := known[run.name]) is not None and part.run is run}
-        self.at_site = {run.name: parts.get(run.name) or run_at_site(run, name) for run in runs}
+        self.at_site = parts_at(runs, name, self.at_site)
         return self.at_site.values()
 
     def _act_late(self, here: PlanningInput, waiting: Sequence[str]) -> Actions:
@@ -197,6 +207,7 @@ class SitePlan:
             made_of, self.making, self.made_of = self.made_of, None, None
             assert made_of is not None
             self.planner.adopt(choice, made_of.forecast)
+            self.ends = choice.ends
             if self._is_of_now(here):
                 return
 
@@ -245,19 +256,44 @@ class SitePlan:
         )
 
 
-class SitePlans:
-    """The plans of all sites that buy by a forecast.
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What follows from what is to come, by site.
 
-    :param ring: called when a plan has been made for which no tick has waited
+    :param actions: where machines are bought by it: what the plans ask for now
+    :param coming: where allocations are asked for: what is to come
     """
 
-    def __init__(self, settings: Settings, ways: Ways, ring: Callable[[], None]) -> None:
+    actions: Mapping[str, ForeseenActions] = field(default_factory=dict)
+    coming: Mapping[str, ComingWork] = field(default_factory=dict)
+
+
+class SitePlans:
+    """The plans of all sites that buy by a forecast, and what is to come where allocations are asked for.
+
+    :param ring: called when a plan has been made for which no tick has waited
+    :param waits: for how long allocations have waited in their queues
+    """
+
+    def __init__(self, settings: Settings, ways: Ways, ring: Callable[[], None], waits: PastWaits) -> None:
         self.live_runs = LiveRuns(settings, ways)
-        self.ring = ring
+        self.ring, self.waits = ring, waits
         self.plans: dict[str, SitePlan] = {}
+        self.work: dict[str, AllocationWork] = {}
+        self.coming: dict[str, ComingWork] = {}
+        """What was found last."""
+        self.due_at = -math.inf
+        """When that is to be looked at again, on the monotonic clock."""
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="lading-forecast")
         self.trouble = Trouble(log)
         self.is_closed = self.is_used = False
+        self.next_note = 0.0
+        self.has_noted = True  # an earlier controller may have
+        self.settings = settings
+        self.runs: Sequence[ComingRun] = ()
+        self.read_at = -math.inf
+        self.rests: Mapping[str, float] = {}
+        """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.may_plan = threading.Event()
         self.may_plan.set()
 
@@ -279,8 +315,8 @@ class SitePlans:
         *,
         by_dag: bool,
         database_ahead: float = 0.0,
-    ) -> dict[str, ForeseenActions]:
-        """What the plans ask for now, by site.
+    ) -> Foreseen:
+        """What the plans ask for now, and what is to come.
 
         :param sites: all of them, in their order, with what is held taken
         :param waiting: the jobs that wait for a place, with what their runs may cost
@@ -293,10 +329,16 @@ class SitePlans:
             for site in sites
             if isinstance(site.market, MachineMarket) and site.market.policy == FORECAST and site.trouble is None
         }
-        self.is_used = bool(by_forecast)
+        allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
+        self.is_used = bool(by_forecast or allocating)
         if not by_forecast:
-            return {}
-        runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+            self._note(session, {})
+        if not self.is_used:
+            return Foreseen()
+        begun = time.monotonic()
+        if not by_forecast and begun < self.due_at:
+            return Foreseen(coming=self.coming)
+        runs = self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
         blind = self.live_runs.without_structure
         budgets = {run_name(job.dag_id, job.run_id): job.budget for job in waiting if job.budget is not None}
         found = {}
@@ -312,7 +354,50 @@ class SitePlans:
                 continue
             self.trouble.end(trouble)
             found[name] = self._within_budgets(actions, its.forecast, budgets)
+        if by_forecast:
+            ends: dict[str, float] = {}
+            for plan in self.plans.values():
+                for run, end in plan.ends.items():
+                    ends[run] = max(end, ends.get(run, end))
+            self._note(session, self.live_runs.forecasts(ends))
+        self.coming = self._coming(session, runs, allocating) if allocating else {}
+        self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
+        return Foreseen(found, self.coming)
+
+    def _coming(self, session: Session, runs: Sequence[ComingRun], sites: Sequence[SiteView]) -> dict[str, ComingWork]:
+        """What is to come at sites of allocations."""
+        unclear = self.live_runs.without_structure | self.live_runs.without_needs
+        known = self.live_runs.names - unclear
+        self.waits.read(session)
+        found = {}
+        for site in sites:
+            work, trouble = self.work.setdefault(site.name, AllocationWork()), NO_WORK.format(site=site.name)
+            try:
+                found[site.name] = work.look(runs, site, self.waits.launches, known, is_blind=bool(unclear))
+            except Exception as error:  # without it allocations are decided about as if nothing were to come
+                self.trouble.begin(trouble, error, traceback=True)
+                continue
+            self.trouble.end(trouble)
         return found
+
+    def read(
+        self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
+    ) -> Sequence[ComingRun]:
+        """What is to come of all live runs, read once in a tick; see :meth:`LiveRuns.look`."""
+        if self.read_at != now:
+            self.runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+            self.read_at = now
+            if self.settings.order == CRITICAL_PATH:
+                self.rests = self.live_runs.rests(now)
+        return self.runs
+
+    def _note(self, session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
+        """Store what is forecast of runs now and then, for those who look."""
+        if time.monotonic() < self.next_note or not (forecasts or self.has_noted):
+            return
+        self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
+        run_rows.note(session, forecasts)
+        self.has_noted = bool(forecasts)
 
     @property
     def expects_jobs(self) -> bool:

@@ -10,6 +10,7 @@ from lading.executors.gangs.ahead_requests import coming_row
 from lading.executors.settings import Settings
 from lading.executors.store import queue
 from lading.executors.store.gangs.runs import DagRunKey
+from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.hints import HintError, Hints
 from lading.scheduling.matching.waiting import WaitingJob
 
@@ -22,7 +23,7 @@ class AskingTask:
     :param job: the same as a job that waits; None: it is not known, or it is not planned by a forecast
     :param most: how many of its jobs may be at work at a time; ``run_most``: of its run; None: any number
     :param hurry: what time is worth to its run; None: what its site says
-    :param finish_by: seconds that its run may take; None: any time
+    :param finish_by: when its run shall have ended; None: at any time
     :param has_budget: whether its run may cost no more than a sum
     """
 
@@ -31,7 +32,7 @@ class AskingTask:
     most: int | None = None
     run_most: int | None = None
     hurry: float | None = None
-    finish_by: int | None = None
+    finish_by: FinishBy | None = None
     has_budget: bool = False
 
 

@@ -6,7 +6,7 @@ decided with all that is placed (:mod:`lading.scheduling.placing.placement`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, case, func, or_, select, update
@@ -91,10 +91,11 @@ def costs(session: Session, now: float) -> dict[tuple[str, str], tuple[float, fl
     return usd_by_run
 
 
-def may_start(session: Session, most: int) -> list[Row[Any]]:
+def may_start(session: Session, most: int, rests: Mapping[str, float]) -> list[Row[Any]]:
     """The waiting jobs of groups with a limit that may start now.
 
     :param most: how many of one group are looked at, and of all groups whose jobs are not counted
+    :param rests: of their runs, by token, seconds: by which groups of one priority go; the jobs of one by arrival
     """
     groups = waiting_groups(session)
     live = at_work(session, sorted({group.run for group in groups}))
@@ -107,7 +108,12 @@ def may_start(session: Session, most: int) -> list[Row[Any]]:
             number = max(1, most // uncounted) if room is None else min(room, most)
             rows = session.execute(in_order(*of_group(group)).limit(number))
             candidates |= {row.token: (row, group) for row in rows}
-    order = sorted(candidates.values(), key=lambda each: (-each[0].priority, each[0].queued_at, each[0].token))
+
+    def rank(candidate: tuple[Row[Any], JobGroup]) -> tuple[int, float, float, str]:
+        row, _ = candidate
+        return -row.priority, -rests.get(row.token, 0.0), row.queued_at, row.token
+
+    order = sorted(candidates.values(), key=rank)
     return [candidates[token][0] for token in admitted([(row.token, group) for row, group in order], live)]
 
 

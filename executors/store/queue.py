@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 # behind them: some of each shape, so that none hides another.
 MOST_JOBS_PER_TICK = 1000
 NO_FEATURES: frozenset[str] = frozenset()
+NO_RESTS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ def waiting(
     by_dag: bool = False,
     durations: Durations | None = None,
     database_ahead: float = 0.0,
+    rests: Mapping[str, float] = NO_RESTS,
 ) -> list[WaitingJob]:
     """The jobs to be placed, in the order in which they should start; of a group with a limit as many as may start.
 
@@ -62,15 +66,33 @@ def waiting(
     :param by_dag: whether some site does not take every Dag
     :param durations: predict how long they run; None: nothing depends on that
     :param database_ahead: seconds by which the database's clock, which dates their queueing, is ahead of this one's
+    :param rests: by which those of one priority go, by token, seconds; empty: they go by arrival
     """
-    build = partial(as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead)
-    jobs = [build(row) for row in session.execute(groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK))]
-    limited = with_budgets(groups.may_start(session, MOST_JOBS_PER_TICK), build, session)
+    build = partial(as_waiting, by_dag=by_dag, durations=durations, database_ahead=database_ahead, rests=rests)
+    by_arrival = groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK)
+    jobs = [build(row) for row in (first_by_rest(session, rests) if rests else session.execute(by_arrival))]
+    limited = with_budgets(groups.may_start(session, MOST_JOBS_PER_TICK, rests), build, session)
     if len(jobs) == MOST_JOBS_PER_TICK:
         end = jobs[-1].rank
         jobs = with_all_shapes(session, jobs, turn, by_dag, build)
         limited = [replace(job, may_overtake=job.rank > end) for job in limited]
     return sorted(jobs + limited, key=lambda job: job.rank)
+
+
+def first_by_rest(session: Session, rests: Mapping[str, float]) -> list[Any]:
+    """The first jobs of those without a limit, in their order by the rests of their runs."""
+    columns = JobRow.token, JobRow.priority, JobRow.queued_at
+    known = session.execute(select(*columns).where(*groups.CAN_BE_PLACED, groups.UNLIMITED)).all()
+    first = heapq.nsmallest(
+        MOST_JOBS_PER_TICK,
+        ((-row.priority, -rests.get(row.token, 0.0), row.queued_at, row.token) for row in known),
+    )
+    by_token = {
+        row.token: row
+        for chunk in store.chunks([token for *_, token in first])
+        for row in session.execute(groups.in_order(JobRow.token.in_(chunk)))
+    }
+    return [by_token[token] for *_, token in first if token in by_token]
 
 
 def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], session: Session) -> list[WaitingJob]:
@@ -106,12 +128,19 @@ def with_all_shapes(
     return jobs
 
 
-def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, database_ahead: float = 0.0) -> WaitingJob:
+def as_waiting(
+    row: Any,
+    by_dag: bool,
+    durations: Durations | None = None,
+    database_ahead: float = 0.0,
+    rests: Mapping[str, float] = NO_RESTS,
+) -> WaitingJob:
     """A row of the query for jobs that can be placed.
 
     :param by_dag: whether some site does not take every Dag
     :param durations: predict how long it runs; None: nothing depends on that
     :param database_ahead: seconds by which the database's clock, which dates its queueing, is ahead of this one's
+    :param rests: by which those of one priority go, by token, seconds
     """
     queue = row.queue or row.queue_hint
     return WaitingJob(
@@ -119,6 +148,7 @@ def as_waiting(row: Any, by_dag: bool, durations: Durations | None = None, datab
         resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
         priority=row.priority,
         queued_at=row.queued_at - database_ahead,
+        rest=rests.get(row.token, 0.0) if rests else 0.0,
         time=row.time_limit,
         instance_type=row.instance_type,
         hints=HINTS[queue is not None or row.native_hint is not None, row.nodes is not None],

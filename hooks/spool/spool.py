@@ -57,6 +57,8 @@ class Envelope:
     :param container: in which it runs (:mod:`lading.scheduling.hints.places`); None: in none
     :param container_python: the Python in its image
     :param inputs: the files that were brought for it, by their addresses
+    :param rest: seconds of the longest way from its start to the end of its run, longer first among equals; 0: by
+        arrival
     """
 
     token: str
@@ -74,6 +76,7 @@ class Envelope:
     container: str | None = None
     container_python: str = "python"
     inputs: Mapping[str, str] = field(default_factory=dict)
+    rest: float = 0.0
 
     def at(self, site: SiteDefaults) -> Envelope:
         """The same with a site's limits, and in its container, where the author has said nothing of these."""
@@ -92,6 +95,7 @@ class Envelope:
             resources=self.resources,
             priority=self.priority,
             queued_at=self.queued_at,
+            rest=self.rest,
             time=self.time_limit,
             hints=HINTS[self.queue is not None or bool(self.native), self.layout is not None],
             memory_limit=self.memory_limit,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
+from airflow import settings as airflow_settings
 from airflow.configuration import conf as airflow_conf
 from airflow.sdk import DAG
 from airflow.sdk.definitions.mappedoperator import MappedOperator
@@ -23,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller.housekeeping import cpu_hour
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, State, capacity, queue
+from lading.executors.store import JobRow, State, capacity, queue, run_rows
 from lading.executors.store.durations import Durations
 from lading.hooks.site import ElasticSite, Site
 from lading.operators.scattering import input_sources
@@ -42,7 +43,7 @@ from lading.scheduling.resources import format_resources
 from lading.scheduling.simulation.run_cost import RunTask, as_workflow, begins, on_machines
 from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
-from lading.scheduling.text.units import format_time
+from lading.scheduling.text.units import format_time, in_zone
 
 # Of so many runs it is known how many jobs a task had in each.
 MOST_RUNS = 100
@@ -74,6 +75,8 @@ class DagCost:
     :param usd: of all lines whose cost is known
     :param unknown: the tasks that are not in it
     :param max_usd: the hint of that name, above which nothing more is launched for the run; None: there is none
+    :param hurry: the hint of that name, the highest of its tasks; ``finish_by``: the hints of that name, as text
+    :param runs: what its live runs go by of which something is asked or forecast, in lines, by their ids
     :param prices: where the prices of sites that buy machines are from, with their dates
     :param elsewhere: of sites that buy machines: what the tasks cost that may go there, if all of them did
     """
@@ -82,6 +85,9 @@ class DagCost:
     lines: list[TaskCost]
     usd: float = 0.0
     max_usd: float | None = None
+    hurry: float | None = None
+    finish_by: list[str] = field(default_factory=list)
+    runs: dict[str, list[str]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     prices: dict[str, str] = field(default_factory=dict)
     elsewhere: dict[str, float] = field(default_factory=dict)
@@ -170,6 +176,7 @@ def forecast(
     cost = DagCost(dag.dag_id, [])
     steps: dict[str, RunTask] = {}
     stops: dict[str, dict[str, Planned]] = {}
+    cost.runs = {run_id: list(terms.lines()) for run_id, terms in run_rows.terms(session, dag.dag_id).items()}
     for task in dag.topological_sort():
         line = TaskCost(task.task_id)
         cost.lines.append(line)
@@ -183,6 +190,7 @@ def forecast(
         except ValueError as error:
             line.notes.append(str(error))
             continue
+        note_hints(cost, Hints.of(task.executor_config))
         expected = past.durations.of(job)
         cost.max_usd = job.max_usd if cost.max_usd is None else cost.max_usd
         by_site = {stop.site: stop.asked(waits) for stop in reversed(route)}
@@ -203,6 +211,14 @@ def forecast(
         for name, market in markets.items()
     }
     return cost, {name: its for name, its in work.items() if its.steps}
+
+
+def note_hints(cost: DagCost, hints: Hints) -> None:
+    """Note what a task says of the end of its run."""
+    if hints.hurry is not None:
+        cost.hurry = max(hints.hurry, cost.hurry or 0.0)
+    if hints.finish_by is not None and str(hints.finish_by) not in cost.finish_by:
+        cost.finish_by.append(str(hints.finish_by))
 
 
 class Past:
@@ -369,6 +385,13 @@ def show(found: DagCost, out: IO[str]) -> None:
         console.print(
             f"That is more than max_usd, {found.max_usd:g} USD: nothing is launched beyond it.", soft_wrap=True
         )
+    if found.hurry is not None:
+        console.print(f"Its end is worth a hurry of {found.hurry:g}.", soft_wrap=True)
+    if found.finish_by:
+        console.print(f"It is to end by: {', '.join(found.finish_by)} (finish_by).", soft_wrap=True)
+    for run_id, lines in found.runs.items():
+        text = in_zone(f"Run {run_id}: {'; '.join(lines)}.", airflow_settings.TIMEZONE)
+        console.print(printable(text), soft_wrap=True)
     for site, source in found.prices.items():
         console.print(printable(f"Prices of site {site}: {source}"), soft_wrap=True)
     left = [line.task for line in found.lines if line.jobs is None or line.seconds is None]

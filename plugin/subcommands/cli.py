@@ -97,6 +97,18 @@ ARG_GANG = Arg(("--gang",), type=utf8_name, help="Only the gang of this name, or
 ARG_EXPLAIN_RUN = Arg(("run_id",), type=utf8_name, help="The run")
 ARG_EXPLAIN_TASK = Arg(("task_id",), type=utf8_name, help="The task; that of a task in a group is group.task")
 ARG_EXPLAIN_INDEX = Arg(("map_index",), nargs="?", type=map_index, default=-1, help="Which instance of a mapped task")
+ARG_HURRY = Arg(
+    ("hurry",),
+    nargs="?",
+    help="What the end of the run is worth: 0 to 100, cheap, balanced or fast (default: what its Dag and sites say)",
+)
+ARG_FINISH_BY = Arg(
+    ("--finish-by",),
+    metavar="WHEN",
+    help="How long it may take (2h), a time of day in the time zone of the Dag (06:00), or a moment "
+    "(2026-11-27T06:00) (default: what its Dag says)",
+)
+ARG_WITHDRAW = Arg(("--withdraw",), action="store_true", help="Take back what was asked of the run")
 ARG_COST_RUN = Arg(("run_id",), nargs="?", type=utf8_name, help="One run: its tasks (default: all runs that are known)")
 ARG_RUNS = Arg(("--limit",), type=count, default=100, help="At most so many runs, the youngest (default: 100)")
 ARG_ONCE = Arg(("--once",), action="store_true", help="Show it once and end")
@@ -175,6 +187,14 @@ def get_commands() -> list[GroupCommand]:
                     (ARG_THE_DAG, ARG_WAKE_RUN, ARG_GANG),
                     "Gangs, and jobs with the hint attempts, whose last attempt found no room. Ends with "
                     "status 1 if nothing sleeps that was named.",
+                ),
+                command(
+                    "hurry",
+                    "Say what the end of a live run is worth, and when it shall have ended",
+                    (ARG_THE_DAG, ARG_EXPLAIN_RUN, ARG_HURRY, ARG_FINISH_BY, ARG_WITHDRAW),
+                    "In the place of what its Dag and its sites say, where machines are bought by a forecast. With "
+                    "neither HURRY nor an option it prints what the run goes by, and when it is expected to end. "
+                    "Ends with status 1 if there is no such run that has not ended, or a value is not valid.",
                 ),
                 command("sites", "List sites and their locations", (ARG_OUTPUT,)),
                 command(

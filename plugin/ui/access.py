@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import (
     GetUserDep,
@@ -17,7 +17,7 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request, status
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -31,15 +31,17 @@ PATIENCE = 30.0
 may_look = Depends(requires_access_view(AccessView.JOBS))
 may_see_dag = Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))
 
+may_edit_run = Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.RUN))
+
 # To look is not to act: a user who asks something of a site needs the right to change the configuration.
 may_act = Depends(requires_access_configuration("PUT"))
 write_audit_log = action_logging("lading_request")
 
 
 def patience(session: Session) -> dict[str, Any]:
-    """How tenacity tries again what found the database locked, or not there."""
+    """How tenacity tries again what found the database locked or not there, or a row that another one has just made."""
     return {
-        "retry": retry_if_exception_type(OperationalError),
+        "retry": retry_if_exception_type((OperationalError, IntegrityError)),
         "wait": wait_random_exponential(0.1, max=2),
         "stop": stop_after_delay(PATIENCE),
         "before_sleep": lambda _: session.rollback(),
@@ -58,6 +60,16 @@ audited = Depends(audit)
 def acts(user: GetUserDep) -> bool:
     """Whether a user may make requests to sites."""
     return get_auth_manager().is_authorized_configuration(method="PUT", user=user)
+
+
+def edits_runs(user: GetUserDep, dag_id: str) -> bool:
+    """Whether a user may change the runs of a Dag."""
+    return get_auth_manager().is_authorized_dag(
+        method="PUT",
+        access_entity=DagAccessEntity.RUN,
+        details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+        user=user,
+    )
 
 
 def sight(user: GetUserDep, session: SessionDep) -> Sight:
@@ -92,3 +104,4 @@ def require_sight(dag_id: str, its_sight: SightDep) -> None:
 well_named = Depends(refuse_strange_names)
 in_sight = Depends(require_sight)
 ActsDep = Annotated[bool, Depends(acts)]
+EditsRunsDep = Annotated[bool, Depends(edits_runs)]

@@ -11,7 +11,7 @@ import logging
 import mimetypes
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -20,18 +20,20 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying
 
-from lading.executors.store import JobRow, State, requests
+from lading.executors.store import JobRow, State, requests, run_rows
 from lading.executors.store.requests import RequestKind
 from lading.plugin.ui.access import (
     ActsDep,
+    EditsRunsDep,
     SightDep,
     audited,
     in_sight,
     may_act,
+    may_edit_run,
     may_look,
     may_see_dag,
     patience,
@@ -40,8 +42,22 @@ from lading.plugin.ui.access import (
 from lading.plugin.ui.queries.advice import Advice, advice
 from lading.plugin.ui.queries.chart import ChartMachine, PackingChart, machines, packing
 from lading.plugin.ui.queries.now import Costs, Summary, WaitGroups, costs, summary, waits
-from lading.plugin.ui.queries.runs import MOST_RUNS, MOST_TRIES, RunPage, RunSummary, TryPage, run, runs, tries
+from lading.plugin.ui.queries.runs import (
+    MOST_RUNS,
+    MOST_TRIES,
+    RunOutlook,
+    RunPage,
+    RunSummary,
+    TryPage,
+    outlook,
+    run,
+    runs,
+    tries,
+)
 from lading.plugin.ui.queries.sight import Sight
+from lading.scheduling.hints.finish_by import parse_finish_by
+from lading.scheduling.plan import MOST_HURRY
+from lading.scheduling.text.units import UnitError
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +75,18 @@ After = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)
 Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 
 
+HurryWord = Literal["cheap", "balanced", "fast"]
+
+
+def checked_end(text: str) -> str:
+    """Refuse what does not say when a run shall have ended.
+
+    :raises UnitError: it does not
+    """
+    parse_finish_by(text, is_of_one_run=True)
+    return text
+
+
 class ErrorDetail(BaseModel):
     """Why a request is refused or has failed."""
 
@@ -71,6 +99,17 @@ class RequestBody(BaseModel):
     kind: RequestKind
     target: str = Field(min_length=1, max_length=320, pattern=NAME)
     """A site to be paused or resumed; site/instance to be drained or terminated; the id of a job to be woken."""
+
+
+class HurryBody(BaseModel):
+    """How a user hurries a live run, in the place of all that was asked of it before; both null: as its Dag says."""
+
+    hurry: Annotated[float, Field(ge=0, le=MOST_HURRY, allow_inf_nan=False)] | HurryWord | None = None
+    """What the end of the run is worth, as the hint has it."""
+    finish_by: Annotated[str, Field(min_length=1, max_length=40, pattern=NAME), AfterValidator(checked_end)] | None = (
+        None
+    )
+    """How long it may take (``2h``), a time of day in the time zone of the Dag (``06:00``), or a moment in ISO 8601."""
 
 
 class OperatorRequest(BaseModel):
@@ -95,6 +134,11 @@ NOT_ASKED: dict[int | str, dict[str, Any]] = {
     status.HTTP_404_NOT_FOUND: {"model": ErrorDetail, "description": "There is no such site or instance"},
 }
 
+NO_RUN: dict[int | str, dict[str, Any]] = {
+    status.HTTP_400_BAD_REQUEST: {"model": ErrorDetail, "description": "The body is not JSON"},
+    status.HTTP_404_NOT_FOUND: {"model": ErrorDetail, "description": "There is no such run that has not ended"},
+}
+
 NOT_SEEN: dict[int | str, dict[str, Any]] = {
     status.HTTP_404_NOT_FOUND: {
         "model": ErrorDetail,
@@ -105,6 +149,11 @@ NOT_SEEN: dict[int | str, dict[str, Any]] = {
 looks = APIRouter(dependencies=[may_look], responses=REFUSED)
 acts = APIRouter(dependencies=[may_look, may_act, audited], responses=REFUSED)
 of_dags = APIRouter(dependencies=[well_named, may_look, may_see_dag, in_sight], responses={**REFUSED, **NOT_SEEN})
+
+of_runs = APIRouter(
+    dependencies=[well_named, may_look, may_see_dag, in_sight, may_edit_run, audited],
+    responses={**REFUSED, **NOT_SEEN},
+)
 
 
 @looks.get("/summary")
@@ -203,9 +252,28 @@ def get_advice(session: SessionDep, dag_id: str) -> Advice:
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}")
-def get_run(session: SessionDep, dag_id: str, run_id: str) -> RunSummary:
+def get_run(session: SessionDep, dag_id: str, run_id: str, may_edit: EditsRunsDep) -> RunSummary:
     """What a run took and cost, how long it took beside what it had to, and its longest waits."""
-    return run(session, dag_id, run_id, time.time())
+    return run(session, dag_id, run_id, time.time()).model_copy(update={"may_edit": may_edit})
+
+
+@of_runs.post("/dags/{dag_id}/runs/{run_id}/hurry", responses=NO_RUN)
+def post_hurry(session: SessionDep, user: GetUserDep, dag_id: str, run_id: str, asked: HurryBody) -> RunOutlook:
+    """Say what the end of a live run is worth, and when it shall have ended; or take that back."""
+
+    def noted() -> RunOutlook:
+        run_rows.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
+        answer = outlook(session, dag_id, run_id)
+        assert answer is not None
+        session.commit()
+        return answer
+
+    try:
+        return Retrying(**patience(session))(noted)
+    except LookupError as error:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from None
+    except UnitError as error:
+        raise refused_value(("body", "finish_by"), str(error), asked.finish_by) from None
 
 
 @of_dags.get("/dags/{dag_id}/runs/{run_id}/tasks/{task_id}")
@@ -229,10 +297,12 @@ def check_window(since: float, until: float) -> None:
     """Refuse a window that is none, or is too long."""
     if not since < until <= since + LONGEST_WINDOW:
         message = f"the window from {since} to {until} is not valid: it ends after it begins, and within 31 days"
-        # Worded as FastAPI words what it refuses itself.
-        raise RequestValidationError(
-            [{"type": "value_error", "loc": ("query", "until"), "msg": message, "input": until}]
-        )
+        raise refused_value(("query", "until"), message, until)
+
+
+def refused_value(where: tuple[str, str], message: str, value: object) -> RequestValidationError:
+    """A value that is refused, worded as FastAPI words what it refuses itself."""
+    return RequestValidationError([{"type": "value_error", "loc": where, "msg": message, "input": value}])
 
 
 def database_is_away(request: Request, error: Exception) -> JSONResponse:
@@ -259,6 +329,7 @@ def create_app() -> FastAPI:
     app.include_router(looks)
     app.include_router(of_dags)
     app.include_router(acts)
+    app.include_router(of_runs)
     app.add_exception_handler(OperationalError, database_is_away)
     app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     # Some machines' tables of file types do not know it, and a browser runs no module of another type.

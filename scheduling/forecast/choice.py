@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.schedule import Builder, Schedule, ScheduleTerms
@@ -47,11 +47,15 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSchedule:
-    """A schedule, and what it was made by."""
+    """A schedule, and what it was made by.
+
+    :param ends: when each run is expected to end, epoch seconds; one with a step that fits nothing is left out
+    """
 
     schedule: Schedule
     way: Way
     score: float
+    ends: Mapping[str, float] = field(default_factory=dict)
 
 
 def choose(
@@ -109,7 +113,16 @@ def choose(
         if best is None or found < best.score - 1e-12:
             best = ChosenSchedule(schedule, way, found)
     assert best is not None
-    return best
+    return replace(best, ends=expected_ends(best.schedule, forecast))
+
+
+def expected_ends(schedule: Schedule, forecast: Forecast) -> dict[str, float]:
+    """When each run is expected to end by a schedule, see :class:`ChosenSchedule`."""
+    ends: dict[str, float] = {}
+    for name, step in forecast.steps.items():
+        if (run := step.job.run) is not None:
+            ends[run] = max(ends.get(run, 0.0), schedule.until.get(name, math.inf) + step.rest)
+    return {run: end for run, end in ends.items() if end < math.inf}
 
 
 def all_ways(problem: Problem, hurry: float) -> list[Way]:

@@ -121,6 +121,18 @@ def site_forecast(parts: Iterable[RunAtSite]) -> SiteForecast:
     )
 
 
+def parts_at(runs: Sequence[ComingRun], site: str, before: Mapping[str, RunAtSite]) -> dict[str, RunAtSite]:
+    """What runs have to do at the site of this name, by their names; of those that are the same as before it is known.
+
+    :param before: what this has found before
+    """
+    known = {run.name: before.get(run.name) for run in runs}
+    return {
+        run.name: part if (part := known[run.name]) is not None and part.run is run else run_at_site(run, site)
+        for run in runs
+    }
+
+
 def run_at_site(run: ComingRun, site: str) -> RunAtSite:
     """What is to come of a run, as far as it concerns a site; without steps where nothing of it does."""
     its = [job for task in run.tasks.values() for job in task.jobs if job.site == site]
@@ -173,6 +185,7 @@ def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -
     asked = PlannedJob(
         job.name,
         need.resources,
+        time=need.time,
         run=run.name,
         arch=need.arch,
         features=need.features,

@@ -103,6 +103,17 @@ class Forecast:
             found[name] = step.left(now) + max((found[each] for each in self.children[name]), default=step.rest)
         return found
 
+    def soonest(self, now: float) -> dict[str, float]:
+        """When each step begins if there are machines for all, epoch seconds; one that runs: now."""
+        starts: dict[str, float] = {}
+        ends: dict[str, float] = {}
+        for name in self.order:
+            step = self.steps[name]
+            ready = max((ends[each] for each in step.parents if each in ends), default=now)
+            starts[name] = now if step.begun is not None else ready
+            ends[name] = starts[name] + step.left(now)
+        return starts
+
     def nearest(self, most: int, now: float) -> Forecast:
         """The same without the steps that come last, where more than so many are still to begin.
 
@@ -111,14 +122,10 @@ class Forecast:
         """
         if sum(step.begun is None for step in self.steps.values()) <= most:
             return self
-        ends: dict[str, float] = {}
-        begins: list[tuple[float, int, str]] = []
-        for number, name in enumerate(self.order):
-            step = self.steps[name]
-            ready = max((ends[each] for each in step.parents if each in ends), default=now)
-            ends[name] = (now if step.begun is not None else ready) + step.left(now)
-            if step.begun is None:
-                begins.append((ready, number, name))
+        soonest = self.soonest(now)
+        begins = [
+            (soonest[name], number, name) for number, name in enumerate(self.order) if self.steps[name].begun is None
+        ]
         left_out = {name for _, _, name in sorted(begins)[most:]}
         rests, kept = self.rests(now), dict[str, WorkflowStep]()
         for name, step in self.steps.items():

@@ -62,6 +62,7 @@ class Planner:
         self.way: Way | None = None
         self.schedule: Schedule | None = None
         self.planned: frozenset[str] = frozenset()
+        self.worth: Mapping[str, tuple[float | None, float | None]] = {}
         self.open: frozenset[str] = frozenset()
 
     def decide(
@@ -92,7 +93,9 @@ class Planner:
 
     def ways(self, forecast: Forecast) -> tuple[Way, ...]:
         """The ways to try for a new plan: those beside the last one as long as nothing has come; none: all."""
-        is_alike = self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY
+        is_alike = (
+            self.planned >= forecast.steps.keys() and self.plans % PLANS_BY_ONE_WAY and self._is_worth_as_much(forecast)
+        )
         return nearby(self.way) if self.way is not None and is_alike else ()
 
     def adopt(self, choice: ChosenSchedule, forecast: Forecast) -> None:
@@ -102,6 +105,7 @@ class Planner:
         """
         self.way, self.schedule = choice.way, choice.schedule
         self.planned = self.open = frozenset(forecast.steps)
+        self.worth = worth(forecast)
         self.plans += 1
 
     def act(
@@ -127,9 +131,15 @@ class Planner:
         self.schedule = schedule if is_whole else None
         return actions
 
+    def _is_worth_as_much(self, forecast: Forecast) -> bool:
+        """Whether the end of each run is worth what it was when it was planned."""
+        return all(self.worth.get(run, its) == its for run, its in worth(forecast).items())
+
     def holds(self, forecast: Forecast, locations: Sequence[Location], now: float) -> bool:
         """Whether there is a schedule, and all has gone as planned since it was made."""
         if self.schedule is None or not find_machines(self.schedule, locations, now):
+            return False
+        if not self._is_worth_as_much(forecast):
             return False
         starts, until = self.schedule.starts, self.schedule.until
         for name, step in forecast.steps.items():
@@ -145,6 +155,11 @@ class Planner:
                 return False
         ended = [name for name in self.open - forecast.steps.keys() if until.get(name, now) > starts.get(name, now)]
         return all(abs(until[name] - now) <= SLACK for name in ended)
+
+
+def worth(forecast: Forecast) -> dict[str, tuple[float | None, float | None]]:
+    """What the end of each run is worth, and when it shall have ended."""
+    return {run: (forecast.hurries.get(run), forecast.finish_by.get(run)) for run in forecast.began}
 
 
 def find_machines(schedule: Schedule, locations: Sequence[Location], now: float) -> bool:

@@ -33,7 +33,8 @@ class PlannedMachine:
     :param bin: what is to be launched; ``launched``: it was asked for
     :param released: its location was released
     :param kind: the number of what it is, for :class:`Builder`
-    :param closes: epoch seconds at which it has to be gone, for another one to be launched within the limit
+    :param closes: epoch seconds at which it has to be gone, for another one to be launched within the limit, or as it
+        ends then
     :param steps: what begins on it, in the order in which it was planned
     """
 
@@ -164,7 +165,8 @@ class Builder:
         price = location.usd_per_hour / 3600
         capacity = self._free[location.name]
         timeline = MachineTimeline(capacity, price, self.boot, up, is_there=True)
-        return PlannedMachine(timeline, location, kind=self._number(location.kind))
+        closes = math.inf if location.ends_at is None else location.ends_at
+        return PlannedMachine(timeline, location, closes=closes, kind=self._number(location.kind))
 
     def _place(self, name: str, schedule: Schedule, terms: ScheduleTerms) -> None:
         step, need, ends = self.forecast.steps[name], self.needs[name], schedule.until
@@ -201,7 +203,9 @@ class Builder:
             if not self._suits(machine, name):
                 continue
             begin = machine.timeline.earliest(ready, seconds, need)
-            if begin + seconds > machine.closes:
+            ends = machine.location is not None and machine.location.ends_at is not None
+            # What ends by itself takes only what reaches its limit before.
+            if begin + (max(seconds, step.job.time or 0.0) if ends else seconds) > machine.closes:
                 continue
             late = max(0.0, begin - latest) * worth
             if late <= best[0]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lading.scheduling.hints.expressions import Expression, ExpressionFacts
+from lading.scheduling.hints.finish_by import FinishBy
 from lading.scheduling.hints.gang_hints import AttemptSchedule, misplaced
 from lading.scheduling.hints.patterns import Matching
 from lading.scheduling.hints.values import OF_THE_RUN, PARSERS, Range, checked, no_such_hints, parse_value
@@ -76,7 +77,7 @@ class Hints:
     :param max_usd: what all tasks of the run may cost together before nothing more is launched for them, USD
     :param hurry: what the end of the run is worth where machines are bought by a forecast, see
         :mod:`lading.scheduling.forecast.choice`
-    :param finish_by: seconds after its first task was queued until which the run shall have ended, whatever that costs
+    :param finish_by: when the run shall have ended, whatever that costs
     :param gang: what those jobs of its run are called together that start together with it
     :param partial: whether those of them start for which there is room, and the others are tried alone
     :param spread: whether each of them runs on a location of its own
@@ -114,7 +115,7 @@ class Hints:
     run_max_jobs: int | None = None
     max_usd: float | None = None
     hurry: float | None = None
-    finish_by: int | None = None
+    finish_by: FinishBy | None = None
     gang: str | None = None
     partial: bool = False
     spread: bool = False

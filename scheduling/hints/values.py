@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from lading.scheduling import machine_traits
 from lading.scheduling.hints import gang_hints, places
 from lading.scheduling.hints.expressions import NAMES, Expression, ExpressionError, Kind
+from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.native import parse_native, parse_queue
 from lading.scheduling.hints.patterns import parse_matching
@@ -156,7 +157,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
     "max_jobs": _whole,
     "max_usd": _usd,
     "hurry": parse_hurry,
-    "finish_by": parse_time,
+    "finish_by": parse_finish_by,
     "queue": parse_queue,
     "native": parse_native,
     "nodes": partial(_whole, of="nodes", or_else=", or two of them as a range: (2, 8)"),

@@ -35,6 +35,7 @@ class Market:
     :param memory_limit: MiB that a job without a limit may use; None: what it asks for
     :param time_limit: seconds that a job without a limit may take; None: ``unlimited`` are kept for it
     :param grace: seconds that a job has beyond its limit to come to its end
+    :param queue_seconds: for which an allocation is expected to wait in its queue, until it is known of others
     """
 
     capacity: Resources
@@ -48,6 +49,7 @@ class Market:
     memory_limit: int | None = None
     time_limit: float | None = None
     grace: float = 0.0
+    queue_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ def need(job: WaitingJob, market: Market | MachineMarket) -> PlannedJob:
         replace(job.resources, memory=min(memory, max(market.capacity.memory, job.resources.memory))),
         priority=job.priority,
         queued_at=job.queued_at,
+        rest=job.rest,
         time=market.unlimited if limit is None else limit + market.grace,
         instance_type=_kind(job.queue, job.native),
         hints=job.hints - {NATIVE},  # its kind says it

@@ -27,6 +27,7 @@ from lading.scheduling.placing.policies import (
 )
 from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because
@@ -43,6 +44,7 @@ class Choice:
     :param trouble: by site, of the jobs for which its policy has failed: what it did
     :param plans: by site, the plan by which its machines were filled last
     :param foreseen: by site, what the plan of all that is to come asks for
+    :param coming: by site of allocations, what is to come there
     """
 
     now: float
@@ -52,6 +54,7 @@ class Choice:
     trouble: dict[str, dict[str, Reason]] = field(default_factory=dict)
     plans: dict[str, MachinePlan] = field(default_factory=dict)
     foreseen: Mapping[str, ForeseenActions] = field(default_factory=dict)
+    coming: Mapping[str, ComingWork] = field(default_factory=dict)
 
     def run(self, site: SiteView, jobs: Sequence[PlannedJob], limits: InstanceLimits) -> dict[str, str]:
         """The location of each job that one can run at once, or that a queue takes, by the job's name."""

@@ -91,7 +91,7 @@ def assign(
     by_name = {site.name: site for site in sites}
     used = used_by_groups(jobs, at_work, by_name)
     this_pass = PlacementPass(
-        jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.foreseen
+        jobs, kinds, by_name, assignment, used, choice.trouble, choice.plans, wanted, choice.foreseen, choice.coming
     )
     this_pass.visit(choice.run, now)
     this_pass.begin_prefetching()

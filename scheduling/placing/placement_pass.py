@@ -15,6 +15,7 @@ from lading.scheduling.placing.assignment import Assignment
 from lading.scheduling.placing.filling import Filling, in_turn
 from lading.scheduling.placing.job_classes import NAME, ApproachingClasses, ClassAtStop, JobClass
 from lading.scheduling.provisioning import Provision, decide, decide_apart
+from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.machines import MachinePlan
 from lading.scheduling.reasons import Reason, because, combined
@@ -34,6 +35,7 @@ class PlacementPass:
     :param plans: by site, the plan by which its machines were filled last
     :param wanted: by site, further jobs for which it is to launch what they need
     :param foreseen: by site, what the plan of all that is to come asks for
+    :param coming: by site of allocations, what is to come there
     :param positions: of a job among all, by its name
     :param hidden: those behind which others come that were not looked at, each with all that are alike
     :param resting: the jobs that come to no other site now, at the stop that has turned them away last
@@ -52,6 +54,7 @@ class PlacementPass:
     plans: Mapping[str, MachinePlan]
     wanted: Mapping[str, Sequence[WaitingJob]] = field(default_factory=dict)
     foreseen: Mapping[str, ForeseenActions] = field(default_factory=dict)
+    coming: Mapping[str, ComingWork] = field(default_factory=dict)
     positions: dict[str, int] = field(init=False)
     hidden: dict[str, JobClass] = field(init=False)
     resting: list[ClassAtStop] = field(default_factory=list)
@@ -201,7 +204,10 @@ class PlacementPass:
         if spread:
             first, launched, kept = decide_apart(spread, launched, market, since, limits, now=now)
         made, foreseen = self.plans.get(site.name), self.foreseen.get(site.name)
-        provision = decide(waiting, launched, market, since, limits, now=now, made=made, foreseen=foreseen)
+        coming = self.coming.get(site.name)
+        provision = decide(
+            waiting, launched, market, since, limits, now=now, made=made, foreseen=foreseen, coming=coming
+        )
         if spread:
             provision = replace(
                 provision,

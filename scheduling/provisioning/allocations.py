@@ -23,14 +23,14 @@ from lading.scheduling.matching.market import Market
 from lading.scheduling.packing.problem import fits, vector
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.prediction import predicted
+from lading.scheduling.provisioning import coming_work
+from lading.scheduling.provisioning.coming_work import SECONDS_TO_BEGIN, ComingWork
 from lading.scheduling.provisioning.launch import Launch, Provision, settled
 from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.provisioning.recall import suits
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
-# From the start of an allocation to that of its jobs it may take so long, seconds.
-SECONDS_TO_BEGIN = 120.0
 # An allocation makes way for one that is at least so many times as large.
 WORTH_A_CHANGE = 2
 # Jobs of which the longest is expected to take more than so many times the shortest are packed by machine-hours, up to
@@ -47,6 +47,7 @@ def decide(
     limits: InstanceLimits = InstanceLimits(),  # noqa: B008 (frozen)
     *,
     now: float,
+    coming: ComingWork | None = None,
 ) -> Provision:
     """Decide what is launched and what makes way.
 
@@ -58,19 +59,22 @@ def decide(
     :param since: when each of the jobs was seen first to find no room, by its name; without it, when it came
     :param limits: on how many of these allocations, and of those to be launched, jobs of a task or a run may be
     :param now: epoch seconds
+    :param coming: what live runs still have to do here; None: that is not asked, or not known
     """
     names = frozenset(each.name for each in live)
     prefetched = [job for each in live for job in each.prefetched]
     if not (jobs or prefetched):
-        return Provision(releases=_unused(live, names, market, now), spare=names)
+        return Provision(releases=_unused(live, names, market, now, coming), spare=names)
     needs = _needed([*jobs, *prefetched], live, market, limits, now)
     waiting = [job for job in jobs if job.name not in needs.refused]
-    releases = _unused(live, names - needs.used, market, now)
+    releases = _unused(live, names - needs.used, market, now, coming)
     # What can't be followed by anything, or need not be, does not make way.
     may_give_way = market.held is None and not (needs.launches or releases)
     if may_give_way and (first := _giving_way(waiting, live, needs.used, market, limits, now)) is not None:
         releases |= first
     due = () if market.held is not None else _settled(needs.launches, [*jobs, *prefetched], since, market, now)
+    if coming is not None:
+        due = coming_work.timed(due, [each for each in live if each.name not in releases], coming, market, now)
     return Provision(due, releases, names - needs.used, _waits(waiting, live, needs, market), needs.refused)
 
 
@@ -177,11 +181,11 @@ def _waits(jobs: Sequence[PlannedJob], live: Sequence[Location], needs: _Needs, 
 
 
 def _in_turn(jobs: Sequence[PlannedJob]) -> Sequence[PlannedJob]:
-    """The jobs, each with a priority of its own: who came first is served first.
+    """The jobs, each with a priority of its own: who came first, or has the longest rest, is served first.
 
     Without it the planner goes by size, and a job could wait forever for an allocation of another kind or length.
     """
-    ordered = sorted(jobs, key=lambda job: (-job.priority, job.queued_at))
+    ordered = sorted(jobs, key=lambda job: (-job.priority, -job.rest, job.queued_at))
     return [replace(job, priority=-rank) for rank, job in enumerate(ordered)]
 
 
@@ -196,12 +200,16 @@ def _settled(
     return settled(launches, jobs, since, now, lambda each: each.capacity.cpus >= market.capacity.cpus)
 
 
-def _unused(live: Sequence[Location], spare: frozenset[str], market: Market, now: float) -> dict[str, Reason]:
-    """The allocations that wait in their queue and nothing has needed for a while; one that is up ends by itself."""
-    return {
+def _unused(
+    live: Sequence[Location], spare: frozenset[str], market: Market, now: float, coming: ComingWork | None
+) -> dict[str, Reason]:
+    """The allocations that wait in their queue and nothing has needed for a while, nor will; and those that are up and
+    that nothing which is to come needs: where that is not known, one ends by itself."""
+    ends, kept = ({}, frozenset()) if coming is None else coming_work.ended(live, spare, coming, market, now)
+    return ends | {
         each.name: because("not_wanted")
         for each in live
-        if each.booting and each.name in spare
+        if each.booting and each.name in spare - kept
         if each.idle_since is not None and now - each.idle_since > market.idle_seconds
     }
 

@@ -13,6 +13,7 @@ from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import allocations, machines
 from lading.scheduling.provisioning import foreseen as by_forecast
 from lading.scheduling.provisioning.budgets import within
+from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.provisioning.launch import Provision
 from lading.scheduling.provisioning.machines import MachinePlan
@@ -28,6 +29,7 @@ def decide(
     now: float,
     made: MachinePlan | None = None,
     foreseen: ForeseenActions | None = None,
+    coming: ComingWork | None = None,
 ) -> Provision:
     """Decide what is launched and what makes way.
 
@@ -40,12 +42,13 @@ def decide(
     :param made: the plan by which machines have been filled in this tick; what is bought follows from it, too, where
         it has left all of the jobs
     :param foreseen: what the plan of all that is to come asks for; None: there is none for the site
+    :param coming: what is to come at a site of allocations; None: that is not known
     """
     if isinstance(market, MachineMarket) and foreseen is not None:
         return by_forecast.decide(jobs, live, market, since, limits, foreseen, now=now)
     if isinstance(market, MachineMarket):
         return machines.decide(jobs, live, market, since, limits, now=now, made=made)
-    found = allocations.decide(jobs, live, market, since, limits, now=now)
+    found = allocations.decide(jobs, live, market, since, limits, now=now, coming=coming)
     prefetched = (job for each in live for job in each.prefetched)
     launches, over = within(found.launches, [*jobs, *prefetched], {})
     waits = {job.name: over[job.name] for job in jobs if job.name in over}

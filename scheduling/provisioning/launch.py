@@ -27,6 +27,7 @@ class Launch:
     :param zone: in which it is launched; None: where its site has zones, in any of them
     :param capacity_type: ``on-demand`` or ``spot``
     :param usd_per_hour: its price when it was decided, USD; None: it has none
+    :param idle_seconds: after which an allocation ends by itself in which nothing runs; None: as its site says
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Launch:
     zone: str | None = None
     capacity_type: str = ON_DEMAND
     usd_per_hour: float | None = None
+    idle_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

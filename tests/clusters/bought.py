@@ -11,7 +11,7 @@ from lading.hooks.site import ElasticSite, LocationState, Observation, ObservedL
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.job import NOTHING
 from lading.scheduling.location import Location
-from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.reasons import Reason
 from lading.scheduling.resources import Resources
 
@@ -66,7 +66,7 @@ class BoughtSite(ElasticSite[SiteConfig]):
     config_model = SiteConfig
 
     def __init__(
-        self, folder: Path, market: MachineMarket, clock: Clock, seconds: Mapping[str, float], policy: str
+        self, folder: Path, market: MachineMarket | Market, clock: Clock, seconds: Mapping[str, float], policy: str
     ) -> None:
         super().__init__("cloud", SiteConfig(kind="bought", policy=policy), folder)
         self.on_sale, self.clock, self.lengths = market, clock, seconds
@@ -77,8 +77,13 @@ class BoughtSite(ElasticSite[SiteConfig]):
         self.diary = Diary()
         self.events: list[dict[str, Any]] = []
 
+    @property
+    def machines_on_sale(self) -> MachineMarket:
+        assert isinstance(self.on_sale, MachineMarket)
+        return self.on_sale
+
     def potential(self) -> list[Location]:
-        types = self.on_sale.catalogue.types.values()
+        types = self.machines_on_sale.catalogue.types.values()
         return [Location(each.name, each.capacity, instance_type=each.name, arch=each.arch) for each in types]
 
     def advance(self) -> None:
@@ -140,14 +145,14 @@ class BoughtSite(ElasticSite[SiteConfig]):
     def launch(self, orders: Sequence[Order]) -> None:
         for order in orders:
             launch, now = order.launch, self.clock.now
-            ready_at = now + self.on_sale.boot_seconds
+            ready_at = now + self.machines_on_sale.boot_seconds
             location = Location(
                 order.name,
                 launch.capacity,
                 instance_type=launch.kind,
                 capacity_type=launch.capacity_type,
                 usd_per_hour=launch.usd_per_hour or 0.0,
-                arch=self.on_sale.catalogue.types[launch.kind].arch,
+                arch=self.machines_on_sale.catalogue.types[launch.kind].arch,
                 launched_at=now,
                 ready_at=ready_at,
                 site=self.name,

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 from airflow.models import import_all_models
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
@@ -65,18 +68,20 @@ def make_settings(folder: Path, **options: Any) -> Settings:
 
 @functools.cache
 def empty_store() -> bytes:
-    """A database with Lading's tables and that of task instances, which takes longer to make than most tests do."""
+    """A database with Lading's tables and those of Airflow that a tick reads, which take longer to make than most tests
+    do."""
     import_all_models()  # to some of which the table of task instances refers
     with tempfile.TemporaryDirectory() as folder:
         engine = open_sqlite(Path(folder, "empty.db"))
         store.metadata.create_all(engine)
-        TaskInstance.__table__.create(engine)
+        for model in (DagBundleModel, DagModel, DagRun, TaskInstance):
+            model.__table__.create(engine)
         engine.dispose()
         return Path(folder, "empty.db").read_bytes()
 
 
 def make_store(folder: Path, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Engine:
-    """A database with Lading's tables and no task instances, which these modules take for Airflow's."""
+    """A database with Lading's tables, no runs and no task instances, which these modules take for Airflow's."""
     (folder / "store.db").write_bytes(empty_store())
     engine = open_sqlite(folder / "store.db")
 

@@ -34,10 +34,11 @@ from lading.executors.forecast import site_plans
 from lading.executors.store import JobRow, State, durations
 from lading.operators import resources
 from lading.scheduling.billing import LEAST_SECONDS
-from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.resources import Resources
 from lading.scheduling.simulation.trace import Arrival
 from tests.clusters.bought import BoughtSite, Clock
+from tests.clusters.queued import QueuedSite
 from tests.clusters.sites import make_settings, rest
 
 # Between two ticks, seconds; the controller is woken when a job ends, or a machine is up.
@@ -65,6 +66,7 @@ class RunResult:
 class WorkflowRuns:
     """
     :param workflows: by the ids of their Dags
+    :param queue: seconds for which allocations wait, where they are what is launched
     :param hints: of all tasks, beside what the recording says that they need
     """
 
@@ -72,14 +74,20 @@ class WorkflowRuns:
         self,
         engine: Engine,
         workflows: dict[str, Sequence[Arrival]],
-        market: MachineMarket,
+        market: MachineMarket | Market,
         folder: Path,
         patch: pytest.MonkeyPatch,
+        *,
+        queue: float = 0.0,
         **hints: Any,
     ) -> None:
         self.engine, self.workflows, self.hints = engine, workflows, hints
         self.clock, self.lengths = Clock(), dict[str, float]()
-        self.site = BoughtSite(folder, market, self.clock, self.lengths, market.policy)
+        self.site: BoughtSite
+        if isinstance(market, Market):
+            self.site = QueuedSite(folder, market, self.clock, self.lengths, queue)
+        else:
+            self.site = BoughtSite(folder, market, self.clock, self.lengths, market.policy)
         self.waiting: dict[tuple[str, str], dict[str, set[str]]] = {}
         self.numbers = 0
         self.really = time.perf_counter
@@ -220,9 +228,10 @@ class WorkflowRuns:
             assert self.clock.now - start < LONGEST, "it does not come to its end"
         launches, released = self.site.diary.launches, self.site.diary.released
         usd = 0.0
-        for number in range(launched, len(launches)):
+        # Allocations have no price.
+        for number in range(launched, len(launches) if isinstance(self.site.on_sale, MachineMarket) else launched):
             at, kind, capacity_type = launches[number]
-            offerings = self.site.on_sale.catalogue.types[kind].offerings
+            offerings = self.site.machines_on_sale.catalogue.types[kind].offerings
             price = next(each.usd_per_hour for each in offerings if each.capacity_type == capacity_type)
             usd += max(LEAST_SECONDS, released[number] - at) / 3600 * price
         return RunResult(usd, last_end - start, len(launches) - launched, ticks)

@@ -360,6 +360,30 @@ def test_the_jobs_of_one_site_do_not_hide_those_of_another(session: Session) -> 
     assert (tokens[0], tokens[1], tokens[-1]) == ("anywhere", "a0", "b")
 
 
+def test_the_first_jobs_by_the_rests_of_their_runs_are_looked_at(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "MOST_JOBS_PER_TICK", 5)
+    for number in range(20):
+        add(session, f"a{number:02}", queued_at=1.0 + number)
+    add(session, "urgent", queued_at=99.0, priority=9)
+    rests = {"a15": 500.0, "a03": 20.0, "a19": 600.0}
+    jobs = queue.waiting(session, rests=rests)
+    assert [job.name for job in jobs[:5]] == ["urgent", "a19", "a15", "a03", "a00"]
+    assert [job.rest for job in jobs[:5]] == [0.0, 600.0, 500.0, 20.0, 0.0]
+    assert all(job.is_ahead for job in jobs[5:])
+    assert jobs[-1].hidden == 21 - len(jobs)
+
+
+def test_of_groups_with_a_limit_the_longest_rest_is_admitted_first(session: Session) -> None:
+    add_limited(session, "short", 1, run_max_jobs=1)
+    add_limited(session, "long", 1, run_max_jobs=1, queued_at=20.0)
+    [short] = queue.waiting(session)
+    assert short.task_id == "short"
+    [long] = queue.waiting(session, rests={"longState.QUEUED0": 60.0})
+    assert (long.task_id, long.rest) == ("long", 60.0)
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -91,6 +91,17 @@ def live_jobs(session: Session) -> list[Any]:
     return list(session.execute(select(*columns).where(JobRow.state.in_(LIVE))))
 
 
+def first_queued(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, float]:
+    """When the first job of each run was queued that the store has, by the database's clock, epoch seconds."""
+    found: dict[DagRunKey, float] = {}
+    for dag_id, its_runs in _by_dag(runs).items():
+        for chunk in chunks(its_runs):
+            query = select(JobRow.run_id, func.min(JobRow.queued_at))
+            query = query.where(JobRow.dag_id == dag_id, JobRow.run_id.in_(chunk)).group_by(JobRow.run_id)
+            found |= {DagRunKey(dag_id, str(run_id)): float(at) for run_id, at in session.execute(query)}
+    return found
+
+
 def last_jobs(session: Session, dag_id: str) -> dict[str, Any]:
     """The job of each task of a Dag that has succeeded last, as a row of the queue."""
     mine = JobRow.dag_id == dag_id, JobRow.state == State.SUCCEEDED

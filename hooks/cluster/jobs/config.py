@@ -112,7 +112,15 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
         14400, description="With allocations: their time limit; a task with a longer one gets one of its own length."
     )
     idle_seconds: Duration = Field(
-        300, description="With allocations: one in which nothing has run for so long ends by itself."
+        300,
+        description="With allocations: one in which nothing has run for so long ends by itself; one that was "
+        "asked for by what is to come stays for as long as another one would wait in the queue, and ends when nothing "
+        "comes.",
+    )
+    expected_queue_time: DurationOrZero | None = Field(
+        None,
+        description="With allocations: how long one is expected to wait in its queue, until it is known of twenty; "
+        "without it as long as `idle_seconds`. An idle one is kept for a task that comes sooner than that.",
     )
     usd_per_cpu_hour: Price | None = Field(
         None, description="What a cpu costs in an hour, USD; without it cpu-hours are counted and no money."

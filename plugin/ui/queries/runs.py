@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from sqlalchemy import and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
-from lading.executors.store import LIVE, JobRow, State, instances, usd_until
+from lading.executors.store import LIVE, JobRow, State, instances, run_rows, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
 from lading.plugin.ui.queries.chart import machines
@@ -211,6 +211,26 @@ class RunPage(BaseModel):
     runs: list[RunTotals]
 
 
+class RunOutlook(BaseModel):
+    """What a live run goes by where machines are bought by a forecast, and when it is expected to end."""
+
+    hurry: float | None
+    """What the forecast goes by; None: what each site says, or none was made yet."""
+    finish_by: float | None
+    """When it shall have ended; None: at any time, or likewise."""
+    ends_at: float | None
+    """When it is planned to end; None: no plan says it."""
+    trouble: str | None
+    """Why it does not end when it shall."""
+    asked_hurry: float | None
+    """What a user has asked; None: nothing, so that it is what the Dag says."""
+    asked_finish_by: str | None
+    asked_by: str | None
+    asked_at: float | None
+    is_planned: bool
+    """Whether a forecast was made of it."""
+
+
 class RunSummary(BaseModel):
     """A run: what it took, how it was packed, and the longest waits."""
 
@@ -226,6 +246,10 @@ class RunSummary(BaseModel):
     in ``totals``. None: the run has no price.
     """
     waits: list[TrySummary]
+    outlook: RunOutlook | None = None
+    """None: the run has ended, or Airflow does not know it."""
+    may_edit: bool = False
+    """Whether the user may say what its end is worth."""
 
 
 def waited(now: float) -> Any:
@@ -333,6 +357,25 @@ def run(session: Session, dag_id: str, run_id: str, now: float) -> RunSummary:
         seconds=seconds,
         usd_idle=None if all_tries.usd is None else idle_shares(session, dag_id, run_id)[0],
         waits=longest_waits(session, mine, now),
+        outlook=outlook(session, dag_id, run_id),
+    )
+
+
+def outlook(session: Session, dag_id: str, run_id: str) -> RunOutlook | None:
+    """What a run goes by; None: it has ended, or Airflow does not know it."""
+    if (found := run_rows.terms(session, dag_id, run_id).get(run_id)) is None:
+        return None
+    request, forecast = found
+    return RunOutlook(
+        hurry=None if forecast is None else forecast.hurry,
+        finish_by=None if forecast is None else forecast.finish_by,
+        ends_at=None if forecast is None else forecast.ends_at,
+        trouble=None if forecast is None else forecast.trouble,
+        asked_hurry=None if request is None else request.hurry,
+        asked_finish_by=None if request is None else request.finish_by,
+        asked_by=None if request is None else request.by,
+        asked_at=None if request is None else request.at,
+        is_planned=forecast is not None,
     )
 
 

@@ -14,9 +14,13 @@ export async function get(path, parameters = {}, signal) {
 // Asks the controller for something: pause, resume, drain, terminate, wake.
 export const ask = async (kind, target) => read(await fetch(new URL("requests", API), {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({kind, target})}));
 
+// Says what the end of a run is worth, and when it shall have ended; null: as its Dag says.
+export const hurry = async (dagId, runId, asked) => read(await fetch(new URL(["dags", dagId, "runs", runId].map(encodeURIComponent).join("/") + "/hurry", API), {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(asked)}));
+
 async function read(answer) {
   if (answer.status === 401) throw new Error("you are not logged in any more: load the page again");
   if (answer.status === 403) throw new Error("you may not see this; Airflow's administrator can give you the right");
+  if (answer.status === 422) throw new Error((await answer.json()).detail[0].msg);
   if (answer.status === 404 || answer.status === 503) throw new Error((await answer.json()).detail);
   if (!answer.ok) throw new Error(`the API server answered ${answer.status}`);
   return answer.json();

@@ -69,6 +69,11 @@ export function Select({label, value, options, onChange}) {
   return C?.NativeSelect ? h(C.NativeSelect.Root, {size: "xs", width: "auto"}, h(C.NativeSelect.Field, props, choices), h(C.NativeSelect.Indicator)) : h("select", props, choices);
 }
 
+export function Input({label, value, placeholder, onChange}) {
+  const props = {value, placeholder, "aria-label": label, onChange: (event) => onChange(event.target.value)};
+  return C?.Input ? h(C.Input, {size: "xs", width: "14em", ...props}) : h("input", {type: "text", style: {border: LINE, borderRadius: 4, padding: "0 6px"}, ...props});
+}
+
 // So many rows are shown until all are asked for: more would make each redraw slow.
 const ROWS_AT_ONCE = 50;
 

@@ -84,6 +84,18 @@ export const machineState = ({state, unreachable_since: since}) => (since === nu
 export const bought = ({instance_type, capacity_type, zone}) => [instance_type, capacity_type, zone].filter(Boolean).join(", ");
 export const taskName = (job) => (job.hidden || job.hidden === undefined && !job.taskId ? "another Dag's task" : `${job.dagId ?? job.dag_id ?? ""}${job.dagId ?? job.dag_id ? "." : ""}${job.taskId ?? job.task_id}${(job.mapIndex ?? job.map_index) >= 0 ? `[${job.mapIndex ?? job.map_index}]` : ""}`);
 
+// What a live run goes by, a line for each part.
+const HURRIES = new Map([[0, "cheap"], [1, "balanced"], [10, "fast"]]);
+const hurryName = (value) => (HURRIES.has(value) ? `hurry ${count(value)} (${HURRIES.get(value)})` : `hurry ${count(value)}`);
+export function outlookLines({hurry, finish_by, ends_at, trouble, asked_hurry, asked_finish_by, asked_by, asked_at, is_planned}) {
+  const asks = [asked_hurry === null ? null : hurryName(asked_hurry), asked_finish_by === null ? null : `finish_by ${asked_finish_by}`].filter(Boolean).join(", ");
+  const asked = asks ? `${asked_by} has asked for ${asks}, ${date(asked_at)}` : null;
+  if (!is_planned) return [asked, "Nothing is planned for it: only sites that buy machines by a forecast go by that."].filter(Boolean);
+  const shall = finish_by === null ? "" : `, and shall by ${date(finish_by)}`;
+  const end = trouble ? `It ${spoken(trouble)}` : ends_at !== null ? `Planned to end at about ${date(ends_at)}${shall}` : finish_by === null ? null : `It shall end by ${date(finish_by)}; when it will is not known`;
+  return [asked, asked_hurry !== null ? null : hurry === null ? "The hurry is that of its sites" : `${hurryName(hurry)}, as its Dag says`, end].filter(Boolean);
+}
+
 // The Dag's tab: what its runs cost, and what its tasks could ask for.
 export const dagPath = (dagId) => `/dags/${encodeURIComponent(dagId)}/plugin/lading-dag`;
 

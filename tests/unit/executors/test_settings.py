@@ -83,3 +83,13 @@ def test_a_service_may_be_the_controller(text: str, starts: bool) -> None:
 def test_a_switch_is_on_or_off() -> None:
     with pytest.raises(AirflowConfigException, match="start_controller: 'no' is neither of what is valid: True, False"):
         Settings.load(Conf(start_controller="no"))
+
+
+def test_the_order_of_jobs() -> None:
+    assert Settings.load(Conf(parallelism="32")).order == "priority"
+    assert Settings.load(Conf(parallelism="32", order="critical_path")).order == "critical_path"
+    with pytest.raises(
+        AirflowConfigException,
+        match=r"\[lading\] order: 'fifo' is not an order of jobs; valid: priority, critical_path",
+    ):
+        Settings.load(Conf(parallelism="32", order="fifo"))

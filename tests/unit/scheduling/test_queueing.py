@@ -18,10 +18,10 @@ MACHINE = Resources(cpus=4, memory=8192, disk=0, gpus=0)
 
 
 def job(
-    token: str, cpus: float = 1, memory: int = 512, *, priority: int = 1, at: float = 0, **more: float
+    token: str, cpus: float = 1, memory: int = 512, *, priority: int = 1, at: float = 0, rest: float = 0, **more: float
 ) -> QueuedJob:
     overtaken = more.pop("overtaken_since", None)
-    return QueuedJob(token, Resources(cpus, memory, **more), priority, at, overtaken)  # type: ignore[arg-type]
+    return QueuedJob(token, Resources(cpus, memory, **more), priority, at, overtaken, rest)  # type: ignore[arg-type]
 
 
 def in_order(*jobs: QueuedJob) -> list[QueuedJob]:
@@ -35,6 +35,22 @@ def starts(*jobs: QueuedJob, free: Resources = MACHINE, now: float = 0.0, **devi
 def test_priority_goes_first_then_arrival() -> None:
     late, early, urgent = job("late", 2, at=2), job("early", 2, at=1), job("urgent", 2, at=3, priority=9)
     assert starts(late, early, urgent) == ("urgent", "early")
+
+
+def test_of_one_priority_the_longest_rest_of_a_run_goes_first() -> None:
+    short, long = job("short", 2, at=1, rest=10), job("long", 2, at=3, rest=500)
+    unknown, urgent = job("unknown", 2, at=0), job("urgent", 2, at=9, priority=9)
+    assert starts(short, long, unknown, urgent) == ("urgent", "long")
+    assert starts(short, unknown) == ("short", "unknown")
+
+
+def test_a_later_job_with_a_longer_rest_overtakes_and_patience_ends_that() -> None:
+    here, comes = job("here", 2, at=1, rest=10), job("comes", 2, at=2, rest=500)
+    decision = next_starts(in_order(here, comes), replace(MACHINE, cpus=2), MACHINE, now=5, patience=60)
+    assert (decision.starts, decision.overtaken) == (("comes",), {"here"})
+    overtaken = replace(here, overtaken_since=5.0)
+    for now, first in ((5 + MORE_URGENT * 60 - 1, "comes"), (5 + MORE_URGENT * 60, "here")):
+        assert starts(overtaken, comes, free=replace(MACHINE, cpus=2), now=now) == (first,)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +187,7 @@ jobs = st.lists(
         st.integers(1, 3),
         st.floats(0, 100),
         st.none() | st.floats(0, 100),
+        st.sampled_from([0.0, 10.0, 500.0]),
     ),
     max_size=30,
     unique_by=lambda job: job.token,
@@ -213,16 +230,17 @@ def test_overtaken_are_those_before_a_start(waiting: list[QueuedJob], free: Reso
 
 
 @part(0.3)
-@given(jobs, st.integers(0, 1000), st.integers(1, 9))
-def test_no_job_starves(waiting: list[QueuedJob], salt: int, priority: int) -> None:
-    """However many small jobs keep coming, however urgent, each job starts once those that were running have ended."""
+@given(jobs, st.integers(0, 1000), st.integers(1, 9), st.sampled_from([0.0, 100.0, 1e6]))
+def test_no_job_starves(waiting: list[QueuedJob], salt: int, priority: int, rest: float) -> None:
+    """However many small jobs keep coming, however urgent and however long the rest of their runs, each job starts once
+    those that were running have ended."""
     capacity = Resources(8, 20_000, 20)
     now, running, started = 100.0, [Resources(0.25, 100)] * 8, set[str]()
     queue = list(waiting)
     for number in range(40 + 70 * len(waiting)):
         now += 10
         running = running[1:]  # the oldest job ends
-        queue = in_order(*queue, job(f"small-{salt}-{number}", 0.25, 100, priority=priority, at=now))
+        queue = in_order(*queue, job(f"small-{salt}-{number}", 0.25, 100, priority=priority, at=now, rest=rest))
         free = capacity - sum(running, Resources())
         decision = next_starts(queue, free, capacity, now=now, patience=60)
         by_token = {job.token: job for job in queue}

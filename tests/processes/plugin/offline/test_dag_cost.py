@@ -44,7 +44,7 @@ def use(number):
     return number
 
 
-with DAG("genomes", default_args={"executor_config": resources(max_usd=50)}):
+with DAG("genomes", default_args={"executor_config": resources(max_usd=50, hurry="fast", finish_by="06:00")}):
     first = bash("first", site="cloud", cpus=2, memory="6 GiB", time="1h")
     many = BashOperator.partial(
         task_id="many", executor_config=resources(site="cloud", cpus=2, memory="6 GiB", time="1h")
@@ -166,6 +166,7 @@ def test_what_a_run_will_cost(home: Engine, capsys: pytest.CaptureFixture[str]) 
     assert set(found["unknown"]) == {name for name, each in usd.items() if each is None}
     assert found["elsewhere"]["cloud"] > usd["first"] + usd["many"], "what may go there beside"
     assert found["max_usd"] == 50
+    assert (found["hurry"], found["finish_by"], found["runs"]) == (10.0, ["06:00"], {})
     assert found["prices"]["cloud"].startswith("AWS Price List of 20")
 
 
@@ -210,6 +211,8 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A run of genomes costs about " in out
     assert ", whose cost is not known." in out
     assert "That is more than max_usd, 50 USD: nothing is launched beyond it." in out
+    assert "Its end is worth a hurry of 10." in out
+    assert "It is to end by: 06:00 (finish_by)." in out
     assert "If all its tasks that may go to site cloud went there, they would cost " in out
 
 

@@ -329,6 +329,32 @@ def test_the_locations_are_there_again_after_a_full_disk(
     assert json.loads(settings.published_sites.read_text())["sites"]["a"]["locations"][0]["cpus"] == 4
 
 
+@pytest.mark.parametrize(("order", "first"), [("priority", "early"), ("critical_path", "late")])
+def test_jobs_go_by_arrival_or_by_the_rest_of_their_run(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, first: str
+) -> None:
+    site = FakeSite("a", tmp_path, [])
+    here = house(engine, make_settings(tmp_path / "state", order=order), [site], {"early": "a", "late": "a"})
+    with Session(engine) as session:
+        for number, token in enumerate(("early", "late")):
+            job = session.get_one(JobRow, token)
+            job.state, job.site, job.location, job.cpus = State.QUEUED, None, None, 3.0
+            job.queued_at = time.time() + number - 60
+        session.commit()
+    plans = here.controller.site_plans
+
+    def read(session: Session, *_: object, **__: object) -> None:
+        plans.rests = {"early": 10.0, "late": 500.0}
+
+    monkeypatch.setattr(plans, "read", read)
+    decision = here.controller.decide(here.observe(), any_wait=True)
+    assert decision.placed["a"]["here"][0] == first
+    here.controller.record(decision, True, time.time())
+    here.controller.act(decision)
+    here.rest()
+    assert site.jobs[first].rest == (500.0 if order == "critical_path" else 0.0), "it travels to the agent"
+
+
 @pytest.mark.parametrize(("burst_after", "goes"), [(3600, False), (0, True)])
 def test_a_hiccup_of_the_first_site_sends_nothing_to_another_one_before_its_time(
     engine: Engine, settings: Settings, tmp_path: Path, burst_after: int, goes: bool

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lading.executors.controller import answers
-from lading.executors.controller.dispatch import BEHIND_OTHERS, decided
-from lading.executors.store import State, queue
+from lading.executors.controller.dispatch import BEHIND_OTHERS, decided, envelope
+from lading.executors.store import JobRow, State, queue
 from lading.executors.store.queue import GivenJob
+from lading.hooks.spool.spool import Envelope
 from lading.scheduling.location import Location
 from lading.scheduling.matching.stops import Stop
 from lading.scheduling.matching.waiting import WaitingJob
@@ -89,3 +90,11 @@ def test_the_queue_that_a_target_names_is_stored_with_the_placement_and_forgotte
     event = {"event": "returned", "token": "a", "at": 2.0, "location": "hpc"}
     [back] = answers.changes_by_events([event])
     assert back.values["queue"] is None
+
+
+def test_the_rest_of_a_run_travels_with_its_job() -> None:
+    job = JobRow(token="t", workload="{}", cpus=1.0, memory=1, disk=0, gpus=0.0, priority=2, queued_at=NOW)
+    made = envelope(job, "jwt", NOW + 60, rest=500.0)
+    assert Envelope.from_json(made.to_json()).rest == 500.0
+    assert made.waiting().rank == (-2, -500.0, NOW, "t")
+    assert envelope(job, "jwt", NOW + 60).rest == 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from airflow.models.dag import DagModel
@@ -17,15 +19,18 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.types import DagRunType
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 from uuid6 import uuid7
 
 from lading.executors import store
-from lading.executors.forecast import live_runs
+from lading.executors.forecast import live_runs, site_plans
 from lading.executors.forecast.live_runs import LiveRuns
-from lading.executors.store import JobRow, State
+from lading.executors.forecast.site_plans import Foreseen, SitePlans
+from lading.executors.store import JobRow, State, queue, run_rows
+from lading.executors.store.durations import PastWaits
+from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
 from lading.scheduling.forecast.coming import ComingJob, ComingRun
 from lading.scheduling.gangs.room import Ways
@@ -34,10 +39,12 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.resources import Resources
+from lading.scheduling.text.units import format_moment
 from tests.clusters.sites import make_settings
 from tests.services.packing import catalogue
 
-NOW = 1_800_000_000.0
+NOW = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC, 13:45 in Kathmandu
+ZONE = ZoneInfo("Asia/Kathmandu")
 GOODS = catalogue(small=(2, 4096, 0.36))
 CLOUD = SiteView(
     name="cloud",
@@ -52,7 +59,7 @@ class House:
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine, self.live_runs = engine, LiveRuns(make_settings(folder), Ways())
-        with DAG("d", schedule=None, max_active_tasks=7) as dag:
+        with DAG("d", schedule=None, start_date=datetime(2020, 1, 1, tzinfo=ZONE), max_active_tasks=7) as dag:
             tasks = {each: BashOperator(task_id=each, bash_command=":") for each in ("a", "b", "branch", "c", "last")}
             many = BashOperator.partial(task_id="many").expand(bash_command=["1", "2"])
             empty = EmptyOperator(task_id="empty")
@@ -213,6 +220,111 @@ def test_hints_say_what_a_run_is_worth_and_what_is_planned_otherwise(house: Hous
     [last] = house.jobs(NOW + 1)["last"]
     assert last.need is not None
     assert last.need.resources.cpus == 1.5, "as much as its last job"
+
+
+@pytest.mark.parametrize(
+    ("queued", "clock"),
+    [("2027-01-15T07:59:10+00:00", "2027-01-16T06:00+05:45"), ("2027-01-15T00:10:00+00:00", "2027-01-15T06:00+05:45")],
+)
+def test_a_time_of_day_is_the_next_one_in_the_zone_of_the_dag_after_the_first_job(
+    house: House, queued: str, clock: str
+) -> None:
+    fresh(house)
+    house.job("a", State.SUCCEEDED, queued_at=datetime.fromisoformat(queued).timestamp(), ended_at=NOW - 20)
+    house.job("b")
+    house.say("b", cpus=2, finish_by="06:00")
+    [run] = house.look().values()
+    assert run.began == datetime.fromisoformat(queued).timestamp(), "before this controller"
+    assert run.finish_by == datetime.fromisoformat(clock).timestamp()
+
+
+def test_what_a_person_asks_of_a_run_wins_over_its_hints_until_it_is_taken_back(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    house.say("b", cpus=2, hurry=0.5, finish_by="2h")
+
+    def terms(now: float) -> tuple[float | None, float | None]:
+        [run] = house.look(now=now).values()
+        return run.hurry, run.finish_by
+
+    by_hint = 0.5, NOW - 50 + 7200
+    assert terms(NOW) == by_hint
+    with Session(house.engine) as session:
+        run_rows.ask(session, "d", "r", "cheap", None, "alice")
+        session.commit()
+        assert terms(NOW + 1) == (0.0, by_hint[1]), "of what is not asked the hint holds"
+        run_rows.ask(session, "d", "r", None, "06:00", "alice")
+        session.commit()
+        at_six = datetime.fromisoformat("2027-01-16T06:00+05:45").timestamp()
+        assert terms(NOW + 2) == (0.5, at_six), "later than the hint"
+        assert house.live_runs.forecasts({"d r": 5.0}) == {("d", "r"): (0.5, at_six, 5.0)}
+        assert run_rows.ask(session, "d", "r", None, None, "bob") is None
+        session.commit()
+    assert terms(NOW + 3) == by_hint
+
+
+def test_waiting_jobs_go_by_the_rest_of_their_run_where_nothing_is_bought(house: House, tmp_path: Path) -> None:
+    fresh(house)
+    house.job("a", State.SUCCEEDED, ended_at=NOW - 50)
+    house.job("last", State.QUEUED, queued_at=NOW - 40)
+    house.job("b", State.QUEUED, queued_at=NOW - 30)
+    house.job(None, State.QUEUED, queued_at=NOW - 20)
+
+    def order(by: str, now: float) -> list[str]:
+        plans = SitePlans(make_settings(tmp_path, order=by), Ways(), lambda: None, PastWaits())
+        with Session(house.engine) as session:
+            if by == "critical_path":
+                plans.read(session, [LAB], now, by_dag=False)
+            assert plans.look(session, [LAB], [], now, by_dag=False) == Foreseen()
+            found = [job.name for job in queue.waiting(session, rests=plans.rests)]
+        plans.close()
+        return found
+
+    assert order("priority", NOW) == ["r-last", "r-b", "r-None"]
+    assert order("critical_path", NOW) == ["r-b", "r-last", "r-None"], "c comes after b, and nothing after last"
+    assert order("critical_path", NOW + 1e6) == ["r-last", "r-b", "r-None"], "all have waited too long"
+
+
+def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site_plans, "SECONDS_BETWEEN_NOTES", 0.0)
+    fresh(house)
+    house.job("a")
+    house.say("b", cpus=2, hurry="fast", finish_by="1 min")
+    machine = Location("m", Resources(2, 4096), Resources(2, 512), instance_type="small", usd_per_hour=0.36)
+    cloud, plans = (
+        replace(CLOUD, launched=[machine]),
+        SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits()),
+    )
+    with Session(house.engine) as session:
+        for _ in range(2):
+            plans.look(session, [cloud], [], NOW, by_dag=False)
+            if (making := plans.plans["cloud"].making) is not None:
+                making.result()
+        row = session.get_one(RunForecastRow, ("d", "r"))
+        assert (row.hurry, row.finish_by) == (10.0, NOW - 50 + 60)
+        assert row.ends_at is not None
+        assert row.ends_at > NOW + 900, "three tasks of ten minutes, one behind the other, on one machine"
+        assert str(row.trouble).startswith(f"cannot end by {format_moment(NOW + 10)}: about ")
+        plans.look(session, [LAB], [], NOW + 1, by_dag=False)
+        assert session.scalars(select(RunForecastRow)).all() == []
+    plans.close()
+
+
+def test_of_some_runs_it_is_not_known_what_they_need(house: House) -> None:
+    fresh(house)
+    house.job("a")
+    house.look()
+    assert (len(house.live_runs.names), house.live_runs.without_needs) == (1, set())
+    house.say("c", memory="2 * input_size")
+    house.live_runs.known.clear()
+    house.look()
+    assert house.live_runs.without_needs == house.live_runs.names, "no try of it has ended yet"
+    house.job("c", State.SUCCEEDED, "old", started_at=NOW - 100, ended_at=NOW - 70)
+    house.live_runs.known.clear()
+    house.look()
+    assert house.live_runs.without_needs == set(), "as much as the last time"
 
 
 def test_a_site_that_comes_first_has_it(house: House) -> None:

@@ -27,6 +27,7 @@ from tests.services.packing import catalogue
 
 GOODS = catalogue(small=(2, 4096, 0.36), large=(8, 16384, 1.44))
 MARKET = MachineMarket(GOODS, policy=FORECAST, idle_seconds=120.0, boot_seconds=60.0)
+HUGE = PlannedJob("", Resources(64, 1024))
 NOW = 1000.0
 
 
@@ -65,10 +66,17 @@ class House:
         its = Location(name, Resources(2, 4096), instance_type="small", usd_per_hour=0.36, launched_at=0.0, **known)
         self.machines = [*(each for each in self.machines if each.name != name), its]
 
-    def look(self, now: float = NOW, market: MachineMarket = MARKET, **known: Any) -> ForeseenActions:
+    def look(
+        self,
+        now: float = NOW,
+        market: MachineMarket = MARKET,
+        hurry: float | None = None,
+        finish_by: float | None = None,
+        **known: Any,
+    ) -> ForeseenActions:
         up = [each for each in self.machines if not each.booting]
         site = SiteView(name="cloud", market=market, locations=up, launched=self.machines)
-        its = site_forecast([run_at_site(ComingRun("r", NOW, self.jobs), "cloud")])
+        its = site_forecast([run_at_site(ComingRun("r", NOW, self.jobs, hurry, finish_by=finish_by), "cloud")])
         return self.plan.look(its, site, market, now, **known)
 
     def decided(self, now: float = NOW) -> Provision:
@@ -142,6 +150,39 @@ def test_where_plans_are_always_late_machines_are_launched_all_the_same() -> Non
     late = here.look(NOW + SECONDS_PENDING + 20)
     assert not late.is_of_now
     assert {name for each in late.actions.launches for name in late.actions.launched_for[each.name]} == {"t", "u"}
+
+
+def test_a_run_that_cannot_end_when_it_shall_is_planned_to_end_as_early_as_it_can() -> None:
+    def ends(*, finish_by: float | None = None) -> float:
+        here = House()
+        for name in "abcd":
+            here.job(name, seconds=300, token=name)
+        here.job("last", *"abcd", seconds=100)
+        here.look(hurry=0.0, finish_by=finish_by)
+        return here.plan.ends["r"]
+
+    earliest = NOW + 60 + 300 + 100
+    assert ends(finish_by=NOW + 10) == earliest
+    assert ends(finish_by=earliest + 20) <= earliest + 20
+    here = House()
+    here.job("a", token="a")
+    here.jobs["huge"] = replace(here.jobs["a"], jobs=(replace(here.jobs["a"].jobs[0], name="huge", need=HUGE),))
+    here.look()
+    assert here.plan.ends == {}, "what fits nothing does not end"
+
+
+def test_what_is_asked_of_a_run_is_planned_at_once_and_in_all_ways() -> None:
+    here = House()
+    here.machine("up", idle_since=NOW)
+    here.job("a", seconds=300, token="a")
+    here.job("b", seconds=300, token="b")
+    assert here.look(hurry=0.0).actions.launches == (), "one behind the other is cheaper"
+    assert here.look(NOW + 1, hurry=0.0).is_of_now
+    assert len(here.asked) == 1
+    found = here.look(NOW + 2, hurry=0.0, finish_by=NOW + 400)
+    assert (found.is_of_now, len(here.asked)) == (True, 2)
+    assert len(found.actions.launches) == 1
+    assert here.asked[-1][2] == here.asked[0][2], "not only ways beside the last one"
 
 
 def test_what_comes_after_is_not_known_and_so_nothing_goes() -> None:

@@ -51,6 +51,7 @@ def parsed(command: str, words: list[str]) -> argparse.Namespace:
         ("cost", ["d", "--limit", "9" * 20]),
         ("wake", ["d", "\udcff"]),
         ("wake", ["d", "--gang", "\udcff"]),
+        ("hurry", ["d", "\udcff"]),
         ("top", ["--seconds", "9" * 20]),
     ],
 )

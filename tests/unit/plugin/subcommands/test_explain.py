@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.types import DagRunType
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
@@ -15,6 +19,7 @@ from lading.executors.columns import hint_columns
 from lading.executors.controller.sites_file import rules_of
 from lading.executors.store import JobRow, LocationRow, SiteRow, State, site_rows
 from lading.executors.store.gangs.terms import GangTerms
+from lading.executors.store.run_rows import RunForecastRow
 from lading.operators import resources
 from lading.plugin.sites import load_sites
 from lading.plugin.subcommands.explain import report
@@ -95,6 +100,21 @@ def test_each_step_says_what_came_of_it(known: Known) -> None:
         "   rule 'less', 8 of 16 cpus: four has room now; ten has room now",
         "   rule 'less', 4 of 16 cpus: four has room now; ten has room now",
         "5. queued: it waits for its turn",
+    ]
+
+
+def test_what_the_run_goes_by(known: Known) -> None:
+    known.session.add(DagBundleModel(name="b"))
+    known.session.flush()
+    known.session.add(DagModel(dag_id="d", bundle_name="b"))
+    known.session.flush()
+    known.session.add(DagRun(dag_id="d", run_id="r", run_type=DagRunType.MANUAL, state="running"))
+    known.session.add(RunForecastRow(dag_id="d", run_id="r", hurry=10.0, finish_by=0.0, ends_at=2400.0, at=0.0))
+    known.session.flush()
+    assert known.lines()[-4:-1] == [
+        "5. run:",
+        "   hurry 10, as its Dag says",
+        "   cannot end by 1970-01-01 00:00:00 UTC: about 1970-01-01 00:40:00 UTC at the earliest",
     ]
 
 

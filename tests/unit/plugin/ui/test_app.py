@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 import schemathesis
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
+from airflow.utils.types import DagRunType
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, assume, given, settings
@@ -30,6 +33,7 @@ from lading.executors.store import Capacity, LocationRow, SiteRow, State, instan
 from lading.executors.store.gangs.tables import GangRow, HoldRow
 from lading.executors.store.instances import InstanceRow, InstanceState
 from lading.executors.store.requests import RequestKind
+from lading.executors.store.run_rows import RunForecastRow, RunRequestRow
 from lading.scheduling.reasons import because, free_text
 from tests.services.examples import part
 
@@ -60,7 +64,8 @@ class Viewers:
         return user.username == "operator"
 
     def is_authorized_dag(self, *, method: str, user: Any, access_entity: Any = None, details: Any = None) -> bool:
-        return details is not None and details.id in self.dags
+        may = method == "GET" or (user.username == "operator" and access_entity is DagAccessEntity.RUN)
+        return may and details is not None and details.id in self.dags
 
     def get_authorized_dag_ids(self, *, user: Any, session: Session) -> set[str]:
         return set(self.dags)
@@ -442,11 +447,13 @@ def test_anonymous_is_401_and_without_rights_403_on_every_route(client: TestClie
         if "{dag_id}" in path:
             hushed = path.format(dag_id="hush_dag", run_id="hush_run", task_id="hush_task")
             assert client.get(hushed, params=HOUR).status_code == 403, path
-    assert paths(client, "post") == ["/requests"]
-    asked = {"kind": "pause", "target": "local"}
-    assert client.post("/requests", json=asked, headers={"Authorization": ""}).status_code == 401
-    for user in ("viewer", "nobody"):
-        assert client.post("/requests", json=asked, headers={"Authorization": f"Bearer {user}"}).status_code == 403
+    bodies = {"/dags/{dag_id}/runs/{run_id}/hurry": {"hurry": 1}, "/requests": {"kind": "pause", "target": "local"}}
+    assert paths(client, "post") == [*bodies]
+    for path, asked in bodies.items():
+        filled = path.format(dag_id="mine", run_id="r")
+        assert client.post(filled, json=asked, headers={"Authorization": ""}).status_code == 401
+        for user in ("viewer", "nobody"):
+            assert client.post(filled, json=asked, headers={"Authorization": f"Bearer {user}"}).status_code == 403
 
 
 def test_a_dag_that_airflow_does_not_know_is_shown_to_administrators_alone(
@@ -521,6 +528,67 @@ def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(
     session.commit()
     hpc = client.get("/summary").json()["sites"][1]
     assert (hpc["state"], hpc["note"]) == ("paused", "paused by operator")
+
+
+def add_run(session: Session, dag_id: str, run_id: str, state: str = "running") -> None:
+    session.merge(DagBundleModel(name="b"))
+    session.flush()
+    session.merge(DagModel(dag_id=dag_id, bundle_name="b"))
+    session.flush()
+    session.add(DagRun(dag_id=dag_id, run_id=run_id, run_type=DagRunType.MANUAL, state=state))
+    session.commit()
+
+
+def test_who_may_change_a_run_may_hurry_it_and_take_that_back(session: Session, client: TestClient) -> None:
+    add_house(session)
+    add_run(session, "mine", "r")
+    add_run(session, "mine", "over", "success")
+    session.add(RunForecastRow(dag_id="mine", run_id="r", hurry=0.5, finish_by=NOW + 60, ends_at=NOW + 120, at=NOW))
+    session.commit()
+    path = "/dags/mine/runs/r/hurry"
+    before = client.get("/dags/mine/runs/r").json()
+    assert (before["may_edit"], before["outlook"]["hurry"], before["outlook"]["asked_by"]) == (False, 0.5, None)
+    assert before["outlook"]["trouble"].startswith("cannot end by ")
+    assert client.get("/dags/mine/runs/over").json()["outlook"] is None, "it has ended"
+    client.headers["Authorization"] = "Bearer operator"
+    assert client.get("/dags/mine/runs/r").json()["may_edit"] is True
+    answer = client.post(path, json={"hurry": "fast", "finish_by": "06:00"})
+    assert answer.status_code == 200
+    found = client.get("/dags/mine/runs/r", headers={"Authorization": "Bearer viewer"}).json()["outlook"]
+    assert found == answer.json()
+    assert (found["asked_hurry"], found["asked_finish_by"], found["asked_by"]) == (10.0, "06:00", "operator")
+    assert abs(found["asked_at"] - time.time()) < 60
+    assert found["hurry"] == 0.5, "what the controller went by last"
+    assert client.post(path, json={"hurry": 2.5}).json()["asked_finish_by"] is None, "all that was asked before is over"
+    entries = session.scalars(select(Log).where(Log.event == "lading_request").order_by(Log.id)).all()
+    assert [(each.owner, each.dag_id, each.run_id) for each in entries] == [("operator", "mine", "r")] * 2
+    assert json.loads(entries[0].extra or "")["finish_by"] == "06:00"
+    assert client.post(path, json={}).json()["asked_by"] is None
+    assert session.scalars(select(RunRequestRow)).all() == []
+
+
+@pytest.mark.parametrize(
+    ("run_id", "body", "status", "said"),
+    [
+        ("none", {"hurry": 1}, 404, "has no run 'none' that has not ended; valid"),
+        ("over", {"hurry": 1}, 404, "has no run 'over' that has not ended; valid"),
+        ("r", {"hurry": 101}, 422, "less than or equal to 100"),
+        ("r", {"hurry": "soon"}, 422, "'cheap', 'balanced' or 'fast'"),
+        ("r", {"finish_by": "soon"}, 422, "'soon' does not say when a run shall have ended; valid"),
+        ("r", {"finish_by": "2020-01-01T00:00Z"}, 422, "'2020-01-01T00:00Z' is past"),
+        ("r", {"finish_by": "\0"}, 422, "pattern"),
+        ("r", [], 422, "dictionary"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_run_is_refused(
+    session: Session, client: TestClient, run_id: str, body: Any, status: int, said: str
+) -> None:
+    add_run(session, "mine", "r")
+    add_run(session, "mine", "over", "failed")
+    answer = client.post(f"/dags/mine/runs/{run_id}/hurry", json=body, headers={"Authorization": "Bearer operator"})
+    assert answer.status_code == status
+    assert said in json.dumps(answer.json()["detail"])
+    assert session.scalars(select(RunRequestRow)).all() == []
 
 
 def test_what_is_asked_of_a_locked_database_is_tried_again(

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
@@ -48,6 +50,35 @@ def test_a_job_is_placed_at_the_first_site_unless_it_names_another() -> None:
     found = assign([waits("a"), waits("b", site="lab")], view("local", MACHINE), view("lab", MACHINE))
     assert found.placed == {"a": ("local", "node1"), "b": ("lab", "node1")}
     assert found == Assignment(placed=found.placed)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2), st.sampled_from([0.0, 10.0, 500.0]), st.integers(0, 5)), min_size=1, max_size=12
+    ),
+    st.booleans(),
+)
+def test_what_begins_first_has_priority_then_the_longest_rest_then_arrived_first(
+    waiting: list[tuple[int, float, int]], is_queue: bool
+) -> None:
+    jobs = [
+        WaitingJob(name=f"{number:02}", resources=Resources(1, 100), priority=priority, rest=rest, queued_at=NOW - at)
+        for number, (priority, rest, at) in enumerate(waiting)
+    ]
+    jobs.sort(key=lambda job: job.rank)
+    place = replace(MACHINE, max_jobs=4) if is_queue else MACHINE
+    found = placement.assign(jobs, [view("site", place)], now=NOW)
+    assert list(found.placed)[:4] == [job.name for job in jobs[:4]]
+    assert [job.rank for job in jobs] == sorted((-job.priority, -job.rest, job.queued_at, job.name) for job in jobs)
+
+
+def test_an_allocation_is_for_the_longest_rest_first() -> None:
+    market = Market(Resources(4, 8192), overhead=0, seconds=7200.0, unlimited=3600.0, most=1, whole=True)
+    short, long = waits("short", 4, at=NOW - 60), replace(waits("long", 4, at=NOW - 50), rest=500.0)
+    for jobs, first in (([long, short], "long"), ([replace(long, rest=0.0), short], "short")):
+        site = SiteView(name="hpc", possible=[Location("node", Resources(4, 8192))], market=market, launches=True)
+        [provision] = placement.assign(jobs, [site], now=NOW).provisions.values()
+        assert [launch.jobs for launch in provision.launches] == [(first,)]
 
 
 def test_a_job_without_a_site_goes_to_the_first_that_can_run_it() -> None:

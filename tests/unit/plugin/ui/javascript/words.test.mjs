@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import {test} from "node:test";
 
 globalThis.localStorage = {getItem: () => '"Asia/Kathmandu"'};
-const {inUse, iso, machineState, spoken, tickLabel, took} = await import("./static/words.js");
+const {inUse, iso, machineState, outlookLines, spoken, tickLabel, took} = await import("./static/words.js");
 
 test("times in reasons are read in the zone of the page", () => {
   const words = "waits: attempt 1 of 5 has found no room (no match); the next is at 2026-11-23 12:00:30 UTC, or when it is woken";
@@ -43,4 +43,19 @@ test("a run of which jobs have not ended has taken until now", () => {
 test("times for programs", () => {
   assert.equal(iso(1800000000), "2027-01-15T08:00:00.000Z");
   assert.equal(iso(null), "");
+});
+
+test("what a run goes by, and when it ends", () => {
+  const nothing = {hurry: null, finish_by: null, ends_at: null, trouble: null, asked_hurry: null, asked_finish_by: null, asked_by: null, asked_at: null, is_planned: true};
+  const at = Date.UTC(2026, 10, 27, 0, 15) / 1000;
+  assert.deepEqual(outlookLines(nothing), ["The hurry is that of its sites"]);
+  const [none] = outlookLines({...nothing, is_planned: false});
+  assert.match(none, /^Nothing is planned for it/);
+  const [asked, end, ...more] = outlookLines({...nothing, hurry: 10, asked_hurry: 10, asked_finish_by: "06:00", asked_by: "alice", asked_at: at, finish_by: at, ends_at: at - 600});
+  assert.match(asked, /^alice has asked for hurry 10 \(fast\), finish_by 06:00, .*Nov 27.* 06:00$/);
+  assert.match(end, /^Planned to end at about .*Nov 27.* 05:50, and shall by .*Nov 27.* 06:00$/);
+  assert.deepEqual(more, []);
+  const [byDag, trouble] = outlookLines({...nothing, hurry: 2.5, finish_by: at, ends_at: at + 2400, trouble: "cannot end by 2026-11-27 00:15:00 UTC: about 2026-11-27 00:55:00 UTC at the earliest"});
+  assert.equal(byDag, "hurry 2.5, as its Dag says");
+  assert.match(trouble, /^It cannot end by .*Nov 27.* 06:00:00: about .*Nov 27.* 06:40:00 at the earliest$/);
 });

@@ -1,0 +1,220 @@
+"""What a person asks of a live run, and what is forecast of it: two tables, and the queries on them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow.models.base import StringID
+from airflow.models.dagrun import DagRun
+from airflow.utils.state import DagRunState
+from sqlalchemy import Double, String, delete, exists, select
+from sqlalchemy.orm import Mapped, mapped_column
+
+from lading.executors.store.leases import DatabaseNow
+from lading.executors.store.tables import Base, JobRow
+from lading.scheduling.hints.finish_by import FinishBy, parse_finish_by
+from lading.scheduling.hints.values import parse_hurry
+from lading.scheduling.text.printable import shortened
+from lading.scheduling.text.units import UnitError, format_moment
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+LIVE = (DagRunState.QUEUED, DagRunState.RUNNING)
+# What is forecast is stored anew where it differs by so many seconds, and by this part of what is left.
+SECONDS_OF_CHANGE, PART_OF_CHANGE = 5.0, 0.01
+# A Dag and one of its runs, by their ids.
+RunKey = tuple[str, str]
+
+
+class RunRequestRow(Base):
+    """How one live run is hurried, in the place of what its Dag and its sites say; written by who asks for it."""
+
+    __tablename__ = "lading_run_request"
+
+    dag_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
+    run_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
+    # What the end of the run is worth; None: what its Dag says.
+    hurry: Mapped[float | None] = mapped_column(Double)
+    # When it shall have ended, as text (see lading.scheduling.hints.finish_by); None: when its Dag says.
+    finish_by: Mapped[str | None] = mapped_column(String(40))
+    by: Mapped[str] = mapped_column(String(250))
+    # Seconds since the epoch, by the database's clock.
+    at: Mapped[float] = mapped_column(Double)
+
+
+class RunForecastRow(Base):
+    """What the controller goes by for a live run, and what it expects. Times are seconds since the epoch."""
+
+    __tablename__ = "lading_run_forecast"
+
+    dag_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
+    run_id: Mapped[str] = mapped_column(StringID(), primary_key=True)
+    # None: what each site says.
+    hurry: Mapped[float | None] = mapped_column(Double)
+    # When it shall have ended; None: at any time.
+    finish_by: Mapped[float | None] = mapped_column(Double)
+    # When it is planned to end; None: no plan says it.
+    ends_at: Mapped[float | None] = mapped_column(Double)
+    at: Mapped[float] = mapped_column(Double)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not end when it shall; None: it does, as far as is known."""
+        if self.finish_by is None or self.ends_at is None or self.ends_at <= self.finish_by:
+            return None
+        earliest = format_moment(self.ends_at)
+        return f"cannot end by {format_moment(self.finish_by)}: about {earliest} at the earliest"
+
+
+class RunRequest(NamedTuple):
+    """What is asked of a run; None: what its Dag says."""
+
+    hurry: float | None = None
+    finish_by: FinishBy | None = None
+
+
+class RunForecast(NamedTuple):
+    """What is forecast of a run, see :class:`RunForecastRow`."""
+
+    hurry: float | None = None
+    finish_by: float | None = None
+    ends_at: float | None = None
+
+    def differs(self, other: RunForecast, now: float) -> bool:
+        """Whether it is something else than what was stored, and not only a moment later."""
+        if self[:2] != other[:2] or self.ends_at is None or other.ends_at is None:
+            return self != other
+        is_late = [None not in each[1:] and each.ends_at > each.finish_by for each in (self, other)]  # type: ignore[operator]
+        least = max(SECONDS_OF_CHANGE, PART_OF_CHANGE * (self.ends_at - now))
+        return is_late[0] != is_late[1] or abs(self.ends_at - other.ends_at) > least
+
+
+class RunTerms(NamedTuple):
+    """What a live run goes by.
+
+    :param request: what is asked of it; None: nothing
+    :param forecast: what is forecast of it; None: no site buys machines for it by a forecast, or none was made yet
+    """
+
+    request: RunRequestRow | None
+    forecast: RunForecastRow | None
+
+    def lines(self) -> Iterator[str]:
+        """The same as text, a line for each of them."""
+        request, forecast = self.request, self.forecast
+        by = "" if request is None else f", as {request.by} has asked"
+        hurry = None if request is None else request.hurry
+        if hurry is not None:
+            yield f"hurry {hurry:g}{by}"
+        elif forecast is not None:
+            yield "hurry of the site" if forecast.hurry is None else f"hurry {forecast.hurry:g}, as its Dag says"
+        if request is not None and request.finish_by is not None:
+            yield f"finish_by {request.finish_by}{by}"
+        if forecast is None:
+            yield "nothing is planned for it: only sites that buy machines by a forecast go by that"
+        elif forecast.trouble is not None:
+            yield forecast.trouble
+        elif forecast.ends_at is not None:
+            until = "" if forecast.finish_by is None else f", and shall by {format_moment(forecast.finish_by)}"
+            yield f"planned to end at about {format_moment(forecast.ends_at)}{until}"
+        elif forecast.finish_by is not None:
+            yield f"shall end by {format_moment(forecast.finish_by)}; when it will is not known"
+
+
+def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: object, by: str) -> RunRequestRow | None:
+    """Note what a user asks of a live run, in the place of what was asked of it before.
+
+    :param hurry: a number or a word, as the hint has it; None: what the Dag says
+    :param finish_by: a length of time, a time of day or a moment; None: what the Dag says
+    :returns: None: nothing is asked any more, for both are None
+    :raises LookupError: there is no such run that has not ended
+    :raises ValueError: one of them is not valid, or the moment is past
+    """
+    request = RunRequest(
+        None if hurry is None else parse_hurry(hurry),
+        None if finish_by is None else parse_finish_by(finish_by, is_of_one_run=True),
+    )
+    moment = None if request.finish_by is None else request.finish_by.moment
+    if moment is not None and moment.tzinfo is not None and moment <= datetime.now(timezone.utc):
+        raise UnitError(f"{shortened(finish_by)} is past; valid: a moment that is to come")
+    if not is_live(session, dag_id, run_id):
+        raise LookupError(
+            f"Dag {shortened(dag_id)} has no run {shortened(run_id)} that has not ended; valid: the id of one that "
+            "is queued or running"
+        )
+    row = session.get(RunRequestRow, (dag_id, run_id))
+    if request == RunRequest():
+        if row is not None:
+            session.delete(row)
+            session.flush()
+        return None
+    if row is None:
+        row = RunRequestRow(dag_id=dag_id, run_id=run_id)
+        session.add(row)
+    row.hurry, row.finish_by = request.hurry, None if request.finish_by is None else str(request.finish_by)
+    row.by, row.at = by[:250], DatabaseNow()
+    session.flush()
+    session.refresh(row)
+    return row
+
+
+def is_live(session: Session, dag_id: str, run_id: str) -> bool:
+    """Whether Airflow has such a run, and it has not ended."""
+    if not (dag_id.isprintable() and run_id.isprintable()):  # no database takes a NUL or half of a surrogate pair
+        return False
+    query = select(DagRun.run_id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id, DagRun.state.in_(LIVE))
+    return session.scalar(query) is not None
+
+
+def terms(session: Session, dag_id: str, run_id: str | None = None) -> dict[str, RunTerms]:
+    """What the live runs of a Dag go by of which something is asked or forecast, by their ids.
+
+    :param run_id: only this one, in any case; None: all
+    """
+    mine = [DagRun.dag_id == dag_id, DagRun.state.in_(LIVE), *([] if run_id is None else [DagRun.run_id == run_id])]
+    of_request = (DagRun.dag_id == RunRequestRow.dag_id) & (DagRun.run_id == RunRequestRow.run_id)
+    of_forecast = (DagRun.dag_id == RunForecastRow.dag_id) & (DagRun.run_id == RunForecastRow.run_id)
+    query = select(DagRun.run_id, RunRequestRow, RunForecastRow).where(*mine).order_by(DagRun.id)
+    rows = session.execute(query.outerjoin(RunRequestRow, of_request).outerjoin(RunForecastRow, of_forecast))
+    return {run: RunTerms(request, forecast) for run, request, forecast in rows if run_id or request or forecast}
+
+
+def asked(session: Session) -> dict[RunKey, RunRequest]:
+    """What is asked of the runs that have not ended."""
+    mine = (DagRun.dag_id == RunRequestRow.dag_id) & (DagRun.run_id == RunRequestRow.run_id)
+    rows = session.scalars(select(RunRequestRow).join(DagRun, mine).where(DagRun.state.in_(LIVE)))
+    return {(row.dag_id, row.run_id): as_request(row) for row in rows}
+
+
+def as_request(row: RunRequestRow) -> RunRequest:
+    finish_by = None if row.finish_by is None else parse_finish_by(row.finish_by, is_of_one_run=True)
+    return RunRequest(row.hurry, finish_by)
+
+
+def note(session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
+    """Store what is forecast of the live runs, where it has changed, and forget it of all others."""
+    now = time.time()
+    for row in session.scalars(select(RunForecastRow)).all():
+        if (row.dag_id, row.run_id) not in forecasts:
+            session.delete(row)
+    for (dag_id, run_id), forecast in forecasts.items():
+        known = session.get(RunForecastRow, (dag_id, run_id))
+        if known is None:
+            session.add(RunForecastRow(dag_id=dag_id, run_id=run_id, at=now, **forecast._asdict()))
+        elif forecast.differs(RunForecast(known.hurry, known.finish_by, known.ends_at), now):
+            known.hurry, known.finish_by, known.ends_at = forecast
+            known.at = now
+    session.flush()
+
+
+def forget(session: Session, before: float) -> None:
+    """Delete what was asked before a time of runs of which no job is known any more, seconds since the epoch."""
+    its_jobs: Any = (JobRow.dag_id == RunRequestRow.dag_id) & (JobRow.run_id == RunRequestRow.run_id)
+    session.execute(
+        delete(RunRequestRow).where(RunRequestRow.at < before, ~exists().where(its_jobs)),
+        execution_options={"synchronize_session": False},
+    )

@@ -1,0 +1,41 @@
+"""``airflow lading hurry``: what the end of one live run is worth, and when it shall have ended."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from argparse import Namespace
+
+from airflow.utils import cli as airflow_cli
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+from lading.executors.settings import Settings
+from lading.executors.store import run_rows
+from lading.hooks.files.bell import Bell
+from lading.plugin.database import reading_store
+from lading.plugin.subcommands.console import complain, readable
+
+
+@airflow_cli.action_cli(check_db=False)  # type: ignore[untyped-decorator]
+@airflow_cli.suppress_logs_and_warning
+@providers_configuration_loaded
+def hurry(args: Namespace) -> None:
+    """Ask something of a run, take it back, or print what it goes by; status 1 if that cannot be."""
+    is_asked = args.hurry is not None or args.finish_by is not None
+    if is_asked and args.withdraw:
+        complain("--withdraw takes back what was asked; give it alone, or HURRY and --finish-by without it")
+        sys.exit(1)
+    with reading_store() as session:
+        if is_asked or args.withdraw:
+            try:
+                run_rows.ask(session, args.dag_id, args.run_id, args.hurry, args.finish_by, getpass.getuser())
+            except (LookupError, ValueError) as error:
+                complain(str(error))
+                sys.exit(1)
+            session.commit()
+            Bell(Settings.load().controller_bell).ring()
+        if (found := run_rows.terms(session, args.dag_id, args.run_id).get(args.run_id)) is None:
+            complain(f"Dag {args.dag_id} has no run {args.run_id} that has not ended")
+            sys.exit(1)
+        for line in found.lines():
+            print(readable(line))

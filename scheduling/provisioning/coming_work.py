@@ -1,0 +1,236 @@
+"""Allocations by what is to come: for how long they are asked for, which idle ones are kept, and which end. Pure.
+
+What live runs still have to do is played forward over the allocations that are there and those that are asked for, by
+the longest rest of each run first and each step where it begins soonest. A walltime covers what begins in an allocation
+by that; an idle allocation stays while something is to begin there sooner than another one would come out of its queue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
+from lading.scheduling.forecast.schedule import Builder, PlannedMachine, Schedule, ScheduleTerms
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import Market, queue_of
+from lading.scheduling.matching.ranking import QueueWaits
+from lading.scheduling.provisioning.launch import Launch
+from lading.scheduling.reasons import Reason, because
+
+# From the start of an allocation to that of its jobs it may take so long, seconds.
+SECONDS_TO_BEGIN = 120.0
+# From the end of a job to the start of one that waits for it, Airflow's share included, it may take so long, seconds.
+SECONDS_BETWEEN_STEPS = 5.0
+# Where the logarithm of a length has at least so large a standard deviation, nothing is known of what comes behind it.
+UNKNOWN_SPREAD = 1.0
+# Jobs find room in another order than is planned: by any order all is done in less than twice the least time (Graham,
+# "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17, 1969).
+OTHER_ORDER = 2.0
+# A walltime is whole minutes, seconds.
+MINUTE = 60.0
+# So many looks at an allocation for a step are made in one decision: what comes last is left out.
+MOST_LOOKS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ComingWork:
+    """What is to come at a site of allocations.
+
+    :param forecast: what live runs still have to do there
+    :param tokens: the names of its steps by the tokens of the jobs that wait
+    :param known: the runs of which it is known what comes after their jobs
+    :param foreseen: the allocations in which only jobs of such runs have been
+    :param is_blind: whether it is not known of another live run, so that none ends before ``idle_seconds`` have passed
+    :param site: its name; ``waits``: for how long allocations have waited in their queues
+    """
+
+    forecast: Forecast
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
+    foreseen: frozenset[str] = frozenset()
+    is_blind: bool = False
+    site: str = ""
+    waits: QueueWaits = field(default_factory=QueueWaits)
+
+    def wait(self, kind: str, cpus: float, market: Market) -> float:
+        """Seconds that an allocation is expected to wait in its queue: as those before it, else by the sites file."""
+        known = self.waits.expected(self.site, queue_of(kind), cpus)
+        return market.queue_seconds if known is None else known
+
+    def within_reach(self, locations: int, now: float) -> Forecast:
+        """The steps that are looked at."""
+        return self.forecast.nearest(max(1, MOST_LOOKS // max(1, locations)), now)
+
+
+def timed(
+    launches: Sequence[Launch], live: Sequence[Location], coming: ComingWork, market: Market, now: float
+) -> tuple[Launch, ...]:
+    """The launches with walltimes that cover what is to begin in them, none longer than it was.
+
+    Where something else waits than jobs of runs that are known to their end, or lengths are not known, it stays as it
+    was. A length is taken for as long as it probably is at most, and an allocation for one that starts at once.
+
+    :param live: what is there or asked for
+    """
+    if not launches:
+        return ()
+    forecast = coming.within_reach(len(live) + len(launches), now)
+    cautious = replace(
+        forecast, steps={name: _at_most(step, market.unlimited) for name, step in forecast.steps.items()}
+    )
+    asked = [
+        Location(
+            f"launch {number}", each.capacity, instance_type=each.kind, ends_at=now + each.seconds - SECONDS_TO_BEGIN
+        )
+        for number, each in enumerate(launches)
+    ]
+    schedule = play(cautious, [*as_played(live, coming, market, now), *asked], now)
+    machines = {each.location.name: each for each in schedule.machines if each.location is not None}
+    unsure, soonest = after_unknown(forecast), cautious.soonest(now)
+    latest = {name: soonest[name] + OTHER_ORDER * (start - soonest[name]) for name, start in schedule.starts.items()}
+    found = []
+    for launch, location in zip(launches, asked, strict=True):
+        wait = coming.wait(launch.kind, launch.capacity.cpus, market)
+        seconds, idle = launch.seconds, max(market.idle_seconds, wait)
+        steps = served(machines[location.name], schedule, wait)
+        if not _are_known(launch, coming):
+            found.append(launch)
+            continue
+        if not _is_unsure(steps, schedule, forecast, unsure):
+            seconds = min(seconds, walltime([*steps, *_steps(launch, coming)], latest, forecast, now))
+        found.append(replace(launch, seconds=seconds, idle_seconds=idle))
+    return tuple(found)
+
+
+def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float) -> float:
+    """Seconds that an allocation needs which begins now, for its steps to begin and reach their limits in it.
+
+    :param latest: when steps begin at the latest, epoch seconds; those that are left out begin at once
+    """
+    ends = (
+        max(0.0, latest.get(name, now) - now) + (forecast.steps[name].job.time or 0.0)
+        for name in steps
+        if name in forecast.steps
+    )
+    return math.ceil((max(ends, default=0.0) + SECONDS_TO_BEGIN) / MINUTE) * MINUTE
+
+
+def served(machine: PlannedMachine, schedule: Schedule, most_idle: float) -> list[str]:
+    """The steps that begin in an allocation before it has been idle for so long that it ends, in their order.
+
+    :param most_idle: seconds
+    """
+    found: list[str] = []
+    busy_until = machine.timeline.since
+    for name in sorted(machine.steps, key=lambda name: (schedule.starts[name], name)):
+        if schedule.starts[name] - busy_until > most_idle:
+            break
+        found.append(name)
+        busy_until = max(busy_until, schedule.until[name])
+    return found
+
+
+def after_unknown(forecast: Forecast) -> frozenset[str]:
+    """The steps of which it is not known when they begin, for the length of one before them is not known."""
+    found: set[str] = set()
+    for name in forecast.order:
+        before = [each for each in forecast.steps[name].parents if each in forecast.steps]
+        if any(each in found or forecast.steps[each].spread >= UNKNOWN_SPREAD for each in before):
+            found.add(name)
+    return frozenset(found)
+
+
+def _is_unsure(steps: Sequence[str], schedule: Schedule, forecast: Forecast, unsure: Collection[str]) -> bool:
+    """Whether it is not known when the last of the steps of an allocation begins there."""
+    last = max((schedule.starts[name] for name in steps), default=0.0)
+    return any(
+        name in unsure or (forecast.steps[name].spread >= UNKNOWN_SPREAD and schedule.starts[name] < last)
+        for name in steps
+    )
+
+
+def _are_known(launch: Launch, coming: ComingWork) -> bool:
+    """Whether all jobs for which is launched are of runs of which is known what comes after them."""
+    steps = _steps(launch, coming)
+    return len(steps) == len(launch.jobs) and all(coming.forecast.steps[name].job.run in coming.known for name in steps)
+
+
+def _steps(launch: Launch, coming: ComingWork) -> list[str]:
+    """The steps for which is launched, as far as the jobs have any."""
+    names = (coming.tokens.get(job, job) for job in launch.jobs)
+    return [name for name in names if name in coming.forecast.steps]
+
+
+def _at_most(step: WorkflowStep, unlimited: float) -> WorkflowStep:
+    """A step that takes as long as it probably does at most.
+
+    :param unlimited: what jobs without a limit of their own say that they take at least
+    """
+    if not step.seconds:
+        return step  # it is the end of others
+    seconds, limit = step.seconds * math.exp(step.spread), step.job.time
+    if limit is not None and limit != unlimited:
+        seconds = max(step.seconds, min(seconds, limit))
+    return replace(step, seconds=seconds + SECONDS_BETWEEN_STEPS)
+
+
+def first_needs(live: Sequence[Location], coming: ComingWork, market: Market, now: float) -> Mapping[str, float]:
+    """When the next step that does not run yet begins in each allocation, epoch seconds; those that none needs are left
+    out."""
+    there = as_played(live, coming, market, now)
+    forecast = coming.within_reach(len(there), now)
+    schedule = play(forecast, there, now)
+    needs = {each.location.name: each.needed(schedule, forecast) for each in schedule.machines if each.location}
+    return {name: begin for name, begin in needs.items() if begin < math.inf}
+
+
+def ended(
+    live: Sequence[Location], spare: Collection[str], coming: ComingWork, market: Market, now: float
+) -> tuple[dict[str, Reason], frozenset[str]]:
+    """The idle allocations that end, each with the reason, and those that are kept for what is to come.
+
+    :param spare: those in which nothing that waits has a place
+    """
+    idle = [each for each in live if each.name in spare and each.empty and not each.draining]
+    if not idle:
+        return {}, frozenset()
+    needs, ends = first_needs(live, coming, market, now), dict[str, Reason]()
+    kept = set()
+    for each in idle:
+        comes_in = needs.get(each.name, math.inf) - now
+        if each.booting:
+            if comes_in < math.inf:
+                kept.add(each.name)
+        elif comes_in <= coming.wait(str(each.instance_type), each.capacity.cpus, market):
+            kept.add(each.name)
+        elif each.name in coming.foreseen and not coming.is_blind:
+            is_never = comes_in == math.inf
+            ends[each.name] = (
+                because("not_needed") if is_never else because("allocation_not_needed_for", seconds=comes_in)
+            )
+        elif each.idle_since is not None and now - each.idle_since > market.idle_seconds:
+            ends[each.name] = because("idle", seconds=now - each.idle_since)
+    return ends, frozenset(kept)
+
+
+def as_played(live: Sequence[Location], coming: ComingWork, market: Market, now: float) -> list[Location]:
+    """The allocations that take jobs, or will: one in its queue is expected to wait there for as long as others."""
+    found = []
+    for each in live:
+        if each.draining:
+            continue
+        wait = coming.wait(str(each.instance_type), each.capacity.cpus, market) if each.booting else 0.0
+        ends_at = None if each.ends_at is None else each.ends_at + wait
+        found.append(replace(each, usd_per_hour=0.0, ready_at=now + wait if wait else None, ends_at=ends_at))
+    return found
+
+
+def play(forecast: Forecast, locations: Sequence[Location], now: float) -> Schedule:
+    """When everything begins if no further allocation is asked for, each step where it begins soonest."""
+    builder = Builder(forecast, locations, 0.0, None, now)
+    runs = {step.job.run for step in forecast.steps.values()}
+    return builder.build(
+        ScheduleTerms(dict.fromkeys(runs, now), dict.fromkeys(runs, 1.0), dict.fromkeys(forecast.steps))
+    )

@@ -1,0 +1,115 @@
+"""What is to come at a cluster: a controller with real Dags and tables, allocations of paper, a clock that is moved."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import Engine
+
+from lading.executors.forecast.allocation_work import AllocationWork
+from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
+from lading.executors.store.durations import PastWaits
+from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
+from lading.scheduling.gangs.room import Ways
+from lading.scheduling.job import PlannedJob
+from lading.scheduling.location import Location
+from lading.scheduling.matching.market import Market, kind
+from lading.scheduling.matching.ranking import QueueWaits
+from lading.scheduling.matching.sites import SiteView
+from lading.scheduling.prediction import Prediction
+from lading.scheduling.provisioning.coming_work import ComingWork
+from lading.scheduling.reasons import because
+from lading.scheduling.resources import Resources
+from lading.scheduling.simulation.trace import Arrival
+from tests.clusters.bought import Clock
+from tests.clusters.sites import make_settings
+from tests.clusters.workflow_runs import WorkflowRuns
+
+QUEUE = 30.0
+MARKET = Market(Resources(4, 8000), 0, 3000.0, 1500.0, 1, idle_seconds=5, queue_seconds=QUEUE)
+NEED = PlannedJob("", Resources(1, 500), time=60.0, instance_type=kind(None, {}))
+
+
+def task(name: str, seconds: float, *parents: str) -> Arrival:
+    return Arrival(PlannedJob(name, Resources(2, 1024), time=60.0), 0.0, seconds, parents)
+
+
+def test_one_allocation_serves_a_chain_and_ends_with_it(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = [task("a", 10), task("b", 10, "a"), task("c", 10, "b")]
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {"d": chain}, MARKET, tmp_path, patch, queue=QUEUE)
+        found = house.run([(0.0, "d", "r1")])
+        house.close()
+    diary = house.site.diary
+    assert [machine for machine, _ in diary.begun.values()] == [0, 0, 0]
+    assert found.launches == 1
+    last = max(begun for _, begun in diary.begun.values()) + 10
+    assert diary.released[0] - last < MARKET.idle_seconds, "at once, not when it has been idle for long"
+
+
+def test_jobs_of_no_dag_are_decided_about_as_without_a_forecast(
+    airflow_database: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        house = WorkflowRuns(airflow_database, {}, MARKET, tmp_path, patch, queue=QUEUE)
+        house.add_alone("x", Resources(2, 1024), 10.0)
+        found = house.run([])
+        house.close()
+    [(_, begun)] = house.site.diary.begun.values()
+    assert found.launches == 1
+    assert house.site.diary.released[0] - (begun + 10) >= MARKET.idle_seconds, "another one may come"
+
+
+def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, looks = Clock(0.0), []
+    site = SiteView(name="hpc", market=MARKET)
+    plans = SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits())
+
+    def look(*_: object, **known: object) -> list[ComingRun]:
+        looks.append(clock.now)
+        clock.now += 2.0
+        return []
+
+    plans.has_noted = False
+    monkeypatch.setattr(plans.live_runs, "look", look)
+    monkeypatch.setattr(plans.waits, "read", lambda _: None)
+    monkeypatch.setattr(time, "monotonic", clock)
+
+    def found(at: float, *sites: SiteView) -> Foreseen:
+        clock.now = at
+        return plans.look(None, sites, [], at, by_dag=False)  # type: ignore[arg-type]
+
+    first = found(0.0, site)
+    assert (first.coming["hpc"].site, found(10.0, site).coming, looks) == ("hpc", first.coming, [0.0])
+    found(2.0 + 2.0 * PAUSE_BETWEEN_LOOKS, site)
+    assert looks == [0.0, 22.0]
+    assert found(23.0, replace(site, trouble=because("stopped"))) == Foreseen(), "it takes no jobs"
+    plans.close()
+
+
+def run(name: str, *jobs: ComingJob) -> ComingRun:
+    return ComingRun(name, 0.0, {job.name: ComingTask((job,)) for job in jobs})
+
+
+def job(name: str, **known: object) -> ComingJob:
+    return ComingJob(name, Prediction(10.0), "hpc", NEED, **known)  # type: ignore[arg-type]
+
+
+def test_what_has_been_in_an_allocation_is_remembered() -> None:
+    work = AllocationWork()
+    site = SiteView(name="hpc", launched=[Location("a1", MARKET.capacity), Location("a2", MARKET.capacity)])
+
+    def look(*runs: ComingRun, is_blind: bool = False) -> ComingWork:
+        return work.look(runs, site, QueueWaits(), {"r"}, is_blind=is_blind)
+
+    first = look(run("r", job("x", token="t", begun=1.0, location="a1"), job("y", token="u")))
+    assert (first.tokens, first.known, first.foreseen) == ({"u": "y"}, {"r"}, {"a1"})
+    assert look().foreseen == {"a1"}, "its job has ended"
+    strange = alone(job("z", token="z", begun=1.0, location="a1"), 0.0)
+    assert look(strange).foreseen == frozenset()
+    assert look(run("r", job("x", token="t", begun=1.0, location="a1"))).foreseen == frozenset()
