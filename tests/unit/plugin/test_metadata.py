@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from importlib.metadata import metadata, requires, version
 from importlib.resources import files
 from pathlib import Path
@@ -70,3 +72,15 @@ def test_the_changelog_begins_with_what_is_not_released() -> None:
     for section in re.split(r"^## .+$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1:]:
         kinds = re.findall(r"^### (.+)$", section, re.MULTILINE)
         assert kinds == sorted(kinds, key=order.index)
+
+
+def test_controller_agent_page_and_commands_begin_without_what_only_extras_bring() -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('numpy', 'highspy', 'numba', 'boto3', 'botocore')));"
+        "import lading.executors.controller.controller, lading.executors.forecast.site_plans;"
+        "import lading.executors.agent.agent, lading.executors.executor, lading.plugin.service, lading.plugin.policies;"
+        "import lading.plugin.ui.app, lading.plugin.subcommands.cli, lading.plugin.subcommands.check;"
+        "import lading.plugin.offline.plan, lading.plugin.offline.simulate, lading.plugin.offline.script"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
