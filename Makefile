@@ -42,7 +42,7 @@ test-unit: .venv/installed  ## run the tests that need no services
 	@$(BIN)/python -m pytest -n 4 tests/unit
 
 coverage: .venv/installed  ## run the tests that need no Airflow, and say which lines they run
-	@$(BIN)/python -m pytest -n 4 --cov=lading --cov-report=term:skip-covered --cov-report=html:.coverage.html tests/unit tests/processes
+	@$(BIN)/python -m pytest -n 4 --cov="$$($(BIN)/python -c 'import lading; print(*lading.__path__)')" --cov-report=term:skip-covered --cov-report=html:.coverage.html tests/unit tests/processes
 
 test-versions: .venv/installed .environments/tools/installed  ## run the tests that touch Airflow on each of its versions; VERSIONS=3.3.0 names some
 	@$(BIN)/python -m tests.versions $(VERSIONS)

@@ -3,6 +3,7 @@
     python -m benchmarks.machine_hours                      all traces, one seed
     python -m benchmarks.machine_hours --seeds 3 known      three seeds of one trace
     python -m benchmarks.machine_hours --compare alone,hours --modern
+    python -m benchmarks.machine_hours --compare hours,forecast --modern thin     each job is a run of its own
     python -m benchmarks.machine_hours --reclaims 0.1 --capacity-errors 0.1 known
     python -m benchmarks.machine_hours --losses --compare hours known         what is lost, and by what
 
@@ -25,7 +26,7 @@ from lading.scheduling.catalogue import Catalogue, bundled
 from lading.scheduling.machine_traits import SPOT
 from lading.scheduling.packing.bound import bound_of_hours, relax
 from lading.scheduling.packing.problem import pose
-from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective
+from lading.scheduling.plan import EFFORTS, FORECAST, InstanceLimits, Objective
 from lading.scheduling.simulation.conditions import Conditions
 from lading.scheduling.simulation.simulator import simulate
 from lading.scheduling.simulation.trace import Arrival
@@ -39,6 +40,7 @@ TRACES: dict[str, tuple[str, float | None, Callable[[int], list[Arrival]]]] = {
     "unknown": ("2,000 a day, times unknown", None, lambda seed: poisson(error=UNKNOWN, seed=seed)),
     "burst": ("2,000 at once, times known", 1.03, lambda seed: bursts(seed=seed)),
     "scatters": ("600 a day and four scatters of 350, times known", 1.12, lambda seed: scatters(seed=seed)),
+    "thin": ("300 a day, times known", None, lambda seed: poisson(300, seed=seed)),
     "many": ("20,000 a day, times known", 1.07, lambda seed: poisson(20_000, seed=seed)),
 }
 
@@ -121,7 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if args.losses:
                     report, losses = watched(trace, goods, policy, args.effort)
                 else:
-                    report = simulate(trace, goods, policy=policy, effort=args.effort, conditions=conditions)
+                    its = [replace(each, job=replace(each.job, run=each.job.name)) for each in trace]
+                    jobs = its if policy == FORECAST else trace
+                    report = simulate(jobs, goods, policy=policy, effort=args.effort, conditions=conditions)
                 print(
                     f"{words}, seed {seed}, {policy}: {1 + (report.gap or 0.0):.4f} × bound, mean wait "
                     f"{report.wait_mean:.1f} s, {report.launches:,} launches, {report.reclaims} reclaims, "

@@ -16,7 +16,6 @@ from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.places import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
-from lading.scheduling.plan import FORECAST
 from lading.scheduling.provisioning.planner import planning_missing
 from lading.scheduling.text.printable import shortened
 
@@ -92,9 +91,12 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
     model = kinds[kind].config_model
     try:
         config = model(**table)
-        known = (each for each in (*BUILT_IN, *policies()) if each != FORECAST or model.plans_ahead)
-        if config.policy not in (valid := tuple(known)):
-            raise ValueError(f"policy = {shortened(config.policy)} is unknown; valid: {', '.join(valid)}")
+        if config.policy not in (valid := (*model.built_in_policies, *policies())):
+            words = "is none of such a site" if config.policy in BUILT_IN else "is unknown"
+            raise ValueError(
+                f"policy = {shortened(config.policy)} {words}; leave it out for {valid[0]!r}, or give one of "
+                f"{', '.join(valid)}"
+            )
         if config.needs_planning and (missing := planning_missing()):
             raise ValueError(f"{config.needs_planning} {missing}")
         kinds[kind].refuse(config)

@@ -44,7 +44,7 @@ console = Console()
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        with alone(FOLDER), stopped_gently(Airflow(FOLDER, dags=examples())) as airflow:
+        with alone(FOLDER), stopped_gently(Airflow(FOLDER, dags=examples(), preloaded=True)) as airflow:
             state = demonstrate(airflow)
             if os.environ.get("KEEP"):
                 console.print(f"UI: {airflow.url} until Ctrl-C")

@@ -53,6 +53,7 @@ class SiteAnswer:
     :param instances: that were launched there and have not ended, oldest first
     :param is_new: whether nothing was concluded from the answer yet
     :param sizes: what its machines really have, by instance type and image
+    :param boots: instance types and seconds of its last boots
     :param files: by location, the bytes of files there that runs have left which have not ended
     :param promised: by the names of waiting jobs, what boots and has a place for them
     """
@@ -63,6 +64,7 @@ class SiteAnswer:
     instances: Sequence[InstanceRow] = ()
     is_new: bool = True
     sizes: Mapping[tuple[str, str], Resources] = field(default_factory=dict)
+    boots: Sequence[tuple[str, float]] = ()
     files: Mapping[str, int] = field(default_factory=dict)
     promised: Mapping[str, str] = field(default_factory=dict)
 
@@ -116,7 +118,7 @@ def with_locations(site: SiteView, answer: SiteAnswer, prefetchable: Mapping[str
     if market is None:
         up = [launched.as_seen(each) for each in seen if each.state == LocationState.UP]
         return replace(site, locations=[loaded(each) for each in up])
-    everything = [loaded(each) for each in launched.live(answer.instances, seen, now)]
+    everything = [loaded(each) for each in launched.live(answer.instances, seen, market, now)]
     booting = {str(each.instance_type): NOT_BEGUN for each in everything if each.booting}
     coming = {
         str(each.location.instance_type): why_not_up(each) for each in seen if each.state == LocationState.BOOTING
@@ -145,7 +147,7 @@ def paused(site: SiteView, by: str | None) -> SiteView:
 def market_of(answer: SiteAnswer) -> Market | MachineMarket | None:
     """What can be launched at a site; None: nothing ever is, whatever it says."""
     market = answer.observation.market if answer.site.launches and isinstance(answer.site, ElasticSite) else None
-    return market.sized(answer.sizes) if isinstance(market, MachineMarket) else market
+    return market.sized(answer.sizes).booting_as(answer.boots) if isinstance(market, MachineMarket) else market
 
 
 def recalled(answer: SiteAnswer, site: SiteView, now: float) -> dict[str, list[str]]:

@@ -238,8 +238,9 @@ class Controller:
             there = self.launched[site.name]
             rows = there.refresh(session, observation.locations, is_new) if site.launches else ()
             known = there.measured(session, observation) if site.launches else {}
+            boots = there.last_boots(session) if site.launches else ()
             files = self.placing.needed(session, site) if rows else {}
-        return SiteAnswer(site, observation, jobs, rows, is_new, known, files, there.promised)
+        return SiteAnswer(site, observation, jobs, rows, is_new, known, boots, files, there.promised)
 
     def _take_news(self, thread: SiteThread) -> bool:
         """Store what a site's thread has found since the last time; returns whether there was anything and is no more.

@@ -18,7 +18,7 @@ from lading.hooks.site import LocationState, Observation, ObservedLocation, Orde
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import ON_DEMAND
-from lading.scheduling.matching.market import Market
+from lading.scheduling.matching.market import MachineMarket, Market
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning import Launch, Provision
 from lading.scheduling.provisioning.allocations import abandoned
@@ -59,6 +59,8 @@ class Launched:
         """Those of them that were ordered for members of gangs alone."""
         self.wanted: frozenset[str] = frozenset()
         """The members of gangs for which something was to be launched in the last decision."""
+        self.boots: Sequence[tuple[str, float]] | None = None
+        """Instance types and seconds of the last boots; None: they are to be read."""
         self.promised: Mapping[str, str] = {}
         """What boots and has a place for a waiting job, by the job's name."""
 
@@ -94,6 +96,8 @@ class Launched:
             rows = instances.living(session, self.site)
         gone = self.gone.look(row.token for row in rows if row.token not in names)
         found = changes(rows, seen, gone, now)
+        if any("ready_at" in values for values in found.values()):
+            self.boots = None
         instances.change(session, self.site, found)
         session.expire_all()
         instances.settle(session, self.site, [token for token, values in found.items() if "ended_at" in values])
@@ -105,6 +109,12 @@ class Launched:
         if news := self.sizes.learn(observation):
             capacity.keep_sizes(session, self.site, news, time.time())
         return self.sizes.known
+
+    def last_boots(self, session: Session) -> Sequence[tuple[str, float]]:
+        """Instance types and seconds of the last boots, also those of earlier controllers."""
+        if self.boots is None:
+            self.boots = instances.last_boots(session, self.site)
+        return self.boots
 
     def record(self, session: Session, orders: Sequence[Order], provision: Provision, now: float) -> None:
         """Store what was decided, before the site gets it."""
@@ -210,14 +220,18 @@ def promised(orders: Sequence[Order], provision: Provision) -> dict[str, str]:
     return {**provision.homes, **{job: each.name for each in orders for job in each.launch.jobs}}
 
 
-def live(rows: Iterable[InstanceRow], seen: Sequence[ObservedLocation], now: float) -> list[Location]:
+def live(
+    rows: Iterable[InstanceRow], seen: Sequence[ObservedLocation], market: Market | MachineMarket | None, now: float
+) -> list[Location]:
     """All that was launched and has not ended, as placement and provisioning see it, oldest first."""
     by_name = {each.name: each for each in seen}
     locations = []
     for instance in rows:
         there = by_name.get(instance.token)
         location = as_seen(there) if there is not None else as_ordered(instance, now)
-        locations.append(replace(location, idle_since=instance.idle_since))
+        boots = location.booting and isinstance(market, MachineMarket)
+        ready_at = instance.ordered_at + market.boot_of(instance.kind) if boots else None  # type: ignore[union-attr]
+        locations.append(replace(location, idle_since=instance.idle_since, ready_at=ready_at))
     stored = {instance.token for instance in rows}
     return [*locations, *(as_seen(each) for each in seen if each.name not in stored)]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timezone, tzinfo
 from typing import TYPE_CHECKING, Any
 
-from airflow.models.dagbag import DBDagBag
+from airflow.models.dagbag import CachedDBDagBag
 from airflow.utils.state import TaskInstanceState
 
 from lading.executors.store.gangs import runs
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# So many Dags are kept as Airflow has stored them.
+MOST_DAGS = 50
 # Of so many runs that have ended it is counted how often a task was skipped, again after so many seconds.
 MOST_RUNS = 10
 SECONDS_UNTIL_STALE = 60.0
@@ -41,6 +43,8 @@ class DagTask:
     :param is_empty: whether Airflow ends it without a job
     :param needs_success: whether it does not run when one before it has failed
     :param executor: that it names; None: the first one of Airflow's configuration
+    :param most: how many of its jobs Airflow lets be at work at a time; None: any number
+    :param priority: the weight that its author gave it, without those of the tasks around it
     """
 
     upstream: tuple[str, ...] = ()
@@ -49,6 +53,8 @@ class DagTask:
     is_empty: bool = False
     needs_success: bool = True
     executor: str | None = None
+    most: int | None = None
+    priority: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +83,13 @@ class DagPast:
 
 
 class Dags:
-    """What is known of Dags. A structure is read once per version, the past again from time to time."""
+    """What is known of Dags. A structure is read once per version, the past again from time to time.
+
+    A controller runs for months, so the Dags that were read last are kept alone.
+    """
 
     def __init__(self) -> None:
-        self.bag = DBDagBag(load_op_links=False)
+        self.bag = CachedDBDagBag(load_op_links=False, cache_size=MOST_DAGS, cache_ttl=0, stats_prefix="lading.dag_bag")
         self.structures: dict[Any, tuple[Any, DagStructure]] = {}
         self.pasts: dict[str, tuple[float, DagPast]] = {}
         self.trouble = Trouble(log)
@@ -93,7 +102,10 @@ class Dags:
                 return None
             known = self.structures.get(run.dag_id)
             if known is None or known[0] is not dag:
+                self.structures.pop(run.dag_id, None)
                 self.structures[run.dag_id] = known = dag, structure_of(dag)
+                if len(self.structures) > MOST_DAGS:
+                    del self.structures[next(iter(self.structures))]
             return known[1]
         except Exception as error:  # what is stored may be of another version of Airflow, or of a provider
             self.trouble.begin(TROUBLE, error, traceback=True)
@@ -115,6 +127,7 @@ def structure_of(dag: Any) -> DagStructure:
     groups = {task_id: mapped_group(task) for task_id, task in dag.task_dict.items()}
     for task_id, task in dag.task_dict.items():
         group, upstream = groups[task_id], tuple(sorted(task.upstream_task_ids))
+        limits = [each for each in (task.max_active_tis_per_dag, task.max_active_tis_per_dagrun) if each is not None]
         found[task_id] = DagTask(
             upstream,
             frozenset(each for each in upstream if group is not None and groups.get(each) == group),
@@ -122,6 +135,8 @@ def structure_of(dag: Any) -> DagStructure:
             bool(task.inherits_from_empty_operator) and not (task.has_on_execute_callback or task.outlets),
             str(getattr(task.trigger_rule, "value", task.trigger_rule)) in NEED_SUCCESS,
             task.executor,
+            min(limits, default=None),
+            int(task.priority_weight),
         )
     return DagStructure(found, dag.max_active_tasks, dag.timezone)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow import settings
 from airflow.utils.state import TaskInstanceState
+from sqlalchemy.exc import SQLAlchemyError
 
 from lading.executors.executor_names import goes_to_lading
 from lading.executors.forecast.dags import DagPast, Dags, DagStructure, DagTask
@@ -22,6 +24,7 @@ from lading.executors.store.durations import Durations
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey, RunRequest
+from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast import critical_path
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
 from lading.scheduling.gangs.room import Ways
@@ -36,6 +39,8 @@ from lading.scheduling.prediction import Prediction
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+log = logging.getLogger(__name__)
+
 # The task instances of a run are read again when its jobs have changed, and after so many seconds, of so many runs in a
 # tick.
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -49,6 +54,7 @@ HANDED_OVER = (TaskInstanceState.QUEUED, TaskInstanceState.RUNNING, TaskInstance
 # How many jobs have ended before one of the same task is expected to take as long; what is assumed of the spread counts
 # for this part of one.
 ENOUGH, WEIGHT = 1, 0.1
+TROUBLE = "What the tasks of some runs ask for cannot be read, so their jobs are planned without what comes after them"
 AT_ONCE = Prediction(0.0, source="it has no job")
 
 
@@ -104,8 +110,13 @@ class TaskToCome:
     def name(self, index: int) -> str:
         return job_name(self.run, self.task_id, index)
 
-    def job(self, index: int) -> ComingJob:
-        return ComingJob(self.name(index), self.expected, self.site, self.need, index)
+    def job(self, index: int, row: Any) -> ComingJob:
+        """One of its jobs.
+
+        :param row: the task instance, or of one that is not expanded yet the one for all
+        """
+        its_pool = row.pool, row.pool_slots
+        return ComingJob(self.name(index), self.expected, self.site, self.need, index, None, None, None, *its_pool)
 
 
 class LiveRuns:
@@ -119,6 +130,8 @@ class LiveRuns:
         self.durations, self.dags = Durations(), Dags()
         self.known: dict[DagRunKey, KnownRun] = {}
         self.needs: dict[str, tuple[str | None, PlannedJob | None]] = {}
+        self.pools: dict[str, int] = {}
+        self.trouble = Trouble(log)
         self.learnt: dict[str | None, int] = {}
         self.queued_at: dict[str, float] = {}
         """When live jobs were queued, by token, epoch seconds."""
@@ -244,6 +257,7 @@ class LiveRuns:
         for run, queued in (runs.first_queued(session, new) if new else {}).items():
             self.known[run].began = min(self.known[run].began, queued - database_ahead)
         coming = runs.unfinished(session, due)
+        self.pools = runs.pools(session)
         for run in due:
             known = self.known[run]
             rows, past = coming.get(run, ()), self.dags.past(session, run.dag_id)
@@ -252,12 +266,20 @@ class LiveRuns:
             known.jobs, known.read_at = jobs[run], now
             if run in as_airflow_has:
                 known.structure = self.dags.structure(session, as_airflow_has[run])
-                last = runs.last_jobs(session, run.dag_id)
-                known.asks = {
-                    task_id: asking_task(run, task_id, config, last, self.settings, by_dag)
-                    for task_id, config in runs.configs(session, run).items()
-                }
+                try:
+                    known.asks = self._asks(session, run, by_dag)
+                except SQLAlchemyError:
+                    raise
+                except Exception as error:  # what a task has as its executor_config may be of a class that is not here
+                    self.trouble.begin(TROUBLE, error, traceback=True)
+                    known.structure = None
                 known.is_read, known.version = True, known.version + 1
+
+    def _asks(self, session: Session, run: DagRunKey, by_dag: bool) -> dict[str, AskingTask]:
+        """What the tasks of a run ask for."""
+        last = runs.last_jobs(session, run.dag_id)
+        configs = runs.configs(session, run).items()
+        return {task_id: asking_task(run, task_id, config, last, self.settings, by_dag) for task_id, config in configs}
 
     def _coming(self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], here: Places, now: float) -> ComingRun:
         """What is to come of a run; the same as before where nothing has changed, and of few others at a time where
@@ -285,7 +307,11 @@ class LiveRuns:
         for task_id, its_rows in by_task.items():
             task, ask = structure.get(task_id, DagTask()), known.asks.get(task_id, AskingTask())
             mine = live.get(task_id, ())
-            jobs = [self._job(row, job_name(run, task_id, row.map_index), here, now) for row in mine]
+            pools = {row.map_index: (row.pool, row.pool_slots) for row in its_rows}
+            jobs = [
+                self._job(row, job_name(run, task_id, row.map_index), here, now, *pools.get(row.map_index, ()))
+                for row in mine
+            ]
             # Nothing is known of what comes after the jobs of a Dag that cannot be read.
             have_come = {row.map_index for row in mine}
             rest = [each for each in its_rows if each.map_index not in have_come]
@@ -295,7 +321,10 @@ class LiveRuns:
                 jobs += self._to_come(of, rest, here, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
-                tasks[task_id] = ComingTask(jobs, task.upstream, task.by_index, ask.most)
+                limits = [each for each in (ask.most, task.most) if each is not None]
+                tasks[task_id] = ComingTask(
+                    jobs, task.upstream, task.by_index, min(limits, default=None), task.priority
+                )
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]
         # A Dag that cannot be read has the zone that Airflow gives to those that name none.
@@ -339,13 +368,21 @@ class LiveRuns:
                 found.append(ComingJob(of.name(row.map_index), of.expected, index=row.map_index, begun=begun))
             elif of.task.is_empty or not is_ours:
                 expected = AT_ONCE if of.task.is_empty else of.expected
-                found.append(ComingJob(of.name(row.map_index), expected, index=row.map_index))
+                found.append(
+                    ComingJob(
+                        of.name(row.map_index),
+                        expected,
+                        index=row.map_index,
+                        pool=None if of.task.is_empty else row.pool,
+                        pool_slots=row.pool_slots,
+                    )
+                )
             elif row.state in HANDED_OVER or (row.state is None and of.task_id in of.past.skipped and not has_come):
                 continue
             elif of.task.is_mapped and row.map_index < 0:
-                found += map(of.job, range(max(1, of.past.lengths.get(of.task_id, 1))))
+                found += (of.job(index, row) for index in range(max(1, of.past.lengths.get(of.task_id, 1))))
             else:
-                found.append(of.job(row.map_index))
+                found.append(of.job(row.map_index, row))
         return found
 
     def _expected(self, ask: AskingTask) -> Prediction:
@@ -353,7 +390,9 @@ class LiveRuns:
             self.durations.history.predict((), None) if ask.row is None else self.durations.of(ask.row, ENOUGH, WEIGHT)
         )
 
-    def _job(self, row: Any, name: str, here: Places, now: float) -> ComingJob:
+    def _job(
+        self, row: Any, name: str, here: Places, now: float, pool: str | None = None, pool_slots: int = 1
+    ) -> ComingJob:
         """A job that waits or is at work."""
         begun = None
         if row.state in groups.AT_WORK:
@@ -361,7 +400,16 @@ class LiveRuns:
             begun = now if began is None else min(now, began)
         site, need = here.of_row(row, begun is not None)
         return ComingJob(
-            name, self.durations.of(row, ENOUGH, WEIGHT), site, need, row.map_index, row.token, begun, row.location
+            name,
+            self.durations.of(row, ENOUGH, WEIGHT),
+            site,
+            need,
+            row.map_index,
+            row.token,
+            begun,
+            row.location,
+            pool,
+            pool_slots,
         )
 
 

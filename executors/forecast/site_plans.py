@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -38,7 +39,7 @@ from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Wait
 from lading.scheduling.provisioning.coming_work import ComingWork
-from lading.scheduling.provisioning.foreseen import ForeseenActions, as_planned
+from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
 from lading.scheduling.provisioning.machines import left_of, with_kept
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ MOST_LOOKS = 1_000_000
 PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
+# What Airflow could have queued for so long is held up by something that is not known here, seconds.
+SECONDS_UNTIL_HELD_UP = 15.0
 NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
 
@@ -74,6 +77,7 @@ class PlanningInput:
     """What a plan is made of; nothing in it changes.
 
     :param spent: USD that the machines have cost until now
+    :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param kept: the names of the machines that stay in any case
     """
 
@@ -81,6 +85,7 @@ class PlanningInput:
     locations: Sequence[Location]
     problem: Problem
     boot: float
+    boots: Mapping[str, float]
     hurry: float
     spent: float
     now: float
@@ -115,7 +120,11 @@ class SitePlan:
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
-        self.ordered_at: dict[str, float] = {}
+        self.unqueued_since: dict[str, float] = {}
+        self.has_waited: set[str] = set()
+        """The steps that have waited at the site, and have not ended."""
+        self.unplanned: set[str] = set()
+        """The machines whose last jobs have come in another way than by a plan, as from a site that was full."""
         self.machines: dict[str, tuple[float, float]] = {}
         """Since when each machine is paid for, epoch seconds, and its price, USD per hour."""
         self.spent = 0.0
@@ -131,20 +140,24 @@ class SitePlan:
         :param is_blind: whether it is not known of some run what comes after its jobs, so that nothing goes by the plan
         :raises Exception: whatever planning has raised
         """
-        self.planner.boot, self.planner.hurry = market.boot_seconds, market.hurry
-        here, waiting = self._input(its.forecast, site, market, now), list(its.waiting)
-        kept = frozenset(each.name for each in here.locations) if is_blind else here.kept
+        self.planner.hurry = market.hurry
+        unqueued, held_up = self._unqueued(its, now)
+        forecast = its.forecast.without(held_up) if held_up else its.forecast
+        # What was held up may go on at any time.
+        is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
+        self._note_uses(its, site)
+        here, waiting = self._input(forecast, site, market, now), list(its.waiting)
+        kept = frozenset(each.name for each in here.locations) if is_blind else here.kept | self.unplanned
         if not self._is_of_now(here):
             self._plan(here)
-        homes: dict[str, str] = {}
         if is_of_now := self._is_of_now(here):
             self.of_now_at = now
             actions = self.planner.act(here.forecast, waiting, here.problem, now, kept)
-            homes = self._homes(waiting)
             planned = {name for name in waiting if name not in actions.refused}
         else:
             actions = self._act_late(here, waiting)
             planned = {*(each.job for each in actions.placements), *(each.job for each in actions.waits)}
+        homes = self._homes(name for name in waiting if name in planned)
         tokens = its.waiting
         return ForeseenActions(
             with_tokens(actions, tokens),
@@ -152,7 +165,33 @@ class SitePlan:
             frozenset(tokens[name] for name in planned),
             frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
             {tokens[name]: place for name, place in homes.items()},
+            not_ahead=frozenset(unqueued),
         )
+
+    def _unqueued(self, its: SiteForecast, now: float) -> tuple[list[str], list[str]]:
+        """The steps that could have begun or been queued lately, and those that are held up by something that is not
+        known here: a full pool that others fill, the time until a retry, an earlier run, a site without room."""
+        names = its.unqueued()
+        self.unqueued_since = {name: self.unqueued_since.get(name, now) for name in names}
+        held_up = [name for name in names if now - self.unqueued_since[name] >= SECONDS_UNTIL_HELD_UP]
+        return names, held_up
+
+    def _note_uses(self, its: SiteForecast, site: SiteView) -> None:
+        """Note which machines have jobs that no plan had before they began: gangs, tasks on few machines, what comes
+        from other sites. Of those that run when a controller begins it is not known."""
+        steps = its.forecast.steps
+        self.has_waited = {name for name in self.has_waited if name in steps}.union(its.waiting)
+        planned, odd = Counter[str](), set[str]()
+        for name in its.come:
+            if (location := steps[name].location) is not None and steps[name].begun is not None:
+                planned[location] += 1
+                if name not in self.has_waited:
+                    odd.add(location)
+        there = {each.name: each for each in site.launched}
+        odd.update(name for name, each in there.items() if each.jobs > planned[name])
+        self.unplanned = {
+            name for name, each in there.items() if name in odd or (each.empty and name in self.unplanned)
+        }
 
     def parts(self, runs: Sequence[ComingRun], name: str) -> Iterable[RunAtSite]:
         """What runs have to do at the site of this name; of those that are the same as before it is known."""
@@ -164,7 +203,7 @@ class SitePlan:
         if (schedule := self.planner.schedule) is None:
             return NOTHING
         is_late = here.now - self.of_now_at > SECONDS_PENDING
-        return act_late(schedule, waiting, here.forecast, here.locations, here.boot, here.now, launches=is_late)
+        return act_late(schedule, waiting, here.forecast, here.locations, here.now, launches=is_late)
 
     def _pending(self, waiting: Iterable[str], planned: Collection[str], now: float) -> list[str]:
         """The jobs for which a plan is being made, and not for long."""
@@ -223,19 +262,13 @@ class SitePlan:
         schedule = self.planner.schedule
         if schedule is None:
             return {}
-        homes = ((name, schedule.homes[name].location) for name in waiting if name in schedule.homes)
-        return {name: location.name for name, location in homes if location is not None}
+        homes = ((name, schedule.homes[name]) for name in waiting if name in schedule.homes)
+        return {name: home.location.name for name, home in homes if home.location is not None and not home.released}
 
     def _input(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
         closed = [each for each in site.launched if each.draining]
         there = {each.name for each in site.launched}
-        booting = [each.name for each in site.launched if each.booting]
-        self.ordered_at = {name: self.ordered_at.get(name, now) for name in booting}
-        seen = [
-            as_planned(each, market, self.ordered_at.get(each.name, now), now)
-            for each in site.launched
-            if not each.draining
-        ]
+        seen = [as_planned(each, market, now) for each in site.launched if not each.draining]
         locations, _ = with_kept(seen, market.min_instances - len(closed))
         # What has gone has cost what it cost when it was seen last; with the last run that is over.
         for name in self.machines.keys() - there:
@@ -250,9 +283,19 @@ class SitePlan:
         limits = left_of(market.limits, InstanceLimits(), closed)
         catalogue = None if market.held is not None else market.catalogue
         problem = pose([], locations, catalogue, limits, Objective(), now, None)
+        if limits.types or limits.vcpus or limits.usd_per_hour is not None:
+            problem.bins = affordable(problem.bins, seen, limits)
         kept = frozenset(each.name for each, before in zip(locations, seen, strict=True) if each is not before)
         return PlanningInput(
-            forecast, locations, problem, market.boot_seconds, market.hurry, self.spent + spent, now, kept
+            forecast,
+            locations,
+            problem,
+            market.boot_seconds,
+            market.boots,
+            market.hurry,
+            self.spent + spent,
+            now,
+            kept,
         )
 
 
@@ -344,9 +387,9 @@ class SitePlans:
         found = {}
         for name, (site, market) in by_forecast.items():
             plan = self.plans.setdefault(name, SitePlan(market, self._start, self.ring, self.may_plan))
-            its = site_forecast(plan.parts(runs, name))
             trouble = TROUBLE.format(site=name)
             try:
+                its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
                 actions = plan.look(its, site, market, now, is_blind=not blind.isdisjoint(its.forecast.began))
             except Exception as error:  # without a plan jobs are decided about as by machine-hours
                 self.trouble.begin(trouble, error, traceback=True)
@@ -415,7 +458,7 @@ class SitePlans:
         if not names:
             return actions
         known = {name: budgets[str(runs[name])] for name in names if runs[name] in budgets}
-        return replace(actions, budgets=known, unpaid=frozenset(names) - known.keys())
+        return replace(actions, budgets=known, not_ahead=actions.not_ahead | (frozenset(names) - known.keys()))
 
     def _start(self, here: PlanningInput, ways: Sequence[Way]) -> Future[ChosenSchedule]:
         return self.threads.submit(planned, here, ways, self._pause)
@@ -447,6 +490,7 @@ def planned(here: PlanningInput, ways: Sequence[Way], pause: Callable[[], None])
         here.locations,
         here.problem,
         boot=here.boot,
+        boots=here.boots,
         hurry=here.hurry,
         spent=here.spent,
         ways=ways,

@@ -328,10 +328,10 @@ class RunAhead:
 
     def _wait(self, site: SiteView, queue_name: str | None, cpus: float) -> float:
         """Predicted seconds from asking for room at a site until it is there; 0 where nothing is known of that."""
+        if isinstance(site.market, MachineMarket):
+            return site.market.boot_seconds
         waits = site.waits if site.market is None else self.known.launches
         known = None if waits is None else waits.expected(site.name, queue_name, cpus)
-        if known is None and isinstance(site.market, MachineMarket):
-            return site.market.boot_seconds
         return known or 0.0
 
     def _wait_of(self, row: Any, place: FirstPlace | None) -> float:

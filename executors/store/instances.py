@@ -22,6 +22,11 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+# An outside clock may say so much too early when a machine was launched, seconds.
+SECONDS_OF_DOUBT = 5.0
+# By so many of the last boots it is known how long they take.
+MOST_BOOTS = 40
+
 
 def living(session: Session, site: str | None = None) -> Sequence[InstanceRow]:
     """Those of a site that have not ended, oldest first.
@@ -89,6 +94,22 @@ def boots(session: Session, tokens: Iterable[str]) -> dict[str, tuple[float, flo
     wanted = set(tokens)
     query = select(InstanceRow.token, InstanceRow.ordered_at, InstanceRow.ready_at).where(InstanceRow.token.in_(wanted))
     return {token: (ordered, ready) for token, ordered, ready in session.execute(query)} if wanted else {}
+
+
+def last_boots(session: Session, site: str) -> list[tuple[str, float]]:
+    """Instance types and seconds from the order until it was up, of those of a site that came up last, by our own
+    clock.
+
+    Those are left out that were found: when they were ordered is not known.
+    """
+    query = (
+        select(InstanceRow.kind, InstanceRow.ready_at - InstanceRow.ordered_at)
+        .where(InstanceRow.site == site, InstanceRow.ready_at >= InstanceRow.ordered_at)
+        .where(InstanceRow.launched_at > InstanceRow.ordered_at - SECONDS_OF_DOUBT)
+        .order_by(InstanceRow.ready_at.desc())
+        .limit(MOST_BOOTS)
+    )
+    return [(kind, seconds) for kind, seconds in session.execute(query) if seconds is not None]
 
 
 def known(session: Session, tokens: Iterable[str]) -> set[str]:

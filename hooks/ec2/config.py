@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_validator
@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_
 from lading.hooks.files.table_model import Amount, Arch, Duration, DurationOrZero, Hurry, Price, Texts
 from lading.hooks.machines.fixed_config import MachinesConfig
 from lading.scheduling.machine_traits import ON_DEMAND, SPOT
-from lading.scheduling.placing.policies import GREEDY, HOURS, PRICED
+from lading.scheduling.placing.policies import GREEDY, HOURS, OF_BUYERS
 from lading.scheduling.plan import FORECAST
 
 # What RunInstances takes as an image: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
@@ -44,7 +44,7 @@ Table = Annotated[dict[str, str], BeforeValidator(_texts_by_name)]
 class EC2Config(MachinesConfig):
     """Machines of EC2, packed as one site."""
 
-    plans_ahead: ClassVar[bool] = True
+    built_in_policies: ClassVar[Sequence[str]] = OF_BUYERS
 
     aws_conn_id: str = Field(
         "aws_default", description="Airflow's connection to AWS; empty: the credentials that boto3 finds by itself."
@@ -89,18 +89,23 @@ class EC2Config(MachinesConfig):
     min_instances: int = Field(0, ge=0, description="So many machines are kept though nothing runs on them.")
     idle_seconds: DurationOrZero = Field(120, description="How long a machine is kept on which nothing runs.")
     policy: str = Field(
-        HOURS,
-        description="How it is decided what is launched: `hours`, by what machine-hours cost, `forecast`, "
-        "[for all that is still to come of runs](ec2.md#machines-for-the-whole-workflow), `greedy` or `priced`; any "
-        "other [policy](placement.md#policies) chooses among the machines that are there, and `hours` launches.",
+        FORECAST,
+        description="How it is decided what is launched: `forecast`, "
+        "[for all that is still to come of runs](ec2.md#machines-for-the-whole-workflow), or `greedy`, for what waits. "
+        "Any other [policy](placement.md#policies) chooses among the machines that are there, and what is launched is "
+        "[the least machine-hours](packing.md#hours) for what waits.",
     )
     hurry: Hurry = Field(
         1.0,
-        description='With `policy = "forecast"`: what the end of a run is worth whose tasks do not say it by the hint '
+        description="With the policy `forecast`: what the end of a run is worth whose tasks do not say it by the hint "
         '`hurry`: at 1 ten per cent longer for ten per cent less is a draw, at 0 (`"cheap"`) only money counts; '
         '`"balanced"` is 1, `"fast"` 10, and 100 the most.',
     )
-    expected_boot_time: Duration = Field(60, description="How long a machine takes from its launch to its first job.")
+    expected_boot_time: Duration = Field(
+        60,
+        description="How long a machine takes from its order to its first job: the first guess. When three have "
+        "booted, the median of the last ones counts in what is decided, that of their type from five of it on.",
+    )
     key_pair: str | None = Field(
         None, description="A key pair of EC2 for people to log in; Lading has a key of its own in any case."
     )
@@ -168,8 +173,8 @@ class EC2Config(MachinesConfig):
             )
         if "hurry" in self.model_fields_set and self.policy != FORECAST:
             raise ValueError(
-                f'hurry = {self.hurry:g} says nothing with policy = "{self.policy}"; leave it out, or give '
-                f'policy = "{FORECAST}"'
+                f'hurry = {self.hurry:g} says nothing with policy = "{self.policy}"; leave one of them out: without '
+                f'a policy it is "{FORECAST}"'
             )
         if self.orphan_after < 2 * self.max_poll_interval:
             raise ValueError(
@@ -232,7 +237,7 @@ class EC2Config(MachinesConfig):
     @property
     def buying(self) -> str:
         """The policy by which machines are launched."""
-        return self.policy if self.policy in (GREEDY, PRICED, FORECAST) else HOURS
+        return self.policy if self.policy in (GREEDY, FORECAST) else HOURS
 
     @property
     def switch_off(self) -> str:

@@ -82,9 +82,7 @@ class EC2Fleet:
             for batch in batches:
                 known = self.offers.specified(batch.offering[0])
                 for order in batch.orders:
-                    self.machines[order.name] = EC2Machine.ordered(
-                        order, batch, ours, self.config.expected_boot_time, known
-                    )
+                    self.machines[order.name] = EC2Machine.ordered(order, batch, ours, known)
             self.launcher.order(batches)
 
     def release(self, reasons: Mapping[str, Reason]) -> None:

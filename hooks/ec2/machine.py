@@ -50,7 +50,6 @@ class EC2Machine:
     :param refusal: of the requests to end it
     :param termination_reason: why EC2 is asked to end it; None: it is not
     :param obstacle: what kept it, when that was last tried, from being launched or reached; None: nothing did
-    :param boot_seconds: from its launch until it takes jobs, as far as it is known
     :param has_answered: whether it was ever ready
     :param of_no_use_at: since when it takes no jobs and has none, on the monotonic clock; None: it takes them
     :param pending_since: when EC2 said first that it is pending, on the monotonic clock; None: it never did
@@ -87,7 +86,6 @@ class EC2Machine:
     pending_until: float = 0.0
     never_ran: bool = False
     obstacle: Reason | None = None
-    boot_seconds: float = 0.0
     features: frozenset[str] = frozenset()
 
     def describe(self, instance: EC2Instance, clock_ahead: float = 0.0) -> None:
@@ -127,9 +125,7 @@ class EC2Machine:
             self.phase, self.since = phase, time.monotonic()
 
     @classmethod
-    def ordered(
-        cls, order: Order, batch: LaunchBatch, deployment: str, boot_seconds: float, known: InstanceType | None
-    ) -> EC2Machine:
+    def ordered(cls, order: Order, batch: LaunchBatch, deployment: str, known: InstanceType | None) -> EC2Machine:
         """What is to be launched.
 
         :param known: its type as it is specified; None: it is not
@@ -143,7 +139,6 @@ class EC2Machine:
             known.arch if known else None,
             launch.usd_per_hour,
             deployment=deployment,
-            boot_seconds=boot_seconds,
             features=known.features if known else frozenset(),
         )
 
@@ -234,7 +229,6 @@ class EC2Machine:
 
     def _location(self, site: str) -> Location:
         kind, _, capacity_type = self.offering
-        boots = self.heard_at is not None and self.phase in (LifePhase.PENDING, LifePhase.BOOTING)
         return Location(
             self.name,
             self.capacity,
@@ -247,5 +241,4 @@ class EC2Machine:
             features=self.features,
             site=site,
             launched_at=self.heard_at,
-            ready_at=(self.heard_at or 0.0) + self.boot_seconds if boots else None,
         )

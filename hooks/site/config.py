@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PlainValidator, StrictBool, field_validator, model_validator
@@ -14,7 +14,7 @@ from lading.hooks.files.addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.places import parse_container
-from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, PRICED
+from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, OF_ANY_SITE, PRICED
 from lading.scheduling.resources import Resources
 
 # The object stores of the three providers that Airflow reads by itself; what reaches any address, such as http or ftp,
@@ -50,8 +50,8 @@ class SiteConfig(TableModel):
         "empty list: none.",
     )
 
-    plans_ahead: ClassVar[bool] = False
-    """Whether it may buy machines by a forecast."""
+    built_in_policies: ClassVar[Sequence[str]] = OF_ANY_SITE
+    """Those of Lading's own policies that it may have."""
 
     policy: str = Field(
         GREEDY,

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller.housekeeping import cpu_hour
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, State, capacity, queue, run_rows
+from lading.executors.store import JobRow, State, capacity, instances, queue, run_rows
 from lading.executors.store.durations import Durations
 from lading.hooks.site import ElasticSite, Site
 from lading.operators.scattering import input_sources
@@ -38,9 +38,9 @@ from lading.scheduling.hints.expressions import ExpressionError
 from lading.scheduling.hints.hints import Hints
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.resources import format_resources
-from lading.scheduling.simulation.run_cost import RunTask, as_workflow, begins, on_machines
+from lading.scheduling.simulation.run_cost import MOST_FORESEEN, RunTask, as_workflow, begins, on_machines
 from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time, in_zone
@@ -334,6 +334,10 @@ def charge(
                 lines[step.name].notes.append(f"site {name}: {error}")
             continue
         for step in mine:
+            if market.policy == FORECAST and not bill.is_foreseen:
+                lines[step.name].notes.append(
+                    f"site {name}: for more than {MOST_FORESEEN} jobs it is what waits that counts, not the forecast"
+                )
             lines[step.name].usd = bill.of_steps.get(step.name)
             if (message := bill.refused.get(step.name)) is not None:
                 lines[step.name].notes.append(f"site {name}: {message}")
@@ -348,7 +352,9 @@ def market_of(session: Session, site: Site[Any]) -> tuple[MachineMarket | None, 
         found = site.priced() if isinstance(site, ElasticSite) else None
     except (OSError, ValueError) as error:
         return None, f"its prices are not known: {error}"
-    return (None if found is None else found.sized(capacity.sizes(session, site.name))), "it has no price"
+    if found is not None:
+        found = found.sized(capacity.sizes(session, site.name)).booting_as(instances.last_boots(session, site.name))
+    return found, "it has no price"
 
 
 def rate(site: Site[Any], step: RunTask, line: TaskCost, why: str) -> None:

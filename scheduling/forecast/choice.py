@@ -64,6 +64,7 @@ def choose(
     problem: Problem,
     *,
     boot: float,
+    boots: Mapping[str, float] = {},
     hurry: float = 1.0,
     spent: float = 0.0,
     ways: Sequence[Way] = (),
@@ -73,13 +74,14 @@ def choose(
     """The best schedule of those by all ways.
 
     :param problem: what can be launched
+    :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param hurry: what time is worth to runs to which the forecast says nothing else
     :param spent: USD that the runs have cost until now
     :param ways: only these are tried; none: all
     :param now: epoch seconds
     :param pause: called again and again; other threads may want to run
     """
-    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause)
+    builder = Builder(forecast, locations, boot, problem.limits.instances, now, pause, boots)
     critical: dict[str | None, float] = {}
     for name, step in forecast.steps.items():
         critical[step.job.run] = max(builder.rests[name], critical.get(step.job.run, LEAST_SECONDS))

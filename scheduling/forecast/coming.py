@@ -5,6 +5,8 @@ A job has the same name before Airflow has queued it and after, so that a plan w
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ class ComingJob:
     :param token: the name of the job that waits or is at work; None: it is still to come
     :param begun: epoch seconds since when it is at work; None: it waits, or is still to come
     :param location: the name of the machine on which it is at work
+    :param pool: Airflow's pool in which it is, None: that is not known; ``pool_slots``: how many slots it takes there
     """
 
     name: str
@@ -41,6 +44,8 @@ class ComingJob:
     token: str | None = None
     begun: float | None = None
     location: str | None = None
+    pool: str | None = None
+    pool_slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,14 @@ class ComingTask:
     :param upstream: the tasks that come right before it; those that have ended may be left out
     :param by_index: those of them of which only the job of the same index comes before a job, as in a mapped task group
     :param most: how many of its jobs may be at work at a time; None: any number
+    :param priority: the higher it is the sooner its jobs get room
     """
 
     jobs: Sequence[ComingJob]
     upstream: Sequence[str] = ()
     by_index: AbstractSet[str] = frozenset()
     most: int | None = None
+    priority: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +91,35 @@ class SiteForecast:
     """What is to come at one site.
 
     :param waiting: the names of the steps that wait there for a place, each with the token of its job
+    :param come: the steps that Airflow has queued, or that are at work
+    :param ready: those that have not begun, though all before them have ended; but for those that wait at the site
     """
 
     forecast: Forecast
     waiting: Mapping[str, str] = field(default_factory=dict)
+    come: AbstractSet[str] = frozenset()
+    ready: AbstractSet[str] = frozenset()
+
+    def unqueued(self) -> list[str]:
+        """The steps that Airflow could have begun or queued and has not, as far as is known here: their runs and pools
+        have room for them."""
+        if not self.ready:
+            return []
+        steps = self.forecast.steps
+        runs = Counter(steps[name].job.run for name in self.come)
+        pools: Counter[str | None] = Counter()
+        for name in self.come:
+            pools[steps[name].pool] += steps[name].pool_slots
+        return [
+            name
+            for name in self.ready
+            if name in self.come
+            or (
+                runs[steps[name].job.run] < self.forecast.most_at_once.get(steps[name].job.run or "", math.inf)
+                and pools[steps[name].pool] + steps[name].pool_slots
+                <= self.forecast.pools.get(steps[name].pool or "", math.inf)
+            )
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +129,16 @@ class RunAtSite:
     run: ComingRun
     steps: Mapping[str, WorkflowStep]
     waiting: Mapping[str, str]
+    come: AbstractSet[str]
+    ready: AbstractSet[str]
 
 
-def site_forecast(parts: Iterable[RunAtSite]) -> SiteForecast:
+def site_forecast(parts: Iterable[RunAtSite], pools: Mapping[str, int] = {}) -> SiteForecast:
     """What runs still have to do, as far as it concerns a site; those of which nothing is to be done there are left
-    out."""
+    out.
+
+    :param pools: how many slots each of Airflow's pools has; absent: any number
+    """
     its = [part for part in parts if part.steps]
     steps: dict[str, WorkflowStep] = {}
     waiting: dict[str, str] = {}
@@ -116,8 +153,11 @@ def site_forecast(parts: Iterable[RunAtSite]) -> SiteForecast:
             {run.name: run.hurry for run in runs if run.hurry is not None},
             {run.name: run.most_at_once for run in runs if run.most_at_once is not None},
             {run.name: run.finish_by for run in runs if run.finish_by is not None},
+            pools,
         ),
         waiting,
+        frozenset().union(*(part.come for part in its)),
+        frozenset().union(*(part.ready for part in its)),
     )
 
 
@@ -135,9 +175,15 @@ def parts_at(runs: Sequence[ComingRun], site: str, before: Mapping[str, RunAtSit
 
 def run_at_site(run: ComingRun, site: str) -> RunAtSite:
     """What is to come of a run, as far as it concerns a site; without steps where nothing of it does."""
-    its = [job for task in run.tasks.values() for job in task.jobs if job.site == site]
+    jobs = [job for task in run.tasks.values() for job in task.jobs]
+    its = [job for job in jobs if job.site == site]
+    if not its:
+        return RunAtSite(run, {}, {}, frozenset(), frozenset())
     waiting = {job.name: job.token for job in its if job.token is not None and job.begun is None}
-    return RunAtSite(run, run_steps(run, site) if its else {}, waiting)
+    steps = run_steps(run, site)
+    come = frozenset(job.name for job in jobs if job.token is not None or job.begun is not None)
+    ready = frozenset(name for name in Forecast(steps).ready() if steps[name].seconds and name not in waiting)
+    return RunAtSite(run, steps, waiting, come, ready)
 
 
 def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
@@ -159,7 +205,7 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
             parents = () if has_come else (*in_common, *alike.get(job.index, ()))
             if task.most is not None and place >= task.most and job.begun is None:
                 parents = (*parents, jobs[place - task.most].name)
-            steps[job.name] = _step(run, job, parents, site)
+            steps[job.name] = _step(run, job, parents, site, task.priority)
         if not _is_one(task):
             nothing = PlannedJob(ends[task_id], NO_NEED, run=run.name)
             parents = tuple(job.name for job in task.jobs) or every
@@ -177,14 +223,25 @@ def _is_one(task: ComingTask) -> bool:
     return len(task.jobs) == 1 and task.jobs[0].index < 0
 
 
-def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -> WorkflowStep:
+def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str, priority: int) -> WorkflowStep:
     seconds, need = max(LEAST_SECONDS, job.expected.seconds), job.need
     if need is None or job.site != site:
         nothing = PlannedJob(job.name, NO_NEED, run=run.name)
-        return WorkflowStep(nothing, seconds, parents, job.begun, None, job.expected.spread, elsewhere=True)
+        return WorkflowStep(
+            nothing,
+            seconds,
+            parents,
+            job.begun,
+            None,
+            job.expected.spread,
+            elsewhere=True,
+            pool=job.pool,
+            pool_slots=job.pool_slots,
+        )
     asked = PlannedJob(
         job.name,
         need.resources,
+        priority=priority,
         time=need.time,
         run=run.name,
         arch=need.arch,
@@ -195,7 +252,16 @@ def _step(run: ComingRun, job: ComingJob, parents: tuple[str, ...], site: str) -
         os=need.os,
         types=need.types,
     )
-    return WorkflowStep(asked, seconds, parents, job.begun, job.location, job.expected.spread)
+    return WorkflowStep(
+        asked,
+        seconds,
+        parents,
+        job.begun,
+        job.location,
+        job.expected.spread,
+        pool=job.pool,
+        pool_slots=job.pool_slots,
+    )
 
 
 def alone(job: ComingJob, since: float) -> ComingRun:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -29,6 +29,8 @@ class WorkflowStep:
     :param location: the name of the machine on which it runs
     :param rest: seconds of the longest way behind it to the end of its run, through steps that are left out
     :param elsewhere: whether it needs none of the machines that are planned: it takes time, and nothing else
+    :param pool: Airflow's pool in which it is; None: that does not matter
+    :param pool_slots: how many slots of it it takes
     """
 
     job: PlannedJob
@@ -39,6 +41,8 @@ class WorkflowStep:
     spread: float = 0.0
     elsewhere: bool = False
     rest: float = 0.0
+    pool: str | None = None
+    pool_slots: int = 1
 
     def left(self, now: float) -> float:
         """Seconds that it still runs. The more it exceeds what was expected, the longer it is expected to run on."""
@@ -58,6 +62,7 @@ class Forecast:
         (:mod:`lading.scheduling.forecast.choice`)
     :param finish_by: epoch seconds until which runs shall have ended, whatever that costs, by ``Job.run``
     :param most_at_once: how many steps of a run may be at work at a time, by ``Job.run``; absent: any number
+    :param pools: how many slots each pool has; absent: any number
     """
 
     steps: Mapping[str, WorkflowStep]
@@ -65,6 +70,7 @@ class Forecast:
     hurries: Mapping[str, float] = field(default_factory=dict)
     most_at_once: Mapping[str, int] = field(default_factory=dict)
     finish_by: Mapping[str, float] = field(default_factory=dict)
+    pools: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def children(self) -> Mapping[str, tuple[str, ...]]:
@@ -135,19 +141,43 @@ class Forecast:
                 kept[name] = replace(step, rest=max(behind)) if is_cut else step
         return replace(self, steps=kept)
 
+    def ready(self) -> set[str]:
+        """The steps that do not run and wait for none that takes time."""
+        found: set[str] = set()
+        for name in self.order:
+            step = self.steps[name]
+            before = (each for each in step.parents if each in self.steps)
+            if step.begun is None and all(each in found and not self.steps[each].seconds for each in before):
+                found.add(name)
+        return found
+
+    def without(self, names: Iterable[str]) -> Forecast:
+        """The same without these steps and all that wait for them."""
+        left_out, further = set[str](), list(names)
+        while further:
+            if (name := further.pop()) not in left_out:
+                left_out.add(name)
+                further += self.children[name]
+        return replace(self, steps={name: step for name, step in self.steps.items() if name not in left_out})
+
     def by_rest(self, rests: Mapping[str, float]) -> Iterator[str]:
-        """The steps that do not run, parents first, and of those that are free of them the longest rest first."""
+        """The steps that do not run, parents first, and of those that are free of them the highest priority first, then
+        the longest rest."""
         missing = {
             name: sum(each in self.steps and self.steps[each].begun is None for each in step.parents)
             for name, step in self.steps.items()
             if step.begun is None
         }
-        ready = [(-rests[name], name) for name, number in missing.items() if not number]
+
+        def place(name: str) -> tuple[int, float, str]:
+            return -self.steps[name].job.priority, -rests[name], name
+
+        ready = [place(name) for name, number in missing.items() if not number]
         heapq.heapify(ready)
         while ready:
-            _, name = heapq.heappop(ready)
+            _, _, name = heapq.heappop(ready)
             yield name
             for child in self.children[name]:
                 missing[child] -= 1
                 if not missing[child]:
-                    heapq.heappush(ready, (-rests[child], child))
+                    heapq.heappush(ready, place(child))

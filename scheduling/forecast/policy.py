@@ -123,7 +123,7 @@ class Planner:
         schedule = self.schedule
         assert schedule is not None
         self.open = frozenset(forecast.steps)
-        actions = act(schedule, waiting, problem, forecast, self.boot, now, kept)
+        actions = act(schedule, waiting, problem, forecast, now, kept)
         # What is to begin later on a machine that is released now has no place in this schedule.
         is_whole = not any(
             machine.released and machine.needed(schedule, forecast) < math.inf for machine in schedule.machines
@@ -219,7 +219,6 @@ def act(
     waiting: Sequence[str],
     problem: Problem,
     forecast: Forecast,
-    boot: float,
     now: float,
     kept: Collection[str] = (),
 ) -> Actions:
@@ -244,7 +243,7 @@ def act(
         else:
             waits.append(Wait(name, 1, why(home, begin, now)))
             looks.append(begin)
-    launches, releases, needed, more = to_launch_and_release(schedule, forecast, boot, now, kept)
+    launches, releases, needed, more = to_launch_and_release(schedule, forecast, now, kept)
     looks += more
     look = min((each for each in looks if now + SOON < each < math.inf), default=None)
     steps = {
@@ -259,7 +258,6 @@ def act_late(
     waiting: Sequence[str],
     forecast: Forecast,
     locations: Sequence[Location],
-    boot: float,
     now: float,
     *,
     launches: bool,
@@ -288,7 +286,7 @@ def act_late(
         first = math.inf if machine.released else machine.needed(schedule, forecast)
         if first < math.inf and machine.location is not None:
             needed[machine.location.name] = first
-        elif launches and machine.bin is not None and not machine.launched and first - boot <= now + SOON:
+        elif launches and machine.bin is not None and not machine.launched and first - machine.boot <= now + SOON:
             machine.launched = True
             due[f"new-{number}"] = machine
     steps = {name: tuple(each for each in machine.steps if each in forecast.steps) for name, machine in due.items()}
@@ -297,7 +295,7 @@ def act_late(
 
 
 def to_launch_and_release(
-    schedule: Schedule, forecast: Forecast, boot: float, now: float, kept: Collection[str]
+    schedule: Schedule, forecast: Forecast, now: float, kept: Collection[str]
 ) -> tuple[dict[str, PlannedMachine], list[Release], dict[str, float], list[float]]:
     """What is launched and released now.
 
@@ -313,16 +311,16 @@ def to_launch_and_release(
             continue
         first = machine.needed(schedule, forecast)
         if machine.location is None:
-            if machine.bin is not None and first - boot <= now + SOON:
+            if machine.bin is not None and first - machine.boot <= now + SOON:
                 machine.launched = True
                 launches[f"new-{number}"] = machine
             else:
-                looks.append(first - boot)
+                looks.append(first - machine.boot)
             continue
         if first < math.inf:
             needed[machine.location.name] = first
         if machine.location.empty and (machine.location.ready_at or now) <= now:
-            if first > now + boot and machine.location.name not in kept:
+            if first > now + machine.boot and machine.location.name not in kept:
                 reason = because("not_needed") if first == math.inf else because("not_needed_for", seconds=first - now)
                 machine.released = True
                 releases.append(Release(machine.location.name, reason))

@@ -15,14 +15,42 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lading.scheduling.forecast.forecast import Forecast
+from lading.scheduling.forecast.forecast import Forecast, WorkflowStep
 from lading.scheduling.forecast.timeline import MachineTimeline
 from lading.scheduling.job import Wish
 from lading.scheduling.location import Location, MachineKind
 from lading.scheduling.packing.problem import Bin, Vector, fits, vector
 
-# One of the steps of a run that may be at work at a time, as an amount.
-ONE: Vector = (1, 0, 0, 0)
+
+class Slots:
+    """How many steps may be at work at a time: of each run, and by the slots of each of Airflow's pools."""
+
+    def __init__(self, forecast: Forecast, now: float) -> None:
+        def limited(most: Mapping[str, int]) -> dict[str | None, MachineTimeline]:
+            return {name: MachineTimeline((number, 0, 0, 0), 0.0, 0.0, now) for name, number in most.items()}
+
+        self.runs, self.pools = limited(forecast.most_at_once), limited(forecast.pools)
+
+    def earliest(self, step: WorkflowStep, since: float) -> float:
+        """The first time from ``since`` on at which a step may be at work; one that takes more slots than its pool has
+        is not held up by that."""
+        limits = [each for each in self._limits(step) if fits(each[1], each[0].capacity)] if step.seconds else []
+        at, before = since, -math.inf
+        while limits and at != before:
+            before = at
+            for slots, amount in limits:
+                at = slots.earliest(at, step.seconds, amount)
+        return at
+
+    def add(self, step: WorkflowStep, begin: float, seconds: float) -> None:
+        """A step is at work then."""
+        for slots, amount in self._limits(step):
+            slots.add(begin, seconds, amount)
+
+    def _limits(self, step: WorkflowStep) -> list[tuple[MachineTimeline, Vector]]:
+        of_run, of_pool = self.runs.get(step.job.run), self.pools.get(step.pool)
+        run: list[tuple[MachineTimeline, Vector]] = [] if of_run is None else [(of_run, (1, 0, 0, 0))]
+        return run if of_pool is None else [*run, (of_pool, (step.pool_slots, 0, 0, 0))]
 
 
 @dataclass(slots=True)
@@ -46,6 +74,11 @@ class PlannedMachine:
     released: bool = False
     closes: float = math.inf
     kind: int = 0
+
+    @property
+    def boot(self) -> float:
+        """Seconds from its launch to its first job."""
+        return self.timeline.boot
 
     def needed(self, schedule: Schedule, forecast: Forecast) -> float:
         """When the next step begins on it that has not begun, epoch seconds; infinite: none does."""
@@ -91,7 +124,7 @@ class Builder:
 
     :param forecast: what is to be done
     :param locations: the machines that are there or boot, and take jobs
-    :param boot: seconds from a launch to the first job
+    :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param most: how many machines there may be at a time; None: as many as it takes
     :param now: epoch seconds
     :param pause: called between two steps; other threads may want to run
@@ -105,9 +138,10 @@ class Builder:
         most: int | None,
         now: float,
         pause: Callable[[], None] = lambda: None,
+        boots: Mapping[str, float] = {},
     ) -> None:
         self.forecast, self.locations, self.boot, self.most, self.now = forecast, locations, boot, most, now
-        self.pause = pause
+        self.pause, self.boots = pause, boots
         self.rests = forecast.rests(now)
         self.order = tuple(forecast.by_rest(self.rests))
         self.needs = {name: vector(step.job.resources) for name, step in forecast.steps.items()}
@@ -115,7 +149,7 @@ class Builder:
         self._grants: dict[tuple[int, int], bool] = {}
         self._wishes = {name: self._number(step.job.wish) for name, step in forecast.steps.items()}
         self._free = self._without_strangers()
-        self._slots: dict[str | None, MachineTimeline] = {}
+        self._slots = Slots(forecast, now)
 
     def _without_strangers(self) -> dict[str, Vector]:
         """What the steps can use of each machine, by its name: all but what is held there, and what jobs have that are
@@ -138,10 +172,7 @@ class Builder:
         schedule = Schedule([self._there(each) for each in self.locations])
         by_name = {each.location.name: each for each in schedule.machines if each.location is not None}
         ends = schedule.until
-        self._slots = {
-            run: MachineTimeline((most, 0, 0, 0), 0.0, 0.0, self.now)
-            for run, most in self.forecast.most_at_once.items()
-        }
+        self._slots = Slots(self.forecast, self.now)
         for name, step in steps.items():
             if step.begun is None:
                 continue
@@ -149,8 +180,7 @@ class Builder:
             home = by_name.get(step.location or "")
             if home is not None:
                 home.timeline.add(home.timeline.since, step.left(self.now), self.needs[name])
-            if (slots := self._slots.get(step.job.run)) is not None:
-                slots.add(self.now, step.left(self.now), ONE)
+            self._slots.add(step, self.now, step.left(self.now))
         for name in self.order:
             self.pause()
             self._place(name, schedule, terms)
@@ -160,11 +190,15 @@ class Builder:
         schedule.usd = sum(each.timeline.usd() for each in schedule.machines)
         return schedule
 
+    def boot_of(self, kind: str | None) -> float:
+        """Seconds from a launch of an instance type to its first job."""
+        return self.boots.get(kind or "", self.boot)
+
     def _there(self, location: Location) -> PlannedMachine:
         up = max(self.now, location.ready_at or self.now)
         price = location.usd_per_hour / 3600
         capacity = self._free[location.name]
-        timeline = MachineTimeline(capacity, price, self.boot, up, is_there=True)
+        timeline = MachineTimeline(capacity, price, self.boot_of(location.instance_type), up, is_there=True)
         closes = math.inf if location.ends_at is None else location.ends_at
         return PlannedMachine(timeline, location, closes=closes, kind=self._number(location.kind))
 
@@ -174,11 +208,8 @@ class Builder:
         if any(each not in ends for each in before):
             return  # what it waits for fits nothing
         ready = max((ends[each] for each in before), default=self.now)
-        slots = self._slots.get(step.job.run)
-        if slots is not None and step.seconds:
-            ready = slots.earliest(ready, step.seconds, ONE)
         if step.elsewhere:
-            best, home = (0.0, ready), None
+            best, home = (0.0, self._slots.earliest(step, ready)), None
         else:
             best, home = self._cheapest(name, ready, schedule, terms)
             if home is None:
@@ -187,8 +218,8 @@ class Builder:
             home.steps.append(name)
             schedule.homes[name] = home
         schedule.starts[name], ends[name] = best[1], best[1] + step.seconds
-        if slots is not None and step.seconds:
-            slots.add(best[1], step.seconds, ONE)
+        if step.seconds:
+            self._slots.add(step, best[1], step.seconds)
 
     def _cheapest(
         self, name: str, ready: float, schedule: Schedule, terms: ScheduleTerms
@@ -203,6 +234,8 @@ class Builder:
             if not self._suits(machine, name):
                 continue
             begin = machine.timeline.earliest(ready, seconds, need)
+            while begin < (turn := self._slots.earliest(step, begin)):
+                begin = machine.timeline.earliest(turn, seconds, need)
             ends = machine.location is not None and machine.location.ends_at is not None
             # What ends by itself takes only what reaches its limit before.
             if begin + (max(seconds, step.job.time or 0.0) if ends else seconds) > machine.closes:
@@ -213,9 +246,12 @@ class Builder:
                 if key < best:
                     best, home = key, machine
         if (launched := terms.bins[name]) is not None:
-            begin = self._opening(max(ready, self.now + self.boot), seconds, schedule)
+            boot = self.boot_of(launched.type.name)
+            begin = self._opening(max(ready, self.now + boot), seconds, schedule, boot)
+            while begin < (turn := self._slots.earliest(step, begin)):
+                begin = self._opening(turn, seconds, schedule, boot)
             late = max(0.0, begin - latest) * worth
-            key = (self.boot + seconds) * launched.price / 3600 + late, begin
+            key = (boot + seconds) * launched.price / 3600 + late, begin
             if key < best:
                 best = key
                 home = self._open(launched, begin, schedule)
@@ -235,25 +271,26 @@ class Builder:
             self._grants[key] = what is not None and what.kind.grants(self.forecast.steps[name].job.wish)
         return self._grants[key]
 
-    def _opening(self, begin: float, seconds: float, schedule: Schedule) -> float:
+    def _opening(self, begin: float, seconds: float, schedule: Schedule, boot: float) -> float:
         """When there may be a machine more at the earliest."""
         if self.most is None or len(schedule.machines) < self.most:
             return begin
         spans = [self._span(each) for each in schedule.machines]
-        for at in sorted({begin, *(end + self.boot for _, end in spans if end + self.boot > begin)}):
-            if sum(since < at + seconds and until > at - self.boot for since, until in spans) < self.most:
+        for at in sorted({begin, *(end + boot for _, end in spans if end + boot > begin)}):
+            if sum(since < at + seconds and until > at - boot for since, until in spans) < self.most:
                 return at
         return math.inf
 
     def _open(self, launched: Bin, begin: float, schedule: Schedule) -> PlannedMachine:
         """One more machine, for which others make way where there may be no more."""
-        since = self.now + self.boot
+        boot = self.boot_of(launched.type.name)
+        since = self.now + boot
         if self.most is not None and len(schedule.machines) >= self.most:
             since = begin
             for machine in schedule.machines:
-                if self._span(machine)[1] <= begin - self.boot:
-                    machine.closes = min(machine.closes, begin - self.boot)
-        timeline = MachineTimeline(launched.capacity, launched.price / 3600, self.boot, since)
+                if self._span(machine)[1] <= begin - boot:
+                    machine.closes = min(machine.closes, begin - boot)
+        timeline = MachineTimeline(launched.capacity, launched.price / 3600, boot, since)
         home = PlannedMachine(timeline, bin=launched, kind=self._number(launched.kind))
         schedule.machines.append(home)
         return home
@@ -261,4 +298,4 @@ class Builder:
     def _span(self, machine: PlannedMachine) -> tuple[float, float]:
         """From when to when there is a machine, boot included."""
         busy = machine.timeline.busy
-        return busy[0][0] - (0.0 if machine.location else self.boot), busy[-1][1]
+        return busy[0][0] - (0.0 if machine.location else machine.timeline.boot), busy[-1][1]

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from statistics import median
 
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.job import NATIVE, PlannedJob
 from lading.scheduling.matching.waiting import WaitingJob
-from lading.scheduling.plan import InstanceLimits
+from lading.scheduling.plan import FORECAST, InstanceLimits
 from lading.scheduling.reasons import MOST_KINDS, Reason, because, combined
 from lading.scheduling.resources import Resources
 
@@ -18,6 +19,8 @@ from lading.scheduling.resources import Resources
 MOST_TO_LEARN = 2
 # A disk of which less than this part is there is not the one that was specified: nothing has mounted that.
 SHARE = 0.5
+# From so many boots at a site on their median counts, and from so many of a type on that of the type.
+BOOTS_OF_SITE, BOOTS_OF_TYPE = 3, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,12 @@ class MachineMarket:
 
     :param catalogue: their types, with what jobs can use of each and where it can be had at which price
     :param limits: how many instances there may be at once, of a type, for how many USD per hour, of how many vCPUs
-    :param policy: by which they are bought: one of ``lading.scheduling.provisioning.planner.POLICIES``, or ``forecast``
+    :param policy: by which they are bought: ``forecast``, or one of
+        ``lading.scheduling.provisioning.planner.POLICIES``
     :param idle_seconds: for which an empty one is kept
     :param min_instances: so many are not released, busy ones included
-    :param boot_seconds: from an order until the first job starts, as far as it is known
+    :param boot_seconds: from an order until the first job starts, as far as it is known; ``boots``: the same of
+        instance types of which enough have booted, by their names
     :param held: why nothing is launched now; None: it may be
     :param images: what machines boot from, by their architecture; after a space what else decides what they have
     :param without_gpus: images of which machines with GPUs have shown none
@@ -71,7 +76,7 @@ class MachineMarket:
 
     catalogue: Catalogue
     limits: InstanceLimits = InstanceLimits()  # noqa: RUF009 (frozen)
-    policy: str = "hours"
+    policy: str = FORECAST
     idle_seconds: float = 60.0
     min_instances: int = 0
     boot_seconds: float = 60.0
@@ -80,6 +85,24 @@ class MachineMarket:
     without_gpus: frozenset[str] = frozenset()
     learning: frozenset[str] = frozenset()
     hurry: float = 1.0
+    boots: Mapping[str, float] = field(default_factory=dict)
+
+    def boot_of(self, kind: str | None) -> float:
+        """Seconds from an order of an instance type until its first job starts."""
+        return self.boots.get(kind or "", self.boot_seconds)
+
+    def booting_as(self, measured: Sequence[tuple[str, float]]) -> MachineMarket:
+        """The same with what boots have taken lately in the place of the first guess.
+
+        :param measured: instance types and seconds of the last boots at the site
+        """
+        by_type: dict[str, list[float]] = {}
+        for kind, seconds in measured:
+            by_type.setdefault(kind, []).append(seconds)
+        if len(measured) < BOOTS_OF_SITE:
+            return self
+        boots = {kind: median(some) for kind, some in by_type.items() if len(some) >= BOOTS_OF_TYPE}
+        return replace(self, boot_seconds=median(each for _, each in measured), boots=boots)
 
     def sized(self, known: Mapping[tuple[str, str], Resources]) -> MachineMarket:
         """The same with what machines really have in the place of their specification.

@@ -29,7 +29,7 @@ from lading.scheduling.placing.rooms import Rooms, stacks
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions
-from lading.scheduling.provisioning.machines import MachinePlan
+from lading.scheduling.provisioning.machines import MachinePlan, is_short
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
 
@@ -91,10 +91,29 @@ class Choice:
         """The location of each job that is prefetched to one, by the job's name."""
         if site.policy not in FILLING or stacks(site.locations):
             return {}
+        given: dict[str, str] = {}
+        there = site.locations
         if (foreseen := self.foreseen.get(site.name)) is not None:
+            given = self._to_planned(site, jobs, foreseen, limits)
+            there = hours.with_jobs(there, jobs, given)
             # What has a place in a plan, or is about to get one, would keep a machine up for which that has no use.
             jobs = [job for job in jobs if not (job.name in foreseen.planned or job.name in foreseen.pending)]
-        return fill(hours.may_be_prefetched(site, jobs), machines(site.locations), limits, now=self.now)
+        return given | fill(hours.may_be_prefetched(site, jobs), machines(there), limits, now=self.now)
+
+    def _to_planned(
+        self, site: SiteView, jobs: Sequence[PlannedJob], foreseen: ForeseenActions, limits: InstanceLimits
+    ) -> dict[str, str]:
+        """The location of each short job that is prefetched to the machine on which a plan has it."""
+        by_home: dict[str, list[PlannedJob]] = {}
+        for job in jobs:
+            if (home := foreseen.homes.get(job.name)) is not None and is_short(job):
+                by_home.setdefault(home, []).append(job)
+        up = {each.name: each for each in machines(site.locations)} if by_home else {}
+        given: dict[str, str] = {}
+        for home, its in by_home.items():
+            if home in up:
+                given |= fill(its, [up[home]], limits, now=self.now)
+        return given
 
     def _asked(self, policy: Policy, context: PolicyContext, job: PlannedJob, rooms: Rooms) -> str | None:
         """What a policy of a third party answers."""

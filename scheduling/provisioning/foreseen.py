@@ -16,6 +16,7 @@ from lading.scheduling.forecast.policy import Actions
 from lading.scheduling.job import Budget, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
+from lading.scheduling.packing.problem import Bin
 from lading.scheduling.plan import InstanceLimits
 from lading.scheduling.provisioning import machines
 from lading.scheduling.provisioning.budgets import coming, within
@@ -39,7 +40,8 @@ class ForeseenActions:
     :param pending: those for which a plan is being made, so that nothing is bought for them otherwise
     :param homes: the machines that are there on which waiting jobs have their places, by the names of the jobs
     :param budgets: what the runs of steps that are still to come may cost, by the names of the steps
-    :param unpaid: steps for which nothing is bought before they wait, for it is not known what their runs have cost
+    :param not_ahead: steps for which nothing is bought before they wait: Airflow could have queued them and has not, or
+        it is not known what their runs have cost
     """
 
     actions: Actions
@@ -48,7 +50,7 @@ class ForeseenActions:
     pending: frozenset[str] = frozenset()
     homes: Mapping[str, str] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
-    unpaid: frozenset[str] = frozenset()
+    not_ahead: frozenset[str] = frozenset()
 
 
 def decide(
@@ -102,7 +104,7 @@ def wanted(
     there = [as_launch_of(each) for each in live]
     for each in foreseen.actions.launches:
         names = foreseen.actions.launched_for[each.name]
-        if names and foreseen.unpaid.issuperset(names):
+        if names and foreseen.not_ahead.issuperset(names):
             continue
         capacity = market.catalogue.types[each.instance_type].capacity
         launch = Launch(each.instance_type, capacity, math.inf, names, each.zone, each.capacity_type, each.usd_per_hour)
@@ -149,6 +151,31 @@ def is_within(launch: Launch, others: Sequence[Launch], limits: InstanceLimits) 
     return name not in limits.vcpus or used[name] <= limits.vcpus[name]
 
 
+def affordable(bins: Iterable[Bin], live: Sequence[Location], limits: InstanceLimits) -> list[Bin]:
+    """Those of what can be launched of which the limits allow one more now, but for that on all machines.
+
+    :param live: the machines that take jobs or boot
+    """
+    types = Counter(each.instance_type for each in live)
+    used: Counter[str] = Counter()
+    for each in live:
+        used[quota(str(each.instance_type), each.capacity_type)] += vcpus(  # type: ignore[assignment]
+            str(each.instance_type), each.capacity.cpus
+        )
+    usd = math.fsum(each.usd_per_hour for each in live)
+
+    def is_within(candidate: Bin) -> bool:
+        name, offering = candidate.type.name, candidate.offering
+        its = quota(name, offering.capacity_type)
+        return (
+            types[name] < limits.types.get(name, math.inf)
+            and (limits.usd_per_hour is None or usd + candidate.price <= limits.usd_per_hour)
+            and used[its] + vcpus(name, candidate.type.capacity.cpus) <= limits.vcpus.get(its, math.inf)
+        )
+
+    return [each for each in bins if is_within(each)]
+
+
 def budgeted(launches: Iterable[Launch], jobs: Iterable[PlannedJob], budgets: Mapping[str, Budget]) -> list[PlannedJob]:
     """The jobs for which is launched, those that are still to come as well, with what their runs may cost."""
     waiting = {job.name: job for job in jobs}
@@ -175,15 +202,14 @@ def within_least(
     return {name: asked[name] for name in names[:spare]}
 
 
-def as_planned(location: Location, market: MachineMarket, ordered_at: float, now: float) -> Location:
+def as_planned(location: Location, market: MachineMarket, now: float) -> Location:
     """A machine as the planner sees it: of one that boots it is known when it is up, and what it is then.
 
-    :param ordered_at: epoch seconds since when it is known to boot
     :param now: epoch seconds
     """
     if not location.booting:
-        return replace(location, ready_at=None) if location.ready_at is not None else location
-    ready_at = ordered_at + market.boot_seconds if location.ready_at is None else location.ready_at
+        return location
+    ready_at = now if location.ready_at is None else location.ready_at
     if ready_at <= now:
         ready_at += MORE_SECONDS * (1 + (now - ready_at) // MORE_SECONDS)
     kind = market.catalogue.types.get(location.instance_type or "")

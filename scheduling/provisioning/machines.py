@@ -253,6 +253,7 @@ def _planned(
     objective: Objective,
     effort: str,
 ) -> Plan:
+    market = without_forecast(market)
     there, kept = with_kept(there, market.min_instances - len(closed))
     allowed = left_of(market.limits, groups.less(limits, closed), closed)
     if allowed.usd_per_hour is not None:

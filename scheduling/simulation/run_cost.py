@@ -18,6 +18,7 @@ from lading.scheduling.location import MachineKind
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import Prediction
+from lading.scheduling.provisioning.machines import without_forecast
 from lading.scheduling.reasons import Reason
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation.conditions import Conditions
@@ -27,6 +28,8 @@ from lading.scheduling.simulation.workflow import expected_lengths
 
 # So many times a job may wait for another: where all of 1,000 wait for 1,000, that is a million.
 MOST_WAITS = 2_000_000
+# For more jobs than these what a forecast buys is not simulated: that would take minutes.
+MOST_FORESEEN = 500
 # No job is over sooner than this, seconds.
 LEAST_SECONDS = 0.1
 
@@ -59,11 +62,13 @@ class Bill:
     :param usd: all that is paid for the machines, boots and gaps included
     :param of_steps: how it is shared among the steps, by their names
     :param refused: why steps have no place, by their names
+    :param is_foreseen: whether machines are bought by a forecast, as the site does
     """
 
     usd: float
     of_steps: Mapping[str, float]
     refused: Mapping[str, Reason]
+    is_foreseen: bool = False
 
 
 def begins(upstream: Mapping[str, Sequence[str]], seconds: Mapping[str, float]) -> dict[str, float]:
@@ -111,7 +116,8 @@ def on_machines(
     market: MachineMarket,
     upstream: Mapping[str, Sequence[str]] = {},
 ) -> Bill:
-    """What steps cost at a site that buys machines for them and has none yet, as the simulator computes it.
+    """What steps cost at a site that buys machines for them and has none yet, as the simulator computes it: by what
+    waits alone, where they are more than :data:`MOST_FORESEEN` jobs.
 
     :param begin: when each step begins, seconds after the run
     :param upstream: the tasks that come before each task of the run, by which a site buys that does so by a forecast
@@ -121,13 +127,20 @@ def on_machines(
     jobs = [replace(step.job, name=step.name, count=step.jobs, expected=None) for step in steps]
     trace = [Arrival(job, begin[step.name], step.seconds) for job, step in zip(jobs, steps, strict=True) if step.jobs]
     known: dict[str, Any] = {}
-    if market.policy == FORECAST:
+    is_foreseen = market.policy == FORECAST and sum(step.jobs for step in steps) <= MOST_FORESEEN
+    if is_foreseen:
         trace = as_workflow(steps, {**{step.name: () for step in steps}, **upstream})
         known = {"hurry": market.hurry, "lengths": expected_lengths(trace, "known")}
     rules = ScaleIn(market.idle_seconds, min_instances=0)
     conditions = Conditions(boot_seconds=market.boot_seconds)
     report = simulate(
-        trace, market.catalogue, market.limits, market.policy, scale_in=rules, conditions=conditions, **known
+        trace,
+        market.catalogue,
+        market.limits,
+        market.policy if is_foreseen else without_forecast(market).policy,
+        scale_in=rules,
+        conditions=conditions,
+        **known,
     )
     refused = {name.partition("[")[0] if known else name: reason for name, reason in report.refusals}
     parts = {
@@ -137,7 +150,7 @@ def on_machines(
     }
     whole = sum(parts.values())
     shares = {name: report.cost * part / whole if whole else 0.0 for name, part in parts.items()}
-    return Bill(report.cost, shares, refused)
+    return Bill(report.cost, shares, refused, is_foreseen)
 
 
 def least_price(job: PlannedJob, catalogue: Catalogue) -> float:

@@ -18,6 +18,7 @@ from airflow.models import import_all_models
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
@@ -74,7 +75,7 @@ def empty_store() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         engine = open_sqlite(Path(folder, "empty.db"))
         store.metadata.create_all(engine)
-        for model in (DagBundleModel, DagModel, DagRun, TaskInstance):
+        for model in (DagBundleModel, DagModel, DagRun, Pool, TaskInstance):
             model.__table__.create(engine)
         engine.dispose()
         return Path(folder, "empty.db").read_bytes()

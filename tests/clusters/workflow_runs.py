@@ -205,6 +205,7 @@ class WorkflowRuns:
             self._queue()
             if self.numbers == before and not self.site.events:
                 return
+            self.clock.now += 0.001  # what is to come is read once at one moment
 
     def run(self, starts: Sequence[tuple[float, str, str]]) -> RunResult:
         """Runs to their end, and until no machine is left.

@@ -36,61 +36,57 @@ def service() -> Iterator[FakeEC2]:
 
 
 @pytest.fixture
-def start(
+def airflow(
     start_airflow: Callable[..., Airflow], service: FakeEC2, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Airflow]:
-    """Start an Airflow on a database, with this machine and EC2."""
+) -> Airflow:
+    """An Airflow with this machine and EC2.
 
-    def make(database: str) -> Airflow:
-        folder = service.account.folder / database
-        (folder / "dags").mkdir(parents=True)
-        shutil.copy(EXAMPLE, folder / "dags")
-        sites = tmp_path_factory.mktemp("sites") / "sites.toml"
-        sites.write_text(
-            f"""
-            [sites.local]
-            cpus = 1.5
-            memory = "4 GiB"
+    It is on PostgreSQL: the queries that it makes are tried on both databases by test_store, and test_lab has machines
+    on SQLite.
+    """
+    folder = service.account.folder / "airflow"
+    (folder / "dags").mkdir(parents=True)
+    shutil.copy(EXAMPLE, folder / "dags")
+    sites = tmp_path_factory.mktemp("sites") / "sites.toml"
+    sites.write_text(
+        f"""
+        [sites.local]
+        cpus = 1.5
+        memory = "4 GiB"
 
-            [sites.cloud]
-            {service.toml}
-            accept_untargeted = true
-            instance_types = ["m5.large", "m5.xlarge"]
-            capacity_type = "spot-with-fallback"
-            max_instances = 4
-            idle_seconds = 2
-            expected_boot_time = 5
-            python = "{node_python.make(service.account)}"
-            kill_grace = 3
-            setup = '''
-            export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={folder}/dags
-            export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=60
-            '''
-            """
+        [sites.cloud]
+        {service.toml}
+        accept_untargeted = true
+        instance_types = ["m5.large", "m5.xlarge"]
+        capacity_type = "spot-with-fallback"
+        max_instances = 4
+        idle_seconds = 2
+        expected_boot_time = 5
+        python = "{node_python.make(service.account)}"
+        kill_grace = 3
+        setup = '''
+        export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={folder}/dags
+        export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=60
+        '''
+        """
+    )
+    config = {
+        "lading.sites_file": sites,
+        "workers.execution_api_timeout": 60,
+        "core.default_task_retry_delay": 1,
+        "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in service.environment.items():
+            patch.setenv(name, value)
+        return start_airflow(
+            "postgresql", dags=folder / "dags", config=config, components=("dag-processor", "scheduler", "api-server")
         )
-        config = {
-            "lading.sites_file": sites,
-            "workers.execution_api_timeout": 60,
-            "core.default_task_retry_delay": 1,
-            "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
-        }
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in service.environment.items():
-                patch.setenv(name, value)
-            return start_airflow(
-                database, dags=folder / "dags", config=config, components=("dag-processor", "scheduler", "api-server")
-            )
-
-    return make
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_the_example_bursts_to_spot_machines_and_survives_the_loss_of_one(
-    start: Callable[[str], Airflow], service: FakeEC2, database: str
-) -> None:
+def test_the_example_bursts_to_spot_machines_and_survives_the_loss_of_one(airflow: Airflow, service: FakeEC2) -> None:
     before = len(service.ledger())
-    airflow = start(database)
     engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
 
     def rows() -> list[InstanceRow]:

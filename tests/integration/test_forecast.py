@@ -46,53 +46,48 @@ def service() -> Iterator[FakeEC2]:
 
 
 @pytest.fixture
-def start(
+def airflow(
     start_airflow: Callable[..., Airflow], service: FakeEC2, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Airflow]:
-    """Start an Airflow on a database, with a site of EC2 that buys by a forecast."""
+) -> Airflow:
+    """An Airflow with a site of EC2 that buys by a forecast.
 
-    def make(database: str) -> Airflow:
-        folder = service.account.folder / database
-        (folder / "dags").mkdir(parents=True)
-        (folder / "dags" / "chain.py").write_text(DAG)
-        sites = tmp_path_factory.mktemp("sites") / "sites.toml"
-        sites.write_text(
-            f"""
-            [sites.cloud]
-            {service.toml}
-            policy = "forecast"
-            instance_types = ["m5.large"]
-            idle_seconds = {IDLE}
-            expected_boot_time = 5
-            python = "{node_python.make(service.account)}"
-            kill_grace = 3
-            setup = '''
-            export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={folder}/dags
-            export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=60
-            '''
-            """
+    It is on PostgreSQL: tests/unit/executors/forecast reads live runs from SQLite.
+    """
+    folder = service.account.folder / "airflow"
+    (folder / "dags").mkdir(parents=True)
+    (folder / "dags" / "chain.py").write_text(DAG)
+    sites = tmp_path_factory.mktemp("sites") / "sites.toml"
+    sites.write_text(
+        f"""
+        [sites.cloud]
+        {service.toml}
+        policy = "forecast"
+        instance_types = ["m5.large"]
+        idle_seconds = {IDLE}
+        expected_boot_time = 5
+        python = "{node_python.make(service.account)}"
+        kill_grace = 3
+        setup = '''
+        export AIRFLOW_HOME=$HOME/airflow AIRFLOW__CORE__DAGS_FOLDER={folder}/dags
+        export AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT=60
+        '''
+        """
+    )
+    config = {
+        "lading.sites_file": sites,
+        "workers.execution_api_timeout": 60,
+        "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in service.environment.items():
+            patch.setenv(name, value)
+        return start_airflow(
+            "postgresql", dags=folder / "dags", config=config, components=("dag-processor", "scheduler", "api-server")
         )
-        config = {
-            "lading.sites_file": sites,
-            "workers.execution_api_timeout": 60,
-            "core.fernet_key": "cGxlYXNlIGRvIG5vdCB1c2UgdGhpcyBrZXkgZXZlcjE=",
-        }
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in service.environment.items():
-                patch.setenv(name, value)
-            return start_airflow(
-                database, dags=folder / "dags", config=config, components=("dag-processor", "scheduler", "api-server")
-            )
-
-    return make
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_a_chain_has_one_machine_that_goes_with_its_last_task(
-    start: Callable[[str], Airflow], service: FakeEC2, database: str
-) -> None:
-    airflow = start(database)
+def test_a_chain_has_one_machine_that_goes_with_its_last_task(airflow: Airflow, service: FakeEC2) -> None:
     engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
 
     def rows() -> list[InstanceRow]:

@@ -20,7 +20,6 @@ import lading.example_dags
 from tests.services import node_python, processes
 from tests.services.account import Account
 from tests.services.airflow import Airflow
-from tests.services.postgres import Postgres
 from tests.services.sshd import Sshd
 
 EXAMPLE = Path(lading.example_dags.__path__[0]) / "lab_machines.py"
@@ -49,8 +48,9 @@ class Lab:
         return [each.pid for each in self.airflow.processes() if "controller --managed" in each.command]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The lab is on SQLite: test_restarts kills the same, one moment after another, on PostgreSQL."""
     home = tmp_path_factory.mktemp("airflow-lab")
     work_dir = Path(tempfile.mkdtemp(prefix="lading-lab-", dir="/var/tmp"))
     work_dir.chmod(0o1777)  # the machines of the tests are one
@@ -81,13 +81,11 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             "workers.execution_api_timeout": 60,
             "core.default_task_retry_delay": 1,  # of what a machine that goes down has ended
         }
-        database = stack.enter_context(Postgres()).create_database("lab") if request.param == "postgresql" else None
         airflow = Airflow(
             home,
             dags=dags,
             config=config,
             components=("dag-processor", "scheduler", "api-server"),
-            database=database,
             preloaded=True,
         )
         for name, host in hosts.items():

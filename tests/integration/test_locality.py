@@ -93,7 +93,7 @@ def test_every_step_is_where_the_file_of_the_step_before_is(tmp_path: Path) -> N
             airflow.environment[f"AIRFLOW_CONN_{name.upper()}"] = host.connection()
         stack.enter_context(airflow)
         airflow.wait_for_dag("stays_with_its_files")
-        assert wait_until(lambda: up(airflow) == {*hosts}, 120, 0.5), "the first tasks have both to choose from"
+        assert wait_until(lambda: up(airflow) == {*hosts}, 120, 2), "the first tasks have both to choose from"
         run = airflow.trigger("stays_with_its_files", {"samples": SAMPLES})
         assert airflow.wait_for_run("stays_with_its_files", run, timeout=300) == "success"
         chains = [airflow.xcom("stays_with_its_files", run, "mean", map_index=number) for number in range(SAMPLES)]

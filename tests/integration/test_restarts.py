@@ -15,8 +15,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -38,7 +36,7 @@ from lading.hooks.files.safe_files import visible
 from lading.hooks.spool.spool import Spool
 from tests.conftest import DATABASES
 from tests.services import processes
-from tests.services.airflow import AIRFLOW, Airflow
+from tests.services.airflow import Airflow
 from tests.services.ports import free_ports
 from tests.services.postgres import Postgres
 from tests.services.small_disk import small_disk
@@ -169,13 +167,13 @@ class Rig:
         """The pid of the controller that acts, if it lives."""
         with Session(self.engine) as session:
             lease = store.lease(session)
-        return lease.pid if lease and lease.pid in processes.living() else None
+        return lease.pid if lease and processes.lives(lease.pid) else None
 
     def agent(self) -> int | None:
         """The pid of the node agent that has the spool, if it lives."""
         with contextlib.suppress(OSError, ValueError):
             identity = json.loads(self.spool.identity.read_text())
-            if identity["pid"] in processes.living() and started(identity["pid"]) == identity["started"]:
+            if processes.lives(identity["pid"]) and started(identity["pid"]) == identity["started"]:
                 return int(identity["pid"])
         return None
 
@@ -223,7 +221,7 @@ class Rig:
         self.airflow.start("scheduler")
 
     def wait(self, reached: Callable[[], Any], what: str, seconds: float = LONGEST_STALL) -> None:
-        assert processes.wait_until(lambda: bool(reached()), seconds, 0.05), f"not within {seconds:g} s: {what}"
+        assert processes.wait_until(lambda: bool(reached()), seconds), f"not within {seconds:g} s: {what}"
 
     def wait_for_note(self, run_id: str, word: str, count: int = 1, since: float = 0.0) -> None:
         def there() -> bool:
@@ -252,7 +250,7 @@ class Rig:
 
     def runs(self, component: str) -> bool:
         with contextlib.suppress(KeyError):
-            return self.airflow.pid(component) in processes.living()
+            return processes.lives(self.airflow.pid(component))
         return False
 
     def complete(self) -> Rig:
@@ -313,7 +311,7 @@ def kill(*pids: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert processes.wait_until(lambda: not set(pids) & set(processes.living()), 30, 0.01)
+    assert processes.wait_until(lambda: not any(map(processes.lives, pids)), 30, 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -407,7 +405,7 @@ def test_a_job_is_killed(rig: Rig) -> None:
     victim = rig.notes(run)[0]
     kill(processes.living()[victim.pid].parent)
     rig.wait(lambda: rig.jobs(run, State.FAILED), "the job has failed")
-    assert victim.pid not in processes.living()
+    assert not processes.lives(victim.pid)
     rig.release(run)
     rig.prove(run, 3, twice=frozenset([victim.index]))
     assert [job.cause for job in rig.jobs(run, State.FAILED)] == ["lost"]
@@ -609,7 +607,7 @@ def test_a_controller_hangs(on_postgres: Rig) -> None:
     assert hung is not None
     os.kill(hung, signal.SIGSTOP)
     try:
-        rig.wait(lambda: hung not in processes.living(), "the controller that hangs is killed", 120)
+        rig.wait(lambda: not processes.lives(hung), "the controller that hangs is killed", 120)
         rig.wait(lambda: rig.controller() not in (None, hung), "another one acts", 90)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -648,16 +646,7 @@ def test_two_schedulers(on_postgres: Rig) -> None:
     ]
     environment = {**airflow.environment, **dict(zip(ports, map(str, free_ports(2)), strict=True))}
     first = rig.scheduler_id()
-    with (airflow.home / "second.log").open("ab") as output:
-        second = subprocess.Popen(
-            [sys.executable, str(AIRFLOW), "scheduler"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            cwd=airflow.home,
-            start_new_session=True,
-        )
+    second = airflow.start_apart("scheduler", environment, airflow.home / "second.log")
     try:
         rig.wait(lambda: rig.scheduler_id() != first, "the second scheduler is there")
         run = airflow.trigger("work_48", {"seconds": 1})
@@ -673,8 +662,6 @@ def test_two_schedulers(on_postgres: Rig) -> None:
         rig.prove(run, 48)
         assert rig.controller() == controller
     finally:
-        second.kill()
-        second.wait()
         kill(*(process.pid for process in processes.living().values() if process.session == second.pid))
     rig.stop_scheduler()
     rig.wait(lambda: not rig.left_behind(), "what is on its way out when the scheduler has ended ends as well")

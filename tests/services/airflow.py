@@ -34,6 +34,8 @@ PATIENCE = 150.0
 # Of commands: Airflow greets a metrics backend on standard output, in front of their own. Of what forks: a thread that
 # sends traces would not be there in the fork.
 UNHEARD = {"AIRFLOW__METRICS__OTEL_ON": "False", "AIRFLOW__TRACES__OTEL_ON": "False"}
+# So often a wait asks the API server about a run, seconds: an answer takes a fiftieth of a second of a processor.
+POLL = 1.0
 # SQLite files as `airflow db migrate` has made them, by executor: a copy takes no time.
 MIGRATED: dict[str, bytes] = {}
 
@@ -201,6 +203,10 @@ class Airflow:
     def _fork(self, component: str) -> Started:
         log = self.log_file(component)
         return self._forking().start([component], self._environment_of(component), log, log)
+
+    def start_apart(self, component: str, environment: Mapping[str, str], log: Path) -> Started:
+        """Start one more of a component, with an environment of its own; ``stop`` does not ask it to end."""
+        return self._forking().start([component], environment, log, log)
 
     def _launch(self, component: str) -> subprocess.Popen[bytes]:
         with self.log_file(component).open("ab") as output:
@@ -434,7 +440,7 @@ class Airflow:
 
         :raises AirflowError: it had not after ``timeout`` seconds; with the states of its tasks
         """
-        if not processes.wait_until(lambda: self.run_state(dag_id, run_id) in FINISHED, timeout, 0.5):
+        if not processes.wait_until(lambda: self.run_state(dag_id, run_id) in FINISHED, timeout, POLL):
             states = {f"{ti['task_id']}[{ti['map_index']}]": ti["state"] for ti in self.task_instances(dag_id, run_id)}
             raise AirflowError(f"{dag_id} {run_id} unfinished after {timeout:g} s: {states}\n{self.log_tails()}")
         return self.run_state(dag_id, run_id)
@@ -466,7 +472,7 @@ class Airflow:
             state[:] = [self.task_instance(dag_id, run_id, task_id, map_index)["state"]]
             return state[0] in states
 
-        if not processes.wait_until(reached, timeout, 0.3):
+        if not processes.wait_until(reached, timeout, POLL / 2):
             raise AirflowError(f"{task_id} is {state[0]}, not {states}, after {timeout:g} s\n{self.log_tails()}")
         return state[0]
 

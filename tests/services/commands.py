@@ -106,7 +106,7 @@ class Commands:
         self._hear(0)
         if pid in self._ended:
             return self._ended[pid]
-        return None if was_alive or pid in processes.living() else -signal.SIGKILL
+        return None if was_alive or processes.lives(pid) else -signal.SIGKILL
 
     @property
     def is_alive(self) -> bool:

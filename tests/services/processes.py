@@ -38,6 +38,13 @@ def living() -> dict[int, Process]:
     return found
 
 
+def lives(pid: int | None) -> bool:
+    """Whether a process has not ended: of one that is asked about often, without a look at all others."""
+    with contextlib.suppress(OSError):
+        return _read(Path("/proc", str(pid)))[0] not in "ZX"
+    return False
+
+
 def identify(pid: int) -> list[Process]:
     """The process that has this pid now, if there is one."""
     with contextlib.suppress(OSError):

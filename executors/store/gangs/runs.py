@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import func, or_, select
@@ -24,7 +25,7 @@ LIVE_AHEAD = (JobRow.ahead.is_(True), JobRow.state.in_(LIVE), JobRow.task_id.is_
 OVER = (TaskInstanceState.SUCCESS, TaskInstanceState.SKIPPED, TaskInstanceState.REMOVED)
 COLUMNS = (
     TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state,
-    TaskInstance.start_date, TaskInstance.try_number, TaskInstance.executor,
+    TaskInstance.start_date, TaskInstance.try_number, TaskInstance.executor, TaskInstance.pool, TaskInstance.pool_slots,
 )  # fmt: skip
 
 
@@ -71,6 +72,12 @@ def unfinished(session: Session, runs: Iterable[DagRunKey]) -> dict[DagRunKey, l
             for row in session.execute(query):
                 by_run.setdefault(DagRunKey(row.dag_id, row.run_id), []).append(row)
     return by_run
+
+
+def pools(session: Session) -> dict[str, int]:
+    """How many slots each pool has; those without a limit are left out."""
+    query = select(Pool.pool, Pool.slots).where(Pool.pool.is_not(None), Pool.slots >= 0)
+    return {str(name): slots for name, slots in session.execute(query)}
 
 
 def configs(session: Session, run: DagRunKey) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def wait_until_ended(cluster: Airflow, dag: str, run: str) -> list[tuple[str, st
         jobs[:] = [(row["site"], row["state"]) for row in rows]
         return all(state in ("succeeded", "failed", "cancelled") for _, state in jobs)
 
-    processes.wait_until(ended, 30, 0.5)
+    processes.wait_until(ended, 30, 2)
     return jobs
 
 
@@ -202,7 +202,7 @@ def test_a_cluster_that_does_not_admit_its_account_is_left_out(cluster: Airflow,
     assert wait_until_ended(cluster, "elsewhere", run) == [("hpc", "succeeded")]
     why = "slurm does not admit its account: sbatch: error: Batch job submission failed: Invalid account"
     matching = f"barred: it cannot run there: site 'barred': {why}"
-    assert processes.wait_until(lambda: matching in cluster.lading("explain", "elsewhere", run, "anywhere"), 60, 1)
+    assert processes.wait_until(lambda: matching in cluster.lading("explain", "elsewhere", run, "anywhere"), 60, 2)
     assert why in cluster.lading("sites", "--output", "json")
     slurm.wait_until_free()
 
@@ -313,7 +313,7 @@ def test_tasks_that_are_ended_say_why(cluster: Airflow, diary: Path, slurm: Slur
     )
     assert cluster.wait_for_run("ended", run, timeout=180) == "failed"
     pid = int((diary / "marked").read_text())
-    assert processes.wait_until(lambda: pid not in processes.living(), 30, 0.2)
+    assert processes.wait_until(lambda: not processes.lives(pid), 30, 0.2)
 
     def causes() -> dict[str, str]:
         events = cluster.events("ended", run)

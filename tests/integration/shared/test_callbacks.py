@@ -48,7 +48,7 @@ def test_callbacks_of_deadlines_run_on_the_executor(airflow: Airflow, runs: Runs
         ]
         return len(jobs) == 2 and all(job["state"] in ("succeeded", "failed") for job in jobs)
 
-    assert wait_until(ended, 60), jobs
+    assert wait_until(ended, 60, 1), jobs
     good, bad = sorted(jobs, key=lambda job: job["state"], reverse=True)
     assert (good["state"], bad["state"]) == ("succeeded", "failed")
     assert good["token"] == token

@@ -43,7 +43,7 @@ def run(airflow: Airflow) -> str:
         [job] = json.loads(airflow.lading("jobs", "--dag-id", "typed", "--run-id", run, "-o", "json"))
         return bool(job["state"] == "succeeded")
 
-    assert wait_until(is_stored, 60)
+    assert wait_until(is_stored, 60, 1)
     return run
 
 

@@ -93,7 +93,7 @@ def test_what_a_dead_worker_has_left_is_cancelled_first(cluster: ToyCluster) -> 
     again = Try(store=died.store)
     assert operator("echo anew").execute(again.context) == "anew"
     assert (Path(caught.value.trigger.record["folder"]) / "cancelled").exists()
-    assert int((cluster.folder / "jobs" / "1" / "pid").read_text()) not in processes.living()
+    assert not processes.lives(int((cluster.folder / "jobs" / "1" / "pid").read_text()))
     assert again.store == {}, "nothing is left to be cancelled by another try"
 
 

@@ -432,8 +432,23 @@ def test_the_filters_of_a_third_party_have_names_of_their_own() -> None:
 
 
 def test_a_site_that_buys_nothing_buys_nothing_by_a_forecast(make: Make) -> None:
-    with pytest.raises(SitesError, match="policy = 'forecast' is unknown; valid: greedy, priced, hours, first_come, d"):
+    words = (
+        "policy = 'forecast' is none of such a site; leave it out for 'greedy', or give one of greedy, priced, first_"
+    )
+    with pytest.raises(SitesError, match=words):
         load_sites(make('[sites.local]\nkind = "local"\npolicy = "forecast"\n'))
+
+
+@pytest.mark.parametrize("policy", ["hours", "priced"])
+def test_policies_that_a_forecast_has_replaced_are_refused(make: Make, policy: str) -> None:
+    table = (
+        '[sites.cloud]\nkind = "ec2"\nsubnets = ["subnet-0a1b2c3d"]\nami = {x86_64 = "ami-0a1b2c3d"}\n'
+        f'work_dir = "/w"\npython = "/p"\npolicy = "{policy}"\n'
+    )
+    words = f"policy = '{policy}' is none of such a site; leave it out for 'forecast', or give one of forecast, greedy"
+    with pytest.raises(SitesError, match=words):
+        load_sites(make(table))
+    assert load_sites(make(table.replace(f'"{policy}"', '"greedy"')))["cloud"].config.policy == "greedy"
 
 
 def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
@@ -445,7 +460,8 @@ def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
             return {self.name: self}
 
     table = '[sites.local]\nkind = "local"\npolicy = "ours"\n'
-    with pytest.raises(SitesError, match="policy = 'ours' is unknown; valid: greedy, priced, hours, first_come, d"):
+    words = "policy = 'ours' is unknown; leave it out for 'greedy', or give one of greedy, priced, first_come, data_loc"
+    with pytest.raises(SitesError, match=words):
         load_sites(make(table))
     plugin = Ours()
     plugin_manager().register(plugin)
@@ -476,7 +492,7 @@ EC2 = (
     [
         ('[sites.local]\nkind = "local"\npolicy = "priced"\n', 'policy = "priced"'),
         (f'{HPC}work_dir = "/w"\nmode = "allocation"\n', 'mode = "allocation"'),
-        (EC2, 'policy = "hours"'),
+        (EC2, 'policy = "forecast"'),
         (f'{EC2}policy = "data_locality"\n', 'policy = "data_locality"'),
     ],
 )
@@ -495,7 +511,7 @@ def test_what_needs_numpy_and_highs_is_refused_where_they_are_not_installed(
     "table",
     [
         '[sites.local]\nkind = "local"\n',
-        '[sites.local]\nkind = "local"\npolicy = "hours"\n',
+        '[sites.local]\nkind = "local"\npolicy = "first_come"\n',
         '[sites.lab]\nkind = "ssh"\nwork_dir = "/w"\npython = "/py"\nhosts = [{ssh_conn_id = "lab1"}]\n',
         f'{HPC}work_dir = "/w"\n',
         f'{EC2}policy = "greedy"\n',

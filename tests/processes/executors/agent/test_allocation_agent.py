@@ -24,7 +24,7 @@ from lading.hooks.spool.spool import Envelope, Spool
 from lading.scheduling.resources import Resources
 from tests.reasons import message_in
 from tests.services.forked import Forked
-from tests.services.processes import living, wait_until
+from tests.services.processes import lives, wait_until
 
 ROOT = Path(__file__).parents[4]
 RUNNER: Any = None  # nothing is run
@@ -240,4 +240,4 @@ def test_nothing_goes_on_when_it_is_killed(cluster: Cluster) -> None:
     pids = [int(cluster.wait_for(token, "started")["pid"]) for token in ("a", "b")]
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert wait_until(lambda: not any(pid in living() for pid in pids), 30, 0.2)
+    assert wait_until(lambda: not any(map(lives, pids)), 30, 0.2)

@@ -12,6 +12,7 @@ import pytest
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.providers.standard.operators.bash import BashOperator
@@ -366,3 +367,35 @@ def test_a_run_is_forgotten_when_it_has_had_no_job_for_a_while(house: House) -> 
         session.commit()
     assert len(house.look(now=NOW + 30)) == 1
     assert house.look(now=NOW + 61) == {}
+
+
+def test_pools_and_what_airflow_lets_be_at_work_are_known(house: House) -> None:
+    fresh(house)
+    with Session(house.engine) as session:
+        session.add_all(
+            [Pool(pool="p", slots=3, include_deferred=False), Pool(pool="all", slots=-1, include_deferred=False)]
+        )
+        mine = TaskInstance.run_id == "r", TaskInstance.task_id == "b"
+        session.execute(update(TaskInstance).where(*mine).values(pool_slots=2))
+        session.commit()
+    house.job("a")
+    jobs = house.jobs()
+    assert {task_id: {(job.pool, job.pool_slots) for job in some} for task_id, some in jobs.items()} == {
+        "a": {("p", 1)}, "b": {("p", 2)}, "branch": {("p", 1)}, "c": {("p", 1)}, "last": {("p", 1)}, "many": {("p", 1)},
+        "empty": {(None, 1)},
+    }  # fmt: skip
+    assert {name: house.live_runs.pools.get(name) for name in ("p", "all")} == {"p": 3, "all": None}
+
+
+def test_of_hints_that_cannot_be_read_the_jobs_of_the_run_are_known_alone(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def odd(session: object, run: object) -> None:
+        raise ModuleNotFoundError("No module named 'ours'")
+
+    monkeypatch.setattr(live_runs.runs, "configs", odd)
+    fresh(house)
+    house.job("a")
+    assert {task_id for task_id, some in house.jobs().items() if some} == {"a"}
+    assert house.live_runs.without_structure == {"d r"}
+    assert "What the tasks of some runs ask for cannot be read" in caplog.text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lading.executors.forecast import site_plans
-from lading.executors.forecast.site_plans import SECONDS_PENDING, PlanningInput, SitePlan
+from lading.executors.forecast.site_plans import SECONDS_PENDING, SECONDS_UNTIL_HELD_UP, PlanningInput, SitePlan
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
 from lading.scheduling.job import PlannedJob
@@ -40,6 +40,8 @@ class House:
         self.asked: list[tuple[Future[ChosenSchedule], PlanningInput, Any]] = []
         self.rings = 0
         self.at_once = True
+        self.most: int | None = None
+        self.pools: dict[str, int] = {}
         self.plan = SitePlan(MARKET, self.start, self.ring, threading.Event())
 
     def ring(self) -> None:
@@ -55,7 +57,16 @@ class House:
         """Make the plan that was asked for last."""
         future, here, ways = self.asked[-1]
         future.set_result(
-            choose(here.forecast, here.locations, here.problem, boot=here.boot, hurry=1.0, ways=ways, now=here.now)
+            choose(
+                here.forecast,
+                here.locations,
+                here.problem,
+                boot=here.boot,
+                boots=here.boots,
+                hurry=1.0,
+                ways=ways,
+                now=here.now,
+            )
         )
 
     def job(self, name: str, *after: str, seconds: float = 100.0, **known: Any) -> None:
@@ -76,7 +87,8 @@ class House:
     ) -> ForeseenActions:
         up = [each for each in self.machines if not each.booting]
         site = SiteView(name="cloud", market=market, locations=up, launched=self.machines)
-        its = site_forecast([run_at_site(ComingRun("r", NOW, self.jobs, hurry, finish_by=finish_by), "cloud")])
+        run = ComingRun("r", NOW, self.jobs, hurry, self.most, finish_by)
+        its = site_forecast([run_at_site(run, "cloud")], self.pools)
         return self.plan.look(its, site, market, now, **known)
 
     def decided(self, now: float = NOW) -> Provision:
@@ -220,3 +232,99 @@ def test_what_fails_is_raised_and_planned_anew() -> None:
         here.look(NOW + 1)
     here.at_once = True
     assert here.look(NOW + 2).is_of_now
+
+
+def test_for_what_airflow_could_have_queued_nothing_is_launched_before_it_has() -> None:
+    here = House()
+    here.job("a")
+    assert here.look().not_ahead == {"a"}
+    assert here.decided(NOW + 1).launches == ()
+    here.job("a", token="t")
+    assert [each.jobs for each in here.decided(NOW + 2).launches] == [("t",)]
+
+
+@pytest.mark.parametrize("known", [{}, {"site": "hpc", "token": "there"}], ids=["here", "at another site"])
+def test_what_is_held_up_and_all_behind_it_is_not_planned(known: dict[str, Any]) -> None:
+    """Something holds it up that is not known here: as soon as it comes it is planned again."""
+    here = House()
+    here.job("a", seconds=5)
+    here.jobs["a"] = ComingTask([replace(here.jobs["a"].jobs[0], **known)])
+    here.job("b", "a")
+    here.job("c", token="c", begun=NOW, location="up", seconds=500)
+    here.machine("up", used=Resources(2, 1024), jobs=1)
+    here.look()
+    assert here.plan.planner.planned == {"a", "b", "c"}
+    here.look(NOW + SECONDS_UNTIL_HELD_UP)
+    assert here.plan.planner.open == {"c"}
+    here.job("a", token="t", seconds=5)
+    assert here.look(NOW + 60).planned == {"t"}
+    assert here.plan.planner.open == {"a", "b", "c"}
+
+
+def test_while_something_is_held_up_idle_machines_stay() -> None:
+    here = House()
+    here.machine("up", idle_since=NOW)
+    here.job("a")
+    assert here.look().actions.releases == ()
+    assert here.look(NOW + SECONDS_UNTIL_HELD_UP).actions.releases == (), "it may come at any time"
+    here.jobs.clear()
+    assert [each.location for each in here.look(NOW + 60).actions.releases] == ["up"]
+
+
+@pytest.mark.parametrize("limit", ["run", "pool", "none"])
+def test_what_has_to_wait_for_its_turn_is_not_held_up(limit: str) -> None:
+    here = House()
+    here.machine("up", used=Resources(2, 1024), jobs=1)
+    here.most, here.pools = (1 if limit == "run" else None), ({"p": 3} if limit == "pool" else {})
+    here.job("a", token="t", begun=NOW, location="up", seconds=200, pool="p", pool_slots=2)
+    here.job("b", pool="p", pool_slots=2)
+    found = [here.look(NOW + seconds) for seconds in (0, SECONDS_UNTIL_HELD_UP)]
+    expected = {"b"} if limit == "none" else set()
+    assert [each.not_ahead for each in found] == [expected, expected]
+    assert ("b" in here.plan.planner.open) == (limit != "none")
+
+
+def test_a_machine_with_jobs_that_no_plan_had_is_kept_when_it_is_empty() -> None:
+    """More may come of what comes from a full site, of gangs and of tasks on few machines: ``idle_seconds`` bounds
+    it."""
+    here = House()
+    here.job("last", token="l", begun=NOW, location="busy", seconds=900)
+    here.machine("busy", used=Resources(2, 1024), jobs=1)
+    here.machine("planned", idle_since=None)
+    here.job("a", token="a", seconds=10)
+    assert [each.location for each in here.look().actions.placements] == ["planned"]
+    here.job("a", token="a", begun=NOW, location="planned", seconds=10)
+    here.machine("planned", used=Resources(2, 1024), jobs=1)
+    here.job("odd", token="o", begun=NOW, location="odd", seconds=10)
+    here.machine("odd", used=Resources(2, 1024), jobs=1)
+    here.machine("stranger", used=Resources(1, 1024), jobs=1)
+    here.look(NOW + 1)
+    assert here.plan.unplanned == {"busy", "odd", "stranger"}, "of what ran before it is not known"
+    del here.jobs["a"], here.jobs["odd"]
+    for name in ("planned", "odd", "stranger"):
+        here.machine(name, idle_since=NOW + 10)
+    assert [each.location for each in here.look(NOW + 10).actions.releases] == ["planned"]
+    here.job("b", token="b", seconds=10)
+    here.look(NOW + 11)
+
+
+def test_types_are_planned_that_the_limits_allow() -> None:
+    here = House()
+    here.job("a", token="t")
+    limited = replace(MARKET, limits=InstanceLimits(usd_per_hour=1.0, types={"small": 1}))
+    assert [each.instance_type for each in here.look(market=limited).actions.launches] == ["small"]
+    here = House()
+    here.machine("busy", used=Resources(2, 1024), jobs=1)
+    here.job("a", token="t")
+    found = here.look(market=limited)
+    assert (found.actions.launches, found.planned) == ((), frozenset()), "the limits decide what is said of it"
+
+
+def test_a_boot_takes_as_long_as_those_of_its_type_have() -> None:
+    market = replace(MARKET, boots={"small": 200.0})
+    here = House()
+    here.job("a", token="a", begun=NOW, location="gone", seconds=500)
+    here.job("b", "a")
+    assert here.look(market=market).actions.launches == ()
+    assert here.look(NOW + 299, market=market).actions.launches == ()
+    assert [each.instance_type for each in here.look(NOW + 300, market=market).actions.launches] == ["small"]

@@ -112,7 +112,7 @@ def test_a_machine_has_the_features_of_its_type(tmp_path: Path) -> None:
     offers = EC2Offers(config(prices=str(table)), EC2(config()), tmp_path)
     for kind, feature in (("g6.xlarge", "NVIDIA L4"), ("mine.large", "Own A1")):
         [batch] = boot.batches([Order("L1", Launch(kind, Resources(4, 16_000, gpus=1), 60, ()))])
-        ec2_machine = EC2Machine.ordered(batch.orders[0], batch, "ours", 60.0, offers.specified(kind))
+        ec2_machine = EC2Machine.ordered(batch.orders[0], batch, "ours", offers.specified(kind))
         job = PlannedJob("j", Resources(1, 1024, gpus=1), features=frozenset({feature}))
         assert ec2_machine.seen("cloud").location.suits(job), "or what was launched for a job would never get it"
 
@@ -278,7 +278,7 @@ def test_a_burstable_machine_has_its_baseline_whatever_it_shows_and_is_launched_
     assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
     [other] = boot.batches([Order("L2", Launch("m7i.large", large.capacity, 60, ()))])
     assert "CreditSpecification" not in boot.request(table, us, "cloud", other, "ami-1", "subnet-1", "")
-    ec2_machine = EC2Machine.ordered(batch.orders[0], batch, us.deployment, 60.0, None)
+    ec2_machine = EC2Machine.ordered(batch.orders[0], batch, us.deployment, None)
     connection = Connector("cloud", table, (us,), "http://127.0.0.1:1", tmp_path, tmp_path).connect(
         ec2_machine, "127.0.0.1"
     )

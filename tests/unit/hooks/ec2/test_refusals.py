@@ -364,7 +364,7 @@ def test_the_clock_of_aws_decides_nothing_and_is_on_the_bill(skew: float, phase:
     known = launched.row("cloud", order, 0.0)
 
     def seen(by: float) -> tuple[Location, float | None]:
-        ec2_machine = EC2Machine.ordered(order, batch, "ours", 60.0, None)
+        ec2_machine = EC2Machine.ordered(order, batch, "ours", None)
         ec2_machine.describe(replace(machine(0).instance, launched_at=time.time() + by))  # type: ignore[type-var]
         ec2_machine.heard_at, ec2_machine.phase = 1000.0, phase
         there = ec2_machine.seen("cloud")
@@ -372,7 +372,6 @@ def test_the_clock_of_aws_decides_nothing_and_is_on_the_bill(skew: float, phase:
 
     (agreeing, _), (location, billed) = seen(0.0), seen(skew)
     assert location == agreeing
-    assert location.ready_at == (None if phase is LifePhase.UP else 1060.0)
     assert billed is not None
     assert abs(billed - time.time() - skew) < 60
 
@@ -572,7 +571,7 @@ class Launching:
         [order] = orders(1, kind, zone=zone)
         self.number += 1
         [batch] = boot.batches([replace(order, name=f"L{self.number}")])
-        ec2_machine = EC2Machine.ordered(batch.orders[0], batch, "ours", 60.0, None)
+        ec2_machine = EC2Machine.ordered(batch.orders[0], batch, "ours", None)
         self.launcher.machines[ec2_machine.name] = ec2_machine
         self.launcher.order([batch])
         return ec2_machine

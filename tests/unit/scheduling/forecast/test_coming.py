@@ -46,7 +46,7 @@ def test_jobs_of_the_site_are_steps_and_others_take_time() -> None:
         "b": (("a",), True, SECONDS),
         "c": (("b",), True, SECONDS),
     }
-    assert steps["a"].job == PlannedJob("a", Resources(2, 1), run="r")
+    assert steps["a"].job == PlannedJob("a", Resources(2, 1), run="r", priority=1)
     assert steps["b"].job.resources == Resources(), "what it takes elsewhere is nothing here"
     assert found.waiting == {}
 

@@ -44,3 +44,19 @@ def test_the_nearest_steps_know_what_was_left_out_behind_them() -> None:
     assert found.steps.keys() == {"runs", "a", "d"}
     assert found.rests(100.0) == {"runs": 60, "a": 13, "d": 50}
     assert whole.nearest(4, 100.0) is whole
+
+
+def test_what_is_ready_waits_for_nothing_that_takes_time() -> None:
+    nothing = PlannedJob("", Resources())
+    steps = {
+        "runs": WorkflowStep(nothing, 5.0, begun=1.0),
+        "ready": WorkflowStep(nothing, 5.0, ("has ended",)),
+        "end": WorkflowStep(nothing, 0.0, ("has ended",), elsewhere=True),
+        "behind it": WorkflowStep(nothing, 5.0, ("end",)),
+        "waits": WorkflowStep(nothing, 5.0, ("runs", "end")),
+        "last": WorkflowStep(nothing, 5.0, ("waits",)),
+    }
+    forecast = Forecast(steps)
+    assert forecast.ready() == {"ready", "end", "behind it"}
+    assert forecast.without(["end"]).steps.keys() == {"runs", "ready"}
+    assert forecast.without(["waits"]).steps.keys() == {"runs", "ready", "end", "behind it"}

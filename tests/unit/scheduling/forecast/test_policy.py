@@ -147,7 +147,7 @@ def test_nothing_is_placed_where_something_still_runs() -> None:
 def late(here: Workflow, now: float, waiting: list[str], *, launches: bool = False) -> Actions:
     assert here.planner.schedule is not None
     forecast = Forecast(here.steps, {"r": 0.0})
-    return act_late(here.planner.schedule, waiting, forecast, here.locations, BOOT, now, launches=launches)
+    return act_late(here.planner.schedule, waiting, forecast, here.locations, now, launches=launches)
 
 
 def test_by_an_old_plan_jobs_begin_and_nothing_is_released() -> None:

@@ -177,3 +177,30 @@ def test_a_run_ends_by_when_it_shall_and_is_as_cheap_as_it_can_be_by_then() -> N
     assert BOOT + 200 < ends[700.0][0] <= 700
     assert ends[300.0][0] == ends[10.0][0] == BOOT + 200, "as little late as possible"
     assert ends[math.inf][1] < ends[700.0][1] < ends[300.0][1]
+
+
+def test_no_more_steps_are_at_work_than_their_pool_has_slots_for() -> None:
+    """One that takes more slots than there are is not held up by that: Airflow says what is wrong with it."""
+    sizes = {"a": 1, "b": 2, "c": 1, "much": 9}
+    steps = {
+        name: WorkflowStep(PlannedJob(name, Resources(1, 1024), run=name), 50.0, pool="p", pool_slots=size)
+        for name, size in sizes.items()
+    }
+    steps["free"] = WorkflowStep(PlannedJob("free", Resources(1, 1024)), 50.0, pool="q")
+    schedule = choose(Forecast(steps, pools={"p": 2}), [], posed(), boot=BOOT, hurry=10.0, now=NOW).schedule
+    for at in {schedule.starts[name] for name in sizes}:
+        assert sum(sizes[name] for name in "abc" if schedule.starts[name] <= at < schedule.until[name]) <= 2
+    assert schedule.starts["much"] == schedule.starts["free"] == NOW + BOOT
+    assert max(schedule.until.values()) == NOW + BOOT + 100
+
+
+def test_where_there_are_few_machines_priority_counts_before_the_rest_of_the_run() -> None:
+    def last(priority: int) -> str:
+        steps = {
+            "short": WorkflowStep(PlannedJob("short", Resources(8, 1024), run="x", priority=priority), 50.0),
+            "long": WorkflowStep(PlannedJob("long", Resources(8, 1024), run="y", priority=1), 400.0),
+        }
+        found = choose(Forecast(steps), [], posed(most=1), boot=BOOT, hurry=10.0, now=NOW).schedule
+        return max(found.starts, key=found.starts.__getitem__)
+
+    assert (last(1), last(2)) == ("short", "long")

@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
+from lading.scheduling.forecast.policy import Actions
 from lading.scheduling.job import Budget
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.placing.assignment import Assignment
+from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.hours import BOOTS, PATIENCE
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.plan import InstanceLimits, Plan
 from lading.scheduling.provisioning import machines
+from lading.scheduling.provisioning.foreseen import ForeseenActions
 from lading.scheduling.resources import Resources
 from tests.reasons import told
 from tests.services.packing import catalogue
@@ -134,3 +137,22 @@ def test_a_tick_makes_one_plan_for_what_begins_and_for_what_is_bought(monkeypatc
     busy = replace(IDLE, used=Resources(15, 1000))
     assert tick(*jobs, there=(busy,)).placed != found.placed
     assert len(plans) > 1, "another question has another answer"
+
+
+def test_short_jobs_are_prefetched_to_the_machine_on_which_a_plan_has_them() -> None:
+    """Its room would stay empty until the next tick each time; a longer one waits for its turn in the store."""
+    full = replace(IDLE, used=IDLE.capacity, jobs=4, idle_since=None)
+    other = replace(IDLE, name="other")
+    jobs = [job("short", time=5.0), job("long"), job("elsewhere", time=5.0)]
+    names = frozenset(each.name for each in jobs)
+    nothing = Actions((), (), (), (), {}, None, {}, {})
+    plan = ForeseenActions(nothing, True, planned=names, homes={"short": "there", "long": "there"})
+    site = SiteView(
+        name="cloud",
+        locations=(full, other),
+        launched=(full, other),
+        market=MachineMarket(TYPES, boot_seconds=BOOT),
+        policy="forecast",
+    )
+    found = assign(jobs, [site], now=NOW, choice=Choice(NOW, foreseen={"cloud": plan}))
+    assert found.placed == {"short": ("cloud", "there")}

@@ -12,9 +12,10 @@ from lading.scheduling.forecast.policy import Actions
 from lading.scheduling.job import Budget, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import MachineMarket
-from lading.scheduling.plan import FORECAST, InstanceLimits, Placement, PlannedLaunch, Release, Wait
+from lading.scheduling.packing.problem import pose
+from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, PlannedLaunch, Release, Wait
 from lading.scheduling.provisioning import Provision, decide
-from lading.scheduling.provisioning.foreseen import MORE_SECONDS, ForeseenActions, as_planned
+from lading.scheduling.provisioning.foreseen import MORE_SECONDS, ForeseenActions, affordable, as_planned
 from lading.scheduling.reasons import because, free_text
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
@@ -145,7 +146,7 @@ def test_a_run_has_no_more_than_it_can_pay_for() -> None:
 
 
 def test_for_a_run_with_a_budget_of_which_nothing_waits_nothing_is_asked_ahead() -> None:
-    found = decided([], [], ahead([("b",)], unpaid=frozenset(["b"])))
+    found = decided([], [], ahead([("b",)], not_ahead=frozenset(["b"])))
     assert found.launches == ()
 
 
@@ -160,10 +161,25 @@ def test_for_a_job_whose_plan_is_being_made_nothing_is_bought_otherwise() -> Non
 
 
 def test_of_a_machine_that_boots_it_is_known_when_it_is_up() -> None:
-    ordered = Location("m", Resources(2, 4096), instance_type="small", booting=True)
-    seen = as_planned(ordered, MARKET, NOW, NOW + 5)
+    ordered = Location("m", Resources(2, 4096), instance_type="small", booting=True, ready_at=NOW + 60)
+    seen = as_planned(ordered, MARKET, NOW + 5)
     assert (seen.ready_at, seen.arch) == (NOW + 60, "x86_64")
-    late = as_planned(ordered, MARKET, NOW, NOW + 61)
+    late = as_planned(ordered, MARKET, NOW + 61)
     assert late.ready_at == NOW + 60 + MORE_SECONDS
-    assert as_planned(replace(ordered, ready_at=NOW + 30), MARKET, NOW, NOW + 5).ready_at == NOW + 30
-    assert as_planned(replace(ordered, booting=False, ready_at=NOW + 30), MARKET, NOW, NOW).ready_at is None
+    assert as_planned(replace(ordered, ready_at=None), MARKET, NOW).ready_at == NOW + MORE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("limits", "names"),
+    [
+        (InstanceLimits(), ["small", "large"]),
+        (InstanceLimits(types={"small": 1}), ["large"]),
+        (InstanceLimits(types={"small": 2}), ["small", "large"]),
+        (InstanceLimits(usd_per_hour=0.36 + 1.43), ["small"]),
+        (InstanceLimits(vcpus={"standard on-demand": 4}), ["small"]),
+        (InstanceLimits(vcpus={"standard on-demand": 3}), []),
+    ],
+)
+def test_no_type_is_planned_of_which_the_limits_allow_no_more(limits: InstanceLimits, names: list[str]) -> None:
+    bins = pose([], [], GOODS, limits, Objective(), NOW, None).bins
+    assert [each.type.name for each in affordable(bins, [machine("there")], limits)] == names

@@ -12,7 +12,7 @@ from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.plan import FORECAST
 from lading.scheduling.prediction import Prediction
 from lading.scheduling.resources import Resources
-from lading.scheduling.simulation.run_cost import Bill, RunTask, begins, least_price, on_machines
+from lading.scheduling.simulation.run_cost import MOST_FORESEEN, Bill, RunTask, begins, least_price, on_machines
 from tests.reasons import told
 
 SMALL = InstanceType("small", Resources(2, 8000), (Offering(1.0), Offering(0.5, "spot")))
@@ -59,7 +59,7 @@ def test_machines_are_shared_among_steps_and_what_has_no_place_is_said() -> None
     huge = RunTask("huge", 1, PlannedJob("huge", Resources(64, 1000)), Prediction(60.0))
     refused = on_machines([huge], {"huge": 0.0}, MARKET)
     assert (refused.usd, refused.of_steps, list(told(refused.refused))) == (0.0, {}, ["huge"])
-    assert on_machines([], {}, MARKET) == Bill(0.0, {}, {})
+    assert on_machines([], {}, MARKET) == Bill(0.0, {}, {}, is_foreseen=True)
 
 
 def test_by_a_forecast_a_chain_has_one_machine() -> None:
@@ -70,5 +70,9 @@ def test_by_a_forecast_a_chain_has_one_machine() -> None:
     found = on_machines(steps, {"one": 0.0, "three": 100.0}, market, upstream)
     assert 0 < found.usd <= by_hours.usd
     assert found.of_steps.keys() == {"one", "three"}
+    assert (found.is_foreseen, by_hours.is_foreseen) == (True, False)
+    many = on_machines([step("one", MOST_FORESEEN + 1, 100.0)], {"one": 0.0}, market)
+    assert not many.is_foreseen
+    assert many.usd > 0
     huge = RunTask("huge", 1, PlannedJob("huge", Resources(999, 1)), Prediction(10.0))
     assert on_machines([huge], {"huge": 0.0}, market).refused.keys() == {"huge"}
