@@ -1,4 +1,4 @@
-# Everything lives in .venv, dist, .demo and .pictures beside this file; nothing global is installed, needed or changed,
+# Everything lives in .venv, dist, .environments, .demo and .pictures beside this file; nothing global is installed, needed or changed,
 # but for the Debian packages of real services that the integration tests ask for (as root or by sudo).
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.10 python3,$(shell command -v $(name))))
@@ -17,10 +17,10 @@ unexport PYTHONDONTWRITEBYTECODE
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
 
 .DELETE_ON_ERROR:
-.PHONY: help demo dev coverage test test-unit lint types format lock wheel clean
+.PHONY: help demo dev coverage test test-unit test-versions lint types format lock wheel package clean
 
 help:  ## say what there is to make
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 demo: .venv/installed  ## run a Dag on a real Airflow with Lading and show what ran where; KEEP=1 leaves the UI up
 	@$(BIN)/python -m tests.demo
@@ -43,6 +43,9 @@ test-unit: .venv/installed  ## run the tests that need no services
 
 coverage: .venv/installed  ## run the tests that need no Airflow, and say which lines they run
 	@$(BIN)/python -m pytest -n 4 --cov="$$($(BIN)/python -c 'import lading; print(*lading.__path__)')" --cov-report=term:skip-covered --cov-report=html:.coverage.html tests/unit tests/processes
+
+test-versions: .venv/installed .environments/tools/installed  ## run the tests that touch Airflow on each of its versions; VERSIONS=3.3.0 names some
+	@$(BIN)/python -m tests.versions $(VERSIONS)
 
 lint: .venv/locked  ## check formatting, lint, spelling and the links of the documentation
 	@echo 'ruff'
@@ -72,8 +75,11 @@ lock:  ## resolve the dependencies anew into requirements.lock
 wheel: .venv/installed  ## build dist/*.whl
 	@ls dist/*.whl
 
+package: .venv/installed .environments/tools/installed  ## build sdist and wheel for a release, check both, install them with each Python here
+	@$(BIN)/python -m tests.package
+
 clean:  ## remove all that make has made
-	rm -rf .venv .demo .pictures .coverage .coverage.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .environments .demo .pictures .coverage .coverage.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock names every package there is to be, so pip has nothing to resolve; `pip check` proves it. A changed lock
@@ -98,4 +104,11 @@ clean:  ## remove all that make has made
 	    $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . && rm -rf build && \
 	    $(BIN)/pip install --quiet --no-deps --no-index --force-reinstall dist/*.whl && \
 	    { $(BIN)/pip check || { echo 'requirements.lock does not fit pyproject.toml: make lock'; false; }; })
+	@touch $@
+
+# Not in requirements.lock: they run beside the environments that they make, never in one.
+.environments/tools/installed: .venv/locked
+	@rm -rf .environments/tools && mkdir -p .environments
+	$(call quietly,installing uv and twine, \
+	    $(PYTHON) -m venv .environments/tools && .environments/tools/bin/pip install --quiet uv twine)
 	@touch $@

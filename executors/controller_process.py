@@ -35,6 +35,9 @@ SECONDS_BETWEEN_LOOKS = 2.0
 LONGEST_PAUSE = 60.0
 # The code of the reason of a job that waits for one.
 NO_CONTROLLER = "no_controller"
+# The same where the controller is a service, which is said when there has been none for so long, seconds.
+NO_SERVICE = "no_controller_service"
+SECONDS_WITHOUT_SERVICE = 30.0
 # Of a log's last line at most so many bytes are quoted.
 LONGEST_LINE = 2000
 # A controller that lives and has not had the lease for so long hangs, seconds. One that begins has more: it has yet to
@@ -56,12 +59,16 @@ class ControllerProcess:
         self.started_at = 0.0
         self.next_look = 0.0
         self.explained = False
+        self.absent_since: float | None = None
         # Controllers of this machine, by pid: since when they are without the lease, and those that have had it.
         self.without_lease: dict[int, float] = {}
         self.has_led: set[int] = set()
 
     def ensure(self) -> None:
-        """Start a controller unless one lives, here or elsewhere. Cheap enough for every scheduler loop."""
+        """Start a controller unless one lives, here or elsewhere. Cheap enough for every scheduler loop.
+
+        Where it is a service, those that wait for one are given that reason instead.
+        """
         now = time.monotonic()
         if now < self.next_look:
             return
@@ -79,6 +86,9 @@ class ControllerProcess:
             return
         if lives(lease):
             self._note_health()
+            return
+        if not self.settings.starts_controller:
+            self._note_absence(now)
             return
         self.starts += 1
         self.started_at = now
@@ -118,10 +128,23 @@ class ControllerProcess:
     def _note_health(self) -> None:
         """A controller stays up: what has been said about those before it holds no more."""
         self.starts = 0
+        self.absent_since = None
         if self.explained:
             with create_session(scoped=False) as session:
-                store.forget_reasons(session, NO_CONTROLLER)
+                store.forget_reasons(session, NO_CONTROLLER if self.settings.starts_controller else NO_SERVICE)
             self.explained = False
+
+    def _note_absence(self, now: float) -> None:
+        """No controller runs, and a service is to be one: say so to those that wait, unless it restarts."""
+        if self.absent_since is None:
+            self.absent_since = now
+        if now - self.absent_since < SECONDS_WITHOUT_SERVICE:
+            return
+        if not self.explained:
+            log.error("No controller runs, and [lading] start_controller = False leaves it to a service")
+        with create_session(scoped=False) as session:
+            store.explain_the_rest(session, because(NO_SERVICE), DatabaseNow())
+        self.explained = True
 
     def _note_end(self, status: int, lived: float) -> None:
         """Say why there is no controller, also to those whose tasks wait for one that does not stay up."""

@@ -29,6 +29,7 @@ CRITICAL_PATH = "critical_path"
 DEFAULTS: dict[str, str | None] = {
     "sites_file": None,
     "state_folder": "{AIRFLOW_HOME}/lading",
+    "start_controller": "True",
     "default_cpus": "auto",
     "default_memory": "512 MiB",
     "default_disk": "0",
@@ -56,6 +57,7 @@ class Settings:
     :param sites_file: the TOML file that describes the sites; None: one site, this machine
     :param state_folder: where Lading keeps its files on this machine
     :param default_resources: what a task without hints is packed by
+    :param starts_controller: whether a scheduler starts a controller where none runs
     :param on_shutdown: what happens to running jobs when Airflow stops in order
     :param shutdown_seconds: how long stopping may take
     :param job_retention_days: how long ended jobs stay in the store
@@ -76,6 +78,7 @@ class Settings:
     retry_factors: Factors = field(default_factory=Factors)
     infrastructure_retries: int = 3
     input_roots: tuple[str, ...] = ()
+    starts_controller: bool = True
     order: Literal["priority", "critical_path"] = "priority"
 
     @classmethod
@@ -105,6 +108,7 @@ class Settings:
             retry_factors=Factors(memory=read("retry_memory_factor", _factor), time=read("retry_time_factor", _factor)),
             infrastructure_retries=read("infrastructure_retries", _tries),
             input_roots=read("input_roots", _roots) or (),
+            starts_controller=read("start_controller", _switch),
             order=read("order", _order),
         )
 
@@ -218,6 +222,12 @@ def _roots(text: str) -> tuple[str, ...]:
                 "s3://bucket/folder, with commas between them"
             )
     return tuple(root if root.startswith("/") else f"{scheme_of(root)}://{root.partition('://')[2]}" for root in roots)
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{shortened(text)} is neither of what is valid: True, False")
+    return text.lower() == "true"
 
 
 def _on_shutdown(text: str) -> str:

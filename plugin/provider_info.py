@@ -40,6 +40,13 @@ def options() -> dict[str, dict[str, str | None]]:
             "it.",
             example="/var/lib/lading",
         ),
+        "start_controller": _option(
+            "Whether the scheduler starts a controller where none runs. ``False`` leaves that to a service, ``airflow "
+            "lading controller``: where that runs in a container of its own, the scheduler's would otherwise take its "
+            "place at every restart, and run tasks in the scheduler's container.",
+            type="boolean",
+            example="False",
+        ),
         "default_cpus": _option(
             "How many processors a task without a ``cpus`` hint is packed by. It may be a fraction, is more than 0, "
             "and does not limit what the task uses. ``auto`` is 0.25, and less where this machine alone takes tasks "

@@ -16,6 +16,7 @@ from lading.plugin.manager import policies, rules, site_kinds
 from lading.plugin.published import PublishedSite, known, published
 from lading.scheduling.hints.places import SITE_NAME
 from lading.scheduling.placing.policies import BUILT_IN
+from lading.scheduling.provisioning.planner import planning_missing
 from lading.scheduling.text.printable import shortened
 
 __all__ = [
@@ -96,6 +97,8 @@ def faults(name: str, table: Any, kinds: dict[str, type[Site[Any]]]) -> list[str
                 f"policy = {shortened(config.policy)} {words}; leave it out for {valid[0]!r}, or give one of "
                 f"{', '.join(valid)}"
             )
+        if config.needs_planning and (missing := planning_missing()):
+            raise ValueError(f"{config.needs_planning} {missing}")
         kinds[kind].refuse(config)
     except ValidationError as error:
         return [f"[sites.{name}] {describe_fault(each, model)}" for each in error.errors()]

@@ -277,6 +277,14 @@ _TABLE = (
         _OPERATOR,
     ),
     Code(
+        "no_controller_service",
+        "controller",
+        "The service that is the controller is not running",
+        "no controller runs, and [lading] start_controller = False leaves it to a service",
+        "Start the service: airflow lading controller. Its log says why it has ended.",
+        _OPERATOR,
+    ),
+    Code(
         "stale_token",
         "controller",
         "Waiting for the controller to renew its access token",

@@ -227,6 +227,10 @@ class EC2Config(MachinesConfig):
         )
 
     @property
+    def needs_planning(self) -> str | None:
+        return None if self.policy == GREEDY else f'policy = "{self.policy}"'
+
+    @property
     def agent_idle_seconds(self) -> float:
         return self.orphan_after
 

@@ -14,7 +14,7 @@ from lading.hooks.files.addresses import checked_scheme
 from lading.hooks.files.table_model import Duration, DurationOrZero, Memory, TableModel, Texts, remote_path
 from lading.scheduling.hints.gang_hints import AttemptSchedule
 from lading.scheduling.hints.places import parse_container
-from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, OF_ANY_SITE
+from lading.scheduling.placing.policies import DATA_LOCALITY, GREEDY, OF_ANY_SITE, PRICED
 from lading.scheduling.resources import Resources
 
 # The object stores of the three providers that Airflow reads by itself; what reaches any address, such as http or ftp,
@@ -89,6 +89,11 @@ class SiteConfig(TableModel):
         if given and self.policy != DATA_LOCALITY:
             raise ValueError(f"{' and '.join(given)} mean nothing without policy = '{DATA_LOCALITY}'")
         return self
+
+    @property
+    def needs_planning(self) -> str | None:
+        """What of the table needs the packages of the extra ``planning``, as it is written; None: nothing does."""
+        return f'policy = "{PRICED}"' if self.policy == PRICED else None
 
     @property
     def limits(self) -> dict[str, str]:

@@ -20,7 +20,7 @@ from lading.plugin.offline.watch import INTERRUPTED, ProgressWatch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.location import Location
 from lading.scheduling.plan import FilledMachines, Objective, Plan, Wait
-from lading.scheduling.provisioning.planner import plan
+from lading.scheduling.provisioning.planner import plan, planning_missing
 from lading.scheduling.simulation import trace
 from lading.scheduling.text.printable import printable
 
@@ -50,6 +50,8 @@ def uncollected() -> Iterator[None]:
 @uncollected()
 def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Plan what the options describe and print it; the exit status."""
+    if missing := planning_missing():
+        raise UsageError(f"lading plan {missing}")
     if (
         args.workflow is not None
         or (args.frontier and args.dag is None)

@@ -18,6 +18,7 @@ from lading.plugin.offline.watch import ProgressWatch
 from lading.scheduling.catalogue import Catalogue
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective
+from lading.scheduling.provisioning.planner import planning_missing
 from lading.scheduling.scale_in import ScaleIn
 from lading.scheduling.simulation import trace, wfformat
 from lading.scheduling.simulation.conditions import Conditions
@@ -82,6 +83,8 @@ class SimulationInputs:
 
 def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     """Simulate the trace under each policy and print the result; returns the exit status."""
+    if missing := planning_missing():
+        raise UsageError(f"lading simulate {missing}")
     form = None if args.plot is None else chart.form(args.plot, chart.svg)
     goods = market(args)
     given = read_jobs(args, goods) if args.workflow is None else read_workflows(args, goods)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TypeAlias
 
 from lading.scheduling.catalogue import Catalogue
@@ -16,8 +17,20 @@ from lading.scheduling.packing.problem import Going, Problem, always, pose
 from lading.scheduling.plan import EFFORTS, InstanceLimits, Objective, Placement, Plan, Wait
 from lading.scheduling.scale_in import ScaleIn, releases
 
+# What the extra ``planning`` installs, by the module that is imported.
+PLANNING = {"numpy": "NumPy", "highspy": "HiGHS"}
+
 # A policy gets a problem and an effort and answers with a packing.
 Policy: TypeAlias = Callable[[Problem, str], Packing]
+
+
+def planning_missing() -> str | None:
+    """What is missing for the policies that need NumPy and HiGHS, and what installs it, as text; None: nothing is."""
+    missing = [name for module, name in PLANNING.items() if find_spec(module) is None]
+    if not missing:
+        return None
+    verb = "is" if len(missing) == 1 else "are"
+    return f"needs {' and '.join(missing)}, which {verb} not installed: pip install 'airflow-lading[planning]'"
 
 
 def priced(problem: Problem, effort: str) -> Packing:

@@ -56,8 +56,8 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
         ("executors/controller", "executors/agent/tasks"),
     ),
     "plugin": (
-        ("plugin", "plugin/ui/queries", "plugin/airflow_lading"),
-        ("plugin/offline", "plugin/ui"),
+        ("plugin", "plugin/ui/queries"),
+        ("plugin/offline", "plugin/ui", "plugin/airflow_lading"),
         ("plugin/subcommands",),
     ),
 }

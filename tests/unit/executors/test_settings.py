@@ -74,6 +74,17 @@ def test_cpus_never_keep_as_many_from_running_and_memory_still_does(cpus: float,
     assert asked.cpus <= 0.25
 
 
+@pytest.mark.parametrize(("text", "starts"), [("True", True), ("False", False), ("false", False), ("TRUE", True)])
+def test_a_service_may_be_the_controller(text: str, starts: bool) -> None:
+    assert Settings.load(Conf()).starts_controller
+    assert Settings.load(Conf(start_controller=text)).starts_controller is starts
+
+
+def test_a_switch_is_on_or_off() -> None:
+    with pytest.raises(AirflowConfigException, match="start_controller: 'no' is neither of what is valid: True, False"):
+        Settings.load(Conf(start_controller="no"))
+
+
 def test_the_order_of_jobs() -> None:
     assert Settings.load(Conf(parallelism="32")).order == "priority"
     assert Settings.load(Conf(parallelism="32", order="critical_path")).order == "critical_path"

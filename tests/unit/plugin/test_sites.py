@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -476,3 +477,47 @@ def test_a_policy_is_one_of_ladings_or_of_a_plugin(make: Make) -> None:
 def test_what_is_for_another_policy_is_refused(make: Make) -> None:
     with pytest.raises(SitesError, match="locality_fallback mean nothing without policy = 'data_locality'"):
         load_sites(make('[sites.local]\nkind = "local"\nlocality_fallback = "cheapest"\n'))
+
+
+# -- the extra `planning`
+
+EC2 = (
+    '[sites.a]\nkind = "ec2"\nregion = "us-east-1"\nsubnets = ["subnet-0a1b2c3d"]\nsecurity_groups = ["sg-0a1b2c3d"]\n'
+    'ami = {x86_64 = "ami-0a1b2c3d"}\nuser = "ec2-user"\nwork_dir = "/w"\npython = "/py"\ninstance_types = ["c7i.*"]\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ('[sites.local]\nkind = "local"\npolicy = "priced"\n', 'policy = "priced"'),
+        (f'{HPC}work_dir = "/w"\nmode = "allocation"\n', 'mode = "allocation"'),
+        (EC2, 'policy = "forecast"'),
+        (f'{EC2}policy = "data_locality"\n', 'policy = "data_locality"'),
+    ],
+)
+def test_what_needs_numpy_and_highs_is_refused_where_they_are_not_installed(
+    make: Make, monkeypatch: pytest.MonkeyPatch, table: str, key: str
+) -> None:
+    load_sites(make(table))
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    with pytest.raises(SitesError) as refusal:
+        load_sites(make(table))
+    remedy = "needs HiGHS, which is not installed: pip install 'airflow-lading[planning]'"
+    assert f"] {key} {remedy}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '[sites.local]\nkind = "local"\n',
+        '[sites.local]\nkind = "local"\npolicy = "first_come"\n',
+        '[sites.lab]\nkind = "ssh"\nwork_dir = "/w"\npython = "/py"\nhosts = [{ssh_conn_id = "lab1"}]\n',
+        f'{HPC}work_dir = "/w"\n',
+        f'{EC2}policy = "greedy"\n',
+    ],
+)
+def test_other_sites_need_neither(make: Make, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    load_sites(make(table))

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -92,6 +93,12 @@ def reason(engine: Engine) -> str | None:
         return None if found is None else str(found)
 
 
+def reason_code(engine: Engine) -> str | None:
+    with Session(engine) as session:
+        found = session.scalar(select(JobRow.reason_code))
+        return None if found is None else str(found)
+
+
 def test_tasks_show_why_no_controller_stays_up(
     engine: Engine,
     settings: Settings,
@@ -130,6 +137,26 @@ def test_tasks_show_why_no_controller_stays_up(
     finally:
         process.child.kill()
         process.child.wait()
+
+
+def test_where_the_controller_is_a_service_none_is_started_and_tasks_wait_with_that_reason(
+    engine: Engine, settings: Settings, clock: Clock, started: list[subprocess.Popen[bytes]]
+) -> None:
+    add_job(engine, "a")
+    process = ControllerProcess(replace(settings, starts_controller=False))
+    codes = []
+    for seconds in (0, 29, 3):
+        clock.now += seconds
+        process.ensure()
+        codes.append(reason_code(engine))
+    assert codes == [None, None, "no_controller_service"], "a service that restarts is not worth a word"
+    assert not started
+    with Session(engine) as session:
+        assert store.take_lease(session, "service", "elsewhere", 1, False, 20.0, None)
+        session.commit()
+    clock.now += 3
+    process.ensure()
+    assert reason_code(engine) is None, "it runs again, so that is not why the task waits"
 
 
 def test_a_controller_that_dies_at_once_is_started_within_a_minute(

@@ -633,3 +633,16 @@ def test_options_of_workflows_need_one(folder: Folder) -> None:
     with pytest.raises(SystemExit):
         raise SystemExit(main(["simulate"]))
     assert folder.capsys.readouterr().err.startswith("nothing is given to simulate; give --jobs FILE, or --workflow")
+
+
+@pytest.mark.parametrize("command", ["plan", "simulate"])
+def test_without_numpy_and_highs_one_line_says_what_installs_them(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for module in ("numpy", "highspy"):
+        monkeypatch.setitem(sys.modules, module, None)
+    status, out, err = folder.run(command, JOBS)
+    assert (status, out) == (2, "")
+    assert err == (
+        f"lading {command} needs NumPy and HiGHS, which are not installed: pip install 'airflow-lading[planning]'\n"
+    )

@@ -1,0 +1,142 @@
+"""``make package``: the sdist and the wheel of a release in ``.environments/dist``, checked as a user would meet them.
+
+The wheel is built from the sdist and must hold the same files as the one that the tests use. Then it is installed with
+each Python that Lading supports and that is here, without extras, and Airflow has to find all that it brings; with the
+first of them each extra as well. ``CONSTRAINTS=URL`` fixes the versions of everything else, with ``{python}`` for that
+of Python; without it those of ``requirements.lock`` are taken.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tarfile
+import zipfile
+from importlib.metadata import metadata
+from pathlib import Path
+
+from tests.services.environments import (
+    FOLDER,
+    PYTHONS,
+    ROOT,
+    Environment,
+    InstallationError,
+    interpreter,
+    tool,
+)
+
+DIST = FOLDER / "dist"
+# What a sdist has to have beside the package.
+IN_SDIST = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "PKG-INFO")
+# With which nothing else is needed: what `planning` brings must be neither there nor missed.
+SMOKE = """
+import importlib.util, json, sys
+from importlib.resources import files
+
+import airflow_lading
+from airflow.executors.executor_loader import ExecutorLoader
+from airflow.providers_manager import ProvidersManager
+from jsonschema import validate
+
+info = airflow_lading.get_provider_info()
+validate(info, json.loads((files("airflow") / "provider_info.schema.json").read_text()))
+manager = ProvidersManager()
+assert manager.providers["airflow-lading"].version == airflow_lading.__version__
+executor, _ = ExecutorLoader.import_default_executor_cls()
+assert executor.__name__ == "LadingExecutor", executor
+found = [name for name in ("numpy", "highspy", "boto3", "numba") if importlib.util.find_spec(name)]
+assert not found, f"the install without extras has {found}"
+import lading.executors.controller.controller, lading.executors.agent.agent, lading.plugin.ui.app
+"""
+
+
+def main() -> int:
+    """Build and check; 1 if anything is wrong, which is printed."""
+    try:
+        wheel = build()
+        constraints = os.environ.get("CONSTRAINTS")
+        there = {version: path for version in PYTHONS if (path := interpreter(version)) is not None}
+        print(f"Python {', '.join(there)} (not here: {', '.join(set(PYTHONS) - there.keys()) or 'none'})", flush=True)
+        for version, python in there.items():
+            try_install(wheel, version, python, constraints)
+        version, python = next(iter(there.items()))
+        for extra in extras():
+            try_extra(wheel, extra, version, python, constraints)
+    except InstallationError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def build() -> Path:
+    """Build both into :data:`DIST` and compare what they hold; the wheel.
+
+    :raises InstallationError: one cannot be built, or lacks something
+    """
+    shutil.rmtree(DIST, ignore_errors=True)
+    tool("uv", "build", "--quiet", "--out-dir", str(DIST), str(ROOT))
+    shutil.rmtree(ROOT / "airflow_lading.egg-info", ignore_errors=True)
+    [sdist], [wheel] = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
+    tool("twine", "check", "--strict", str(sdist), str(wheel))
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    if missing := [name for name in IN_SDIST if name not in names]:
+        raise InstallationError(f"{sdist.name} lacks {', '.join(missing)}: MANIFEST.in says what is in it")
+    [tested] = (ROOT / "dist").glob("*.whl")
+    if differing := sorted(held(wheel) ^ held(tested)):
+        raise InstallationError(f"of the wheels of the sdist and of the checkout one alone has {', '.join(differing)}")
+    for path in (sdist, wheel):
+        print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 2**20:.1f} MiB", flush=True)
+    return wheel
+
+
+def held(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def extras() -> list[str]:
+    """Those that are for users."""
+    declared = metadata("airflow-lading").get_all("Provides-Extra", [])
+    return [name for name in declared if name != "test"]
+
+
+def try_install(wheel: Path, version: str, python: Path, constraints: str | None) -> None:
+    """Install without extras, and have Airflow load what the package brings; prints what it weighs.
+
+    :raises InstallationError: something of that fails
+    """
+    environment = Environment(f"python-{version}", python)
+    fixed = constraints and constraints.format(python=version)
+    environment.install(["apache-airflow>=3.3"], constraints=fixed)
+    airflow = environment.mib
+    environment.install([f"airflow-lading @ {wheel.as_uri()}"], constraints=fixed)
+    lading = environment.mib  # before anything is compiled
+    settings = {
+        "AIRFLOW_HOME": str(environment.folder / "home"),
+        "AIRFLOW__CORE__EXECUTOR": "lading.executors.LadingExecutor",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    environment.run("-c", SMOKE, **settings)
+    environment.run("-m", "airflow", "db", "migrate", **settings)
+    environment.run("-m", "airflow", "lading", "sites", **settings)
+    environment.run("-m", "lading.plugin.offline.command", "script", "--help", **settings)
+    print(f"Python {version}: Airflow {airflow} MiB, with Lading {lading} MiB", flush=True)
+
+
+def try_extra(wheel: Path, extra: str, version: str, python: Path, constraints: str | None) -> None:
+    """Install one extra and import what it brings; prints what it weighs.
+
+    :raises InstallationError: something of that fails
+    """
+    environment = Environment(f"extra-{extra}", python)
+    fixed = constraints and constraints.format(python=version)
+    environment.install([f"airflow-lading[{extra}] @ {wheel.as_uri()}"], constraints=fixed)
+    mib = environment.mib  # before anything is compiled
+    environment.run("-c", "import lading.scheduling.packing.priced, lading.scheduling.machine_hours.policy")
+    print(f"Python {version} with [{extra}]: {mib} MiB", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""The files of ``deploy/`` against what Lading and Airflow really have: commands, options, paths, ports and names."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
+from importlib.metadata import metadata, version
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+from airflow.cli.cli_parser import get_parser
+from airflow.configuration import retrieve_configuration_description
+
+from lading.executors.settings import DEFAULTS, SECTION, Settings
+from lading.plugin.sites import load_sites
+from tests.clusters.sites import make_settings
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and path.name != ".env")
+UNITS = sorted(DEPLOY.glob("systemd/*.service"))
+OPTION = re.compile(r"\bAIRFLOW__([A-Z_]+?)__([A-Z_]+)\b")
+SHUTDOWN_SECONDS = int(DEFAULTS["shutdown_timeout"] or 0)
+
+Environment = Mapping[str, str]
+
+
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())
+    return loaded
+
+
+def airflow_services() -> dict[str, dict[str, Any]]:
+    """Those of the compose file that are of Lading's image."""
+    return {name: each for name, each in compose()["services"].items() if each["image"] == "airflow-lading"}
+
+
+def objects() -> dict[tuple[str, str], dict[str, Any]]:
+    """Those of controller.yaml, by kind and name."""
+    loaded = yaml.safe_load_all((DEPLOY / "kubernetes/controller.yaml").read_text())
+    return {(each["kind"], each["metadata"]["name"]): each for each in loaded}
+
+
+def values() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "kubernetes/values.yaml").read_text())
+    return loaded
+
+
+def pod() -> dict[str, Any]:
+    found: dict[str, Any] = objects()["StatefulSet", "lading-controller"]["spec"]["template"]["spec"]
+    return found
+
+
+def image_environment() -> dict[str, str]:
+    """What the image sets."""
+    text = (DEPLOY / "docker/Dockerfile").read_text()
+    return dict(re.findall(r"^(?:ENV|   ) +(AIRFLOW\w+)=(\S+?)(?: \\)?$", text, re.MULTILINE))
+
+
+def unit(path: Path) -> ConfigParser:
+    parsed = ConfigParser(interpolation=None, strict=True)
+    parsed.optionxform = str  # type: ignore[method-assign,assignment]
+    parsed.read_string(path.read_text())
+    return parsed
+
+
+def unit_environment() -> dict[str, str]:
+    lines = (DEPLOY / "systemd/airflow.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def environments() -> dict[str, Environment]:
+    """What Airflow's processes have, by where that is said."""
+    kubernetes = {
+        **objects()["ConfigMap", "lading-options"]["data"],
+        **objects()["Secret", "lading-secrets"]["stringData"],
+    }
+    services = {
+        f"compose {name}": image_environment() | each["environment"] for name, each in airflow_services().items()
+    }
+    return {**services, "kubernetes": image_environment() | kubernetes, "systemd": unit_environment()}
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command of Airflow, without its first word."""
+    for name, service in airflow_services().items():
+        yield f"compose {name}", service["command"]
+        if (test := service.get("healthcheck", {}).get("test", ())) and "airflow" in test:
+            yield f"health of {name}", test[1:]
+    for container in (*pod()["initContainers"], *pod()["containers"]):
+        yield f"kubernetes {container['name']}", container["args"]
+    for path in UNITS:
+        program, *arguments = shlex.split(unit(path)["Service"]["ExecStart"])
+        yield path.name, [PurePosixPath(program).name, *arguments]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_each_file_says_what_of_it_was_checked(path: Path) -> None:
+    head = path.read_text().partition("\n\n")[0] + path.read_text()[:1500]
+    assert "Checked: " in head or path.name == "env.example"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_each_option_is_one_of_airflow_or_lading(path: Path) -> None:
+    known = retrieve_configuration_description(include_providers=False)
+    for section, option in OPTION.findall(path.read_text()):
+        if section.lower() == SECTION:
+            assert option.lower() in DEFAULTS
+        elif (section, option) != ("CORE", "SQL_ALCHEMY_CONN"):  # a key of the chart, which turns it off
+            assert option.lower() in known[section.lower()]["options"], f"[{section.lower()}] {option.lower()}"
+
+
+@pytest.mark.parametrize("name", sorted(environments()))
+def test_ladings_options_are_valid_and_the_controller_is_a_service(name: str) -> None:
+    environment = environments()[name]
+
+    class Conf:
+        def get(self, section: str, key: str, *, fallback: Any) -> Any:
+            return environment.get(f"AIRFLOW__{section}__{key}".upper(), fallback)
+
+    settings = Settings.load(Conf())
+    assert not settings.starts_controller
+    assert settings.state_folder == Path("/var/lib/lading/state")
+    assert environment["AIRFLOW__CORE__EXECUTOR"] == "lading.executors.LadingExecutor"
+
+
+def test_each_command_is_one_of_airflow() -> None:
+    parser = get_parser()
+    for where, (program, *arguments) in commands():
+        assert program == "airflow", where
+        assert callable(parser.parse_args(arguments).func), where
+
+
+def test_one_controller_is_started_in_each_deployment() -> None:
+    started = [where for where, (_, *arguments) in commands() if arguments == ["lading", "controller"]]
+    assert started == ["compose controller", "kubernetes controller", "lading-controller.service"]
+    assert objects()["StatefulSet", "lading-controller"]["spec"]["replicas"] == 1
+
+
+def test_ports_are_those_on_which_airflow_listens() -> None:
+    options = retrieve_configuration_description(include_providers=False)
+    api = options["api"]["options"]["port"]["default"]
+    health = options["scheduler"]["options"]["scheduler_health_check_server_port"]["default"]
+    services = airflow_services()
+    assert services["api-server"]["ports"] == [f"127.0.0.1:{api}:{api}"]
+    assert f":{api}/api/v2/monitor/health" in services["api-server"]["healthcheck"]["test"][-1]
+    assert f":{health}/health" in services["scheduler"]["healthcheck"]["test"][-1]
+    hosts = {"compose": services["api-server"]["hostname"], "kubernetes": "airflow-api-server", "systemd": "127.0.0.1"}
+    for name, environment in environments().items():
+        url = f"http://{hosts[name.partition(' ')[0]]}:{api}/execution/"
+        assert environment["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == url
+    assert f"--port {api}" in unit(DEPLOY / "systemd/airflow-api-server.service")["Service"]["ExecStart"]
+
+
+@pytest.mark.parametrize("name", ["docker/sites.toml", "kubernetes/controller.yaml"])
+def test_the_sites_file_is_valid(tmp_path: Path, name: str) -> None:
+    path = DEPLOY / name
+    if path.suffix == ".yaml":
+        path = tmp_path / "sites.toml"
+        path.write_text(objects()["ConfigMap", "lading-sites"]["data"]["sites.toml"])
+    load_sites(make_settings(tmp_path / "state", sites_file=path))
+
+
+def test_sites_file_and_state_folder_lie_where_volumes_are_mounted() -> None:
+    for name, service in airflow_services().items():
+        mounted = {each.split(":")[1]: each.split(":")[0] for each in service["volumes"]}
+        environment = environments()[f"compose {name}"]
+        assert mounted[environment["AIRFLOW__LADING__SITES_FILE"]] == "./sites.toml"
+        assert mounted[str(Path(environment["AIRFLOW__LADING__STATE_FOLDER"]).parent)] in compose()["volumes"]
+    controller = pod()["containers"][0]
+    mounted = {each["mountPath"]: each["name"] for each in controller["volumeMounts"]}
+    options = objects()["ConfigMap", "lading-options"]["data"]
+    state = objects()["StatefulSet", "lading-controller"]["spec"]["volumeClaimTemplates"][0]
+    assert mounted[str(Path(options["AIRFLOW__LADING__STATE_FOLDER"]).parent)] == state["metadata"]["name"]
+    assert mounted[str(Path(options["AIRFLOW__LADING__SITES_FILE"]).parent)] == "sites"
+    assert values()["volumeMounts"][0]["mountPath"] == str(Path(options["AIRFLOW__LADING__SITES_FILE"]).parent)
+    for path in UNITS:
+        assert unit(path)["Service"]["StateDirectory"].split() == ["airflow", "lading"]
+
+
+def test_chart_and_controller_have_the_same_image_options_secrets_and_logs() -> None:
+    chart = values()
+    image = "{repository}:{tag}".format(**chart["images"]["airflow"])
+    containers = [*pod()["initContainers"], *pod()["containers"]]
+    assert {each["image"] for each in containers} == {image}
+    assert image.endswith(f":{version('airflow-lading')}")
+    sources = yaml.safe_load(chart["extraEnvFrom"])
+    assert [each["envFrom"] for each in containers] == [sources, sources]
+    turned_off = {name for name, enabled in chart["enableBuiltInSecretEnvVars"].items() if not enabled}
+    assert objects()["Secret", "lading-secrets"]["stringData"].keys() <= turned_off
+    [logs] = [each for each in pod()["volumes"] if each["name"] == "logs"]
+    assert logs["persistentVolumeClaim"]["claimName"] == chart["logs"]["persistence"]["existingClaim"]
+    for source in (*sources, {"configMapRef": chart["volumes"][0]["configMap"]}):
+        [(kind, named)] = source.items()
+        assert ({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind], named["name"]) in objects()
+    assert ("PersistentVolumeClaim", chart["logs"]["persistence"]["existingClaim"]) in objects()
+    assert ("ServiceAccount", pod()["serviceAccountName"]) in objects()
+
+
+def test_a_stop_has_more_time_than_lading_takes_for_it() -> None:
+    assert pod()["terminationGracePeriodSeconds"] > SHUTDOWN_SECONDS
+    for name in ("controller", "scheduler"):
+        assert int(airflow_services()[name]["stop_grace_period"].removesuffix("s")) > SHUTDOWN_SECONDS
+    for name in ("lading-controller", "airflow-scheduler"):
+        service = unit(DEPLOY / f"systemd/{name}.service")["Service"]
+        assert int(service["TimeoutStopSec"]) > SHUTDOWN_SECONDS
+        assert service["KillMode"] == "process", "else systemd ends the tasks"
+        assert service["OOMPolicy"] == "continue"
+
+
+def test_the_image_is_of_the_airflow_that_is_tested_and_has_an_extra_that_exists() -> None:
+    text = (DEPLOY / "docker/Dockerfile").read_text()
+    [arguments] = re.findall(r"^ARG AIRFLOW_VERSION=(\S+)$", text, re.MULTILINE)
+    locked = re.search(r"^apache-airflow==(\S+)", (DEPLOY.parent / "requirements.lock").read_text(), re.MULTILINE)
+    assert locked
+    assert arguments == locked[1] == values()["airflowVersion"]
+    [extra] = re.findall(r"^ARG EXTRAS=\[(\w+)\]$", text, re.MULTILINE)
+    assert extra in metadata("airflow-lading").get_all("Provides-Extra", [])
+
+
+def test_no_secret_is_in_the_files() -> None:
+    secret = ("AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY", "AIRFLOW__CORE__FERNET_KEY")
+    for name, environment in environments().items():
+        for option in secret:
+            assert environment[option] == "CHANGE-ME" or environment[option].startswith("${"), (name, option)
