@@ -19,6 +19,7 @@ from lading.executors import store
 from lading.executors.controller import answers, housekeeping, launched, site_threads
 from lading.executors.controller.controller import Controller
 from lading.executors.controller.metrics import Metrics
+from lading.executors.forecast import site_plans
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.settings import Settings
 from lading.executors.store import Change, JobRow, State, requests
@@ -124,6 +125,7 @@ def make_house(
     """A controller that looks at its sites in each tick."""
     monkeypatch.setattr(site_threads, "SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(site_threads, "SECONDS_AFTER_TROUBLE", 0.0)
+    monkeypatch.setattr(site_plans, "PAUSE_BETWEEN_LOOKS", 0.0)
     made: list[House] = []
 
     def make(*sites: Site[Any]) -> House:
