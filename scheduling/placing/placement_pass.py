@@ -318,8 +318,14 @@ class PlacementPass:
         before, sites = alike.route[order[number - 1]], self.sites
         last = sites[before.site]
         if self.awaited.get(job.name) == last.name:
-            its_own = self.found.provisions[last.name].awaits.get(job.name)
-            return (its_own or last.coming(before.asked(job))) if is_late else None
+            if not is_late:
+                return None
+            its_own, of_site = self.found.provisions[last.name].awaits.get(job.name), last.coming(before.asked(job))
+            if its_own is None:
+                return of_site
+            if its_own.code == "machine_boots" and of_site is not None and of_site.code != "not_begun":
+                return its_own.with_also(of_site)  # what may keep it from that
+            return its_own
         met, following = self._met(job, alike, order[:number]), [alike.route[each].site for each in order[number:]]
         is_busy = met[-1] == last.no_room
         is_only = len(met) == 1 and not following and (len(sites) == 1 or not job.site)
