@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from airflow.models import import_all_models
+from airflow.models.base import Base
 from sqlalchemy import create_engine, event, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
@@ -33,6 +35,8 @@ def engine(
     request: pytest.FixtureRequest, database_url: Callable[[str], str | None], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
     engine = create_engine(database_url(request.param) or f"sqlite:///{tmp_path_factory.mktemp('page')}/store.db")
+    import_all_models()
+    Base.metadata.create_all(engine)
     store.metadata.create_all(engine)
     yield engine
     engine.dispose()
