@@ -247,6 +247,18 @@ class PlacementPass:
             if number := order.index(party.at):
                 self.found.passed[token] = combined(self._met(job, party.alike, order[:number]))
 
+    def _awaited(self, job: WaitingJob, site: SiteView, asked: WaitingJob) -> Reason | None:
+        """What a job waits for that has a place in what boots or in a plan, at its last site.
+
+        :param asked: the same with what it asks for there
+        """
+        its_own, of_site = self.found.provisions[site.name].awaits.get(job.name), site.coming(asked)
+        if its_own is None:
+            return of_site
+        if its_own.code == "machine_boots" and of_site is not None and of_site.code != "not_begun":
+            return its_own.with_also(of_site)  # what may keep it from that
+        return its_own
+
     def _met(self, job: WaitingJob, alike: JobClass, stops: Order) -> list[Reason]:
         """Why some stops have not taken a job."""
         return list(dict.fromkeys(self._why_not(job, alike, number) for number in stops))
@@ -318,14 +330,7 @@ class PlacementPass:
         before, sites = alike.route[order[number - 1]], self.sites
         last = sites[before.site]
         if self.awaited.get(job.name) == last.name:
-            if not is_late:
-                return None
-            its_own, of_site = self.found.provisions[last.name].awaits.get(job.name), last.coming(before.asked(job))
-            if its_own is None:
-                return of_site
-            if its_own.code == "machine_boots" and of_site is not None and of_site.code != "not_begun":
-                return its_own.with_also(of_site)  # what may keep it from that
-            return its_own
+            return self._awaited(job, last, before.asked(job)) if is_late else None
         met, following = self._met(job, alike, order[:number]), [alike.route[each].site for each in order[number:]]
         is_busy = met[-1] == last.no_room
         is_only = len(met) == 1 and not following and (len(sites) == 1 or not job.site)
