@@ -22,7 +22,7 @@ from lading.hooks.ssh import session
 from lading.hooks.ssh.answer import TransportError
 from lading.hooks.ssh.backoff import Backoff
 from lading.hooks.ssh.exchange import COMMAND, Exchange
-from lading.hooks.ssh.session import ChannelSession, Session
+from lading.hooks.ssh.session import ChannelSession, Session, close_channel
 from lading.hooks.ssh.transport import LOGIN_PAUSE, LOOPBACK, Server, SessionRefused, Transport
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class SSHTransport(Transport):
         try:
             return ChannelSession(channel, session.script(command, self.setup_before(setup)), self.connect_timeout)
         except (paramiko.SSHException, EOFError, OSError) as error:
-            channel.close()
+            close_channel(channel)
             raise TransportError(f"{self}: no command can be started: {_message(error)}") from error
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class SSHTransport(Transport):
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise TransportError(f"the connection was lost: {_message(error)}") from error
         finally:
-            channel.close()
+            close_channel(channel)
         if not exchange.complete and not _alive(client):
             raise TransportError("the connection was cut")
 
@@ -391,7 +391,7 @@ class ReverseTunnel:
             target = socket.create_connection((self.host, self.port), CONNECT_TIMEOUT)
         except OSError as error:
             log.warning("The tunnel to %s:%s leads nowhere: %s", self.host, self.port, error)
-            channel.close()
+            close_channel(channel)
             return
         target.settimeout(None)
         # What the site sends comes in pieces: without this each would wait for the receipt of the one before, 40 ms.
@@ -402,7 +402,7 @@ class ReverseTunnel:
         _pump(channel, target)
         back.join()
         target.close()
-        channel.close()
+        close_channel(channel)
 
 
 def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | paramiko.Channel) -> None:

@@ -177,12 +177,11 @@ class ChannelSession(Session):
         self.channel.settimeout(timeout)
         try:
             self.channel.sendall(text)
-        except OSError as error:
+        except (EOFError, OSError) as error:
             raise self._unheard(error) from error
 
     def close(self) -> None:
-        with contextlib.suppress(EOFError, OSError):  # the connection is gone, and the channel with it
-            self.channel.close()
+        close_channel(self.channel)
 
     def fileno(self) -> int:
         return int(self.channel.fileno())
@@ -190,11 +189,17 @@ class ChannelSession(Session):
     def _receive(self, timeout: float) -> bytes:
         self.channel.settimeout(timeout)
         try:
-            return self.channel.recv(READ)
+            return self.channel.recv(READ)  # which sends, too: that there is room for more
         except TimeoutError:
             raise
-        except OSError:
+        except (EOFError, OSError):
             return b""
+
+
+def close_channel(channel: paramiko.Channel) -> None:
+    """Close a channel, also one whose connection is gone."""
+    with contextlib.suppress(EOFError, OSError):
+        channel.close()
 
 
 def start(command: Sequence[str], environment: Mapping[str, str] | None, *, errors: int) -> subprocess.Popen[bytes]:
