@@ -60,4 +60,4 @@ def test_an_exchange_whose_connection_goes_is_an_error_of_the_transport(monkeypa
     monkeypatch.setattr(transport, "_session", lambda: (None, GoneChannel()))
     monkeypatch.setattr(paramiko_transport, "_talk", talk)
     with pytest.raises(TransportError, match="the connection was lost"):
-        transport.put("folder", {"name": b""})
+        transport.put("/folder", {"name": b""})
