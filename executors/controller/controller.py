@@ -300,7 +300,7 @@ class Controller:
             if any_wait and self.settings.order == CRITICAL_PATH:
                 with create_session(scoped=False) as session:
                     by_dag, ahead = self.by_dag, self.leadership.database_ahead
-                    self.site_plans.read(session, together.sites, now, by_dag=by_dag, database_ahead=ahead)
+                    self.site_plans.refresh_rests(session, together.sites, now, by_dag=by_dag, database_ahead=ahead)
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead

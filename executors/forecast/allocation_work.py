@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from lading.executors.forecast.held_up import HeldUpSteps
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.matching.ranking import QueueWaits
@@ -16,6 +17,7 @@ class AllocationWork:
 
     def __init__(self) -> None:
         self.at_site: dict[str, RunAtSite] = {}
+        self.held_up = HeldUpSteps()
         self.foreseen: dict[str, bool] = {}
         """Of the allocations in which jobs were: whether these were all of runs of which it is known what comes."""
 
@@ -25,28 +27,33 @@ class AllocationWork:
         site: SiteView,
         waits: QueueWaits,
         known: Collection[str],
+        now: float,
         *,
+        pools: Mapping[str, int],
         is_blind: bool,
     ) -> ComingWork:
         """What is to come.
 
         :param waits: for how long allocations have waited in their queues
         :param known: the runs of which it is known what comes after their jobs
+        :param now: epoch seconds
+        :param pools: how many slots each of Airflow's pools has
         :param is_blind: whether it is not known of some other run of a Dag
         """
         self.at_site = parts_at(runs, site.name, self.at_site)
-        its = site_forecast(self.at_site.values())
+        its = site_forecast(self.at_site.values(), pools)
+        _, held_up = self.held_up.look(its, now)
         there = {each.name for each in site.launched}
         self.foreseen = {name: value for name, value in self.foreseen.items() if name in there}
         for name, are_known in located(its.forecast, known).items():
             if name in there:
                 self.foreseen[name] = self.foreseen.get(name, True) and are_known
         return ComingWork(
-            its.forecast,
+            its.forecast.without(held_up) if held_up else its.forecast,
             {token: name for name, token in its.waiting.items()},
             frozenset(known),
             frozenset(name for name, value in self.foreseen.items() if value),
-            is_blind,
+            is_blind or bool(held_up),  # which may go on at any time
             site.name,
             waits,
         )

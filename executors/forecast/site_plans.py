@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lading.executors.forecast.allocation_work import AllocationWork
+from lading.executors.forecast.held_up import HeldUpSteps
 from lading.executors.forecast.live_runs import LiveRuns
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
@@ -63,8 +64,7 @@ MOST_LOOKS = 1_000_000
 PAUSE_BETWEEN_LOOKS = 10.0
 NO_WORK = "What is to come is not known at site {site!r}, so allocations are asked for there for what waits alone"
 TROUBLE = "What is to come cannot be planned at site {site!r}, so machines are bought there for what waits alone"
-# What Airflow could have queued for so long is held up by something that is not known here, seconds.
-SECONDS_UNTIL_HELD_UP = 15.0
+NO_RESTS = "The rests of live runs are not known, so jobs go by arrival"
 NOTHING = Actions((), (), (), (), {}, None, {}, {})
 
 
@@ -120,7 +120,7 @@ class SitePlan:
         self.of_now_at = -math.inf
         """When there was a plan of now last, epoch seconds."""
         self.pending_since: dict[str, float] = {}
-        self.unqueued_since: dict[str, float] = {}
+        self.held_up = HeldUpSteps()
         self.has_waited: set[str] = set()
         """The steps that have waited at the site, and have not ended."""
         self.unplanned: set[str] = set()
@@ -141,12 +141,13 @@ class SitePlan:
         :raises Exception: whatever planning has raised
         """
         self.planner.hurry = market.hurry
-        unqueued, held_up = self._unqueued(its, now)
+        unqueued, held_up = self.held_up.look(its, now)
         forecast = its.forecast.without(held_up) if held_up else its.forecast
         # What was held up may go on at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
         self._note_uses(its, site)
-        here, waiting = self._input(forecast, site, market, now), list(its.waiting)
+        here = self._input(forecast, site, market, now)
+        waiting = [name for name in its.waiting if name in forecast.steps]
         kept = frozenset(each.name for each in here.locations) if is_blind else here.kept | self.unplanned
         if not self._is_of_now(here):
             self._plan(here)
@@ -165,16 +166,9 @@ class SitePlan:
             frozenset(tokens[name] for name in planned),
             frozenset(tokens[name] for name in self._pending(waiting, planned, now)),
             {tokens[name]: place for name, place in homes.items()},
-            not_ahead=frozenset(unqueued),
+            # Nor for what comes after them.
+            not_ahead=frozenset(its.forecast.steps.keys() - its.forecast.without(unqueued).steps.keys()),
         )
-
-    def _unqueued(self, its: SiteForecast, now: float) -> tuple[list[str], list[str]]:
-        """The steps that could have begun or been queued lately, and those that are held up by something that is not
-        known here: a full pool that others fill, the time until a retry, an earlier run, a site without room."""
-        names = its.unqueued()
-        self.unqueued_since = {name: self.unqueued_since.get(name, now) for name in names}
-        held_up = [name for name in names if now - self.unqueued_since[name] >= SECONDS_UNTIL_HELD_UP]
-        return names, held_up
 
     def _note_uses(self, its: SiteForecast, site: SiteView) -> None:
         """Note which machines have jobs that no plan had before they began: gangs, tasks on few machines, what comes
@@ -335,6 +329,7 @@ class SitePlans:
         self.settings = settings
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
+        self.rests_due_at = -math.inf
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.may_plan = threading.Event()
@@ -403,11 +398,13 @@ class SitePlans:
                 for run, end in plan.ends.items():
                     ends[run] = max(end, ends.get(run, end))
             self._note(session, self.live_runs.forecasts(ends))
-        self.coming = self._coming(session, runs, allocating) if allocating else {}
+        self.coming = self._coming(session, runs, allocating, now) if allocating else {}
         self.due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
         return Foreseen(found, self.coming)
 
-    def _coming(self, session: Session, runs: Sequence[ComingRun], sites: Sequence[SiteView]) -> dict[str, ComingWork]:
+    def _coming(
+        self, session: Session, runs: Sequence[ComingRun], sites: Sequence[SiteView], now: float
+    ) -> dict[str, ComingWork]:
         """What is to come at sites of allocations."""
         unclear = self.live_runs.without_structure | self.live_runs.without_needs
         known = self.live_runs.names - unclear
@@ -416,7 +413,9 @@ class SitePlans:
         for site in sites:
             work, trouble = self.work.setdefault(site.name, AllocationWork()), NO_WORK.format(site=site.name)
             try:
-                found[site.name] = work.look(runs, site, self.waits.launches, known, is_blind=bool(unclear))
+                found[site.name] = work.look(
+                    runs, site, self.waits.launches, known, now, pools=self.live_runs.pools, is_blind=bool(unclear)
+                )
             except Exception as error:  # without it allocations are decided about as if nothing were to come
                 self.trouble.begin(trouble, error, traceback=True)
                 continue
@@ -431,8 +430,26 @@ class SitePlans:
             self.runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
             self.read_at = now
             if self.settings.order == CRITICAL_PATH:
-                self.rests = self.live_runs.rests(now)
+                self._read_rests(now)
         return self.runs
+
+    def refresh_rests(
+        self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
+    ) -> None:
+        """Find out by which rests jobs go; where that takes long, not in each tick."""
+        if (begun := time.monotonic()) < self.rests_due_at:
+            return
+        self.read(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+        self.rests_due_at = time.monotonic() + PAUSE_BETWEEN_LOOKS * (time.monotonic() - begun)
+
+    def _read_rests(self, now: float) -> None:
+        try:
+            self.rests = self.live_runs.rests(now)
+        except Exception as error:  # without them jobs go by arrival
+            self.trouble.begin(NO_RESTS, error, traceback=True)
+            self.rests = {}
+        else:
+            self.trouble.end(NO_RESTS)
 
     def _note(self, session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
         """Store what is forecast of runs now and then, for those who look."""

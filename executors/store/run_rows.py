@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.models.base import StringID
@@ -23,6 +23,8 @@ from lading.scheduling.text.units import UnitError, format_moment
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+# Where a local time comes last.
+LAST_ZONE = timezone(-timedelta(hours=12))
 LIVE = (DagRunState.QUEUED, DagRunState.RUNNING)
 # What is forecast is stored anew where it differs by so many seconds, and by this part of what is left.
 SECONDS_OF_CHANGE, PART_OF_CHANGE = 5.0, 0.01
@@ -139,7 +141,8 @@ def ask(session: Session, dag_id: str, run_id: str, hurry: object, finish_by: ob
         None if finish_by is None else parse_finish_by(finish_by, is_of_one_run=True),
     )
     moment = None if request.finish_by is None else request.finish_by.moment
-    if moment is not None and moment.tzinfo is not None and moment <= datetime.now(timezone.utc):
+    # Without an offset it is of the time zone of the Dag, so that it is surely past where local times come last.
+    if moment is not None and moment.replace(tzinfo=moment.tzinfo or LAST_ZONE) <= datetime.now(timezone.utc):
         raise UnitError(f"{shortened(finish_by)} is past; valid: a moment that is to come")
     if not is_live(session, dag_id, run_id):
         raise LookupError(
@@ -198,11 +201,12 @@ def as_request(row: RunRequestRow) -> RunRequest:
 def note(session: Session, forecasts: Mapping[RunKey, RunForecast]) -> None:
     """Store what is forecast of the live runs, where it has changed, and forget it of all others."""
     now = time.time()
-    for row in session.scalars(select(RunForecastRow)).all():
-        if (row.dag_id, row.run_id) not in forecasts:
+    rows = {(row.dag_id, row.run_id): row for row in session.scalars(select(RunForecastRow))}
+    for run, row in rows.items():
+        if run not in forecasts:
             session.delete(row)
     for (dag_id, run_id), forecast in forecasts.items():
-        known = session.get(RunForecastRow, (dag_id, run_id))
+        known = rows.get((dag_id, run_id))
         if known is None:
             session.add(RunForecastRow(dag_id=dag_id, run_id=run_id, at=now, **forecast._asdict()))
         elif forecast.differs(RunForecast(known.hurry, known.finish_by, known.ends_at), now):

@@ -114,6 +114,8 @@ class SiteForecast:
             name
             for name in self.ready
             if name in self.come
+            # Its pool never lets it begin, as one that is closed with 0 slots.
+            or steps[name].pool_slots > self.forecast.pools.get(steps[name].pool or "", math.inf)
             or (
                 runs[steps[name].job.run] < self.forecast.most_at_once.get(steps[name].job.run or "", math.inf)
                 and pools[steps[name].pool] + steps[name].pool_slots
@@ -199,11 +201,13 @@ def run_steps(run: ComingRun, site: str) -> dict[str, WorkflowStep]:
         for other in (job for each in upstream if each in task.by_index for job in run.tasks[each].jobs):
             alike.setdefault(other.index, []).append(other.name)
         # Those at work come first, then those that wait; where there are too many each waits for one before it.
-        jobs = sorted(task.jobs, key=lambda job: (job.begun is None, job.token is None, job.index))
+        ordered = sorted(task.jobs, key=lambda job: (job.begun is None, job.token is None, job.index))
+        # An earlier try that has not quite ended has the same name: the later one counts.
+        jobs = list({job.name: job for job in ordered}.values())
         for place, job in enumerate(jobs):
             has_come = job.token is not None or job.begun is not None
             parents = () if has_come else (*in_common, *alike.get(job.index, ()))
-            if task.most is not None and place >= task.most and job.begun is None:
+            if task.most and place >= task.most and job.begun is None:
                 parents = (*parents, jobs[place - task.most].name)
             steps[job.name] = _step(run, job, parents, site, task.priority)
         if not _is_one(task):

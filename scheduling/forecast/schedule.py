@@ -173,10 +173,10 @@ class Builder:
         by_name = {each.location.name: each for each in schedule.machines if each.location is not None}
         ends = schedule.until
         self._slots = Slots(self.forecast, self.now)
-        for name, step in steps.items():
-            if step.begun is None:
-                continue
-            schedule.starts[name], ends[name] = step.begun, self.now + step.left(self.now)
+        begun = [(name, step, step.begun) for name, step in steps.items() if step.begun is not None]
+        # The longest first: each then divides the first part of a timeline alone.
+        for name, step, since in sorted(begun, key=lambda known: -known[1].left(self.now)):
+            schedule.starts[name], ends[name] = since, self.now + step.left(self.now)
             home = by_name.get(step.location or "")
             if home is not None:
                 home.timeline.add(home.timeline.since, step.left(self.now), self.needs[name])
@@ -228,6 +228,7 @@ class Builder:
         more; None: it fits nothing."""
         step, need = self.forecast.steps[name], self.needs[name]
         latest = max(ready, terms.deadlines[step.job.run] - self.rests[name])
+        ready = self._slots.earliest(step, ready)  # no machine has its turn sooner
         worth, seconds = terms.usd_per_second[step.job.run], step.seconds
         best, home = (math.inf, math.inf), None
         for machine in schedule.machines:

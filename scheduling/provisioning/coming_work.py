@@ -198,6 +198,9 @@ def ended(
         return {}, frozenset()
     needs, ends = first_needs(live, coming, market, now), dict[str, Reason]()
     kept = set()
+    number = sum(not each.draining for each in live)
+    # Of what lies beyond it is not known which allocations it needs.
+    is_cut = len(coming.within_reach(number, now).steps) < len(coming.forecast.steps)
     for each in idle:
         comes_in = needs.get(each.name, math.inf) - now
         if each.booting:
@@ -205,7 +208,7 @@ def ended(
                 kept.add(each.name)
         elif comes_in <= coming.wait(str(each.instance_type), each.capacity.cpus, market):
             kept.add(each.name)
-        elif each.name in coming.foreseen and not coming.is_blind:
+        elif each.name in coming.foreseen and not coming.is_blind and not is_cut:
             is_never = comes_in == math.inf
             ends[each.name] = (
                 because("not_needed") if is_never else because("allocation_not_needed_for", seconds=comes_in)

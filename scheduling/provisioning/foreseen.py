@@ -77,7 +77,14 @@ def decide(
     # What a machine has been given has its place there.
     there = [*(replace(each, prefetched=()) for each in live), *map(as_ordered, paid)]
     found = machines.decide(others, there, market, since, limits, now=now)
-    needed = actions.needed.keys() | {each.location for each in actions.placements}
+    kinds = {each.name: each.instance_type for each in live}
+    # What is needed later than another one would boot is bounded by `idle_seconds`.
+    soon = {
+        name
+        for name, begin in actions.needed.items()
+        if not foreseen.is_of_now or begin <= now + market.boot_of(kinds.get(name))
+    }
+    needed = soon | {each.location for each in actions.placements}
     # What the plan needs does not go because other jobs do not need it.
     releases = {name: reason for name, reason in found.releases.items() if name not in needed}
     if foreseen.is_of_now:

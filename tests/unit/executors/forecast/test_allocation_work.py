@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from lading.executors.forecast.allocation_work import AllocationWork
+from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
 from lading.executors.forecast.site_plans import PAUSE_BETWEEN_LOOKS, Foreseen, SitePlans
 from lading.executors.store.durations import PastWaits
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, alone
@@ -104,8 +105,8 @@ def test_what_has_been_in_an_allocation_is_remembered() -> None:
     work = AllocationWork()
     site = SiteView(name="hpc", launched=[Location("a1", MARKET.capacity), Location("a2", MARKET.capacity)])
 
-    def look(*runs: ComingRun, is_blind: bool = False) -> ComingWork:
-        return work.look(runs, site, QueueWaits(), {"r"}, is_blind=is_blind)
+    def look(*runs: ComingRun) -> ComingWork:
+        return work.look(runs, site, QueueWaits(), {"r"}, 0.0, pools={}, is_blind=False)
 
     first = look(run("r", job("x", token="t", begun=1.0, location="a1"), job("y", token="u")))
     assert (first.tokens, first.known, first.foreseen) == ({"u": "y"}, {"r"}, {"a1"})
@@ -113,3 +114,14 @@ def test_what_has_been_in_an_allocation_is_remembered() -> None:
     strange = alone(job("z", token="z", begun=1.0, location="a1"), 0.0)
     assert look(strange).foreseen == frozenset()
     assert look(run("r", job("x", token="t", begun=1.0, location="a1"))).foreseen == frozenset()
+
+
+def test_what_is_held_up_keeps_no_allocation_and_ends_none() -> None:
+    """A retry that is to come in hours, or what a full pool lets not begin."""
+    work, site = AllocationWork(), SiteView(name="hpc", launched=[Location("a1", MARKET.capacity)])
+    runs = [run("r", job("x"))]
+    found = [
+        work.look(runs, site, QueueWaits(), {"r"}, now, pools={}, is_blind=False)
+        for now in (0.0, SECONDS_UNTIL_HELD_UP)
+    ]
+    assert [(len(each.forecast.steps), each.is_blind) for each in found] == [(1, False), (0, True)]

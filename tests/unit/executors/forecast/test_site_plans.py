@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lading.executors.forecast import site_plans
-from lading.executors.forecast.site_plans import SECONDS_PENDING, SECONDS_UNTIL_HELD_UP, PlanningInput, SitePlan
+from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
+from lading.executors.forecast.site_plans import SECONDS_PENDING, PlanningInput, SitePlan
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, choose
 from lading.scheduling.forecast.coming import ComingJob, ComingRun, ComingTask, run_at_site, site_forecast
 from lading.scheduling.job import PlannedJob
@@ -241,6 +242,26 @@ def test_for_what_airflow_could_have_queued_nothing_is_launched_before_it_has() 
     assert here.decided(NOW + 1).launches == ()
     here.job("a", token="t")
     assert [each.jobs for each in here.decided(NOW + 2).launches] == [("t",)]
+
+
+def test_nor_for_what_comes_after_that() -> None:
+    here = House()
+    here.job("a", seconds=5)
+    here.job("b", "a", seconds=5)
+    assert here.look().not_ahead == {"a", "b"}
+    assert here.decided(NOW + 1).launches == ()
+
+
+def test_what_waits_behind_something_that_is_held_up_is_in_no_plan() -> None:
+    here = House()
+    need = PlannedJob("", Resources(2, 1024))
+    one, two = (
+        ComingJob(name, Prediction(5.0), site, need, index, token=name)
+        for index, (name, site) in enumerate([("one", "hpc"), ("two", "cloud")])
+    )
+    here.jobs["a"] = ComingTask((one, two), most=1)
+    found = [here.look(NOW + seconds) for seconds in (0, SECONDS_UNTIL_HELD_UP)]
+    assert [each.planned for each in found] == [{"two"}, set()]
 
 
 @pytest.mark.parametrize("known", [{}, {"site": "hpc", "token": "there"}], ids=["here", "at another site"])

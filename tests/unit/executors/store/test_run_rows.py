@@ -58,7 +58,13 @@ def test_of_a_run_that_does_not_live_nothing_can_be_asked(session: Session, run_
 
 def test_what_is_not_valid_changes_nothing(session: Session) -> None:
     run_rows.ask(session, "d", "r", 1, None, "x")
-    for hurry, finish_by in ((-1, None), ("soon", None), (1, "soon"), (None, "2020-01-01T00:00Z")):
+    for hurry, finish_by in (
+        (-1, None),
+        ("soon", None),
+        (1, "soon"),
+        (None, "2020-01-01T00:00Z"),
+        (None, "2020-01-01T00:00"),
+    ):
         with pytest.raises(ValueError, match=r"; valid: "):
             run_rows.ask(session, "d", "r", hurry, finish_by, "y")
     assert run_rows.asked(session) == {("d", "r"): RunRequest(1.0)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from lading.scheduling.forecast.coming import (
     ComingJob,
     ComingRun,
@@ -105,3 +107,18 @@ def test_of_a_task_with_a_most_each_waits_for_one_before_it() -> None:
     waiting = [job("a0", index=0, token="t0"), job("a1", index=1, token="t1", begun=9.0), *jobs[2:]]
     steps = run(a=ComingTask(waiting, most=2)).forecast.steps
     assert [steps[f"a{index}"].parents for index in range(4)] == [(), (), ("a1",), ("a0",)]
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_retry_beside_its_earlier_try_waits_for_neither(most: int) -> None:
+    """The machine of the earlier try does not answer, so it may run still."""
+    both = [job("a", token="old", begun=4.0, location="m"), job("a", token="new")]
+    found = run(a=ComingTask(both, most=most))
+    assert found.forecast.steps["a"].parents == ()
+    assert found.forecast.rests(5.0)["a"] == SECONDS
+
+
+def test_what_its_pool_never_lets_begin_is_not_queued_for_another_reason() -> None:
+    part = run_at_site(ComingRun("r", 5.0, {"a": task([job("a", pool="closed", pool_slots=1)])}), "cloud")
+    assert site_forecast([part], {"closed": 0}).unqueued() == ["a"]
+    assert site_forecast([part], {"closed": 1}).unqueued() == ["a"], "as all that could be queued"

@@ -16,7 +16,7 @@ from lading.scheduling.job import PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.matching.market import Market, kind
 from lading.scheduling.matching.ranking import FEWEST_WAITS, QueueWaits
-from lading.scheduling.provisioning import SECONDS_TO_BEGIN, Provision, decide
+from lading.scheduling.provisioning import SECONDS_TO_BEGIN, Provision, coming_work, decide
 from lading.scheduling.provisioning.coming_work import MINUTE, SECONDS_BETWEEN_STEPS, UNKNOWN_SPREAD, ComingWork
 from lading.scheduling.resources import Resources
 
@@ -145,6 +145,14 @@ def test_what_nothing_needs_ends_at_once_but_where_something_may_come_that_is_no
     assert decided(None, live=[idle]).releases == {}, "it ends by itself"
     late = replace(idle, idle_since=NOW - 301)
     assert [each.code for each in decided(work(is_blind=True), live=[late]).releases.values()] == ["idle"]
+
+
+def test_while_not_all_steps_are_looked_at_idle_seconds_bound_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coming_work, "MOST_LOOKS", 1)
+    later = [step("x", seconds=900, begun=NOW, elsewhere=True), step("b", "x"), step("c", "x")]
+    assert decided(work(*later), live=[there(idle_since=NOW - 1)]).releases == {}
+    late = decided(work(*later), live=[there(idle_since=NOW - 301)])
+    assert [each.code for each in late.releases.values()] == ["idle"]
 
 
 def test_of_two_idle_ones_that_stays_which_is_needed() -> None:

@@ -93,6 +93,15 @@ def test_idle_seconds_bound_what_no_plan_says_anything_of() -> None:
     assert found.releases.keys() == {"idle"}
 
 
+def test_idle_seconds_bound_what_is_needed_later_than_another_one_would_boot() -> None:
+    """Where something is held up no plan releases anything."""
+    plan = ahead(needed=["soon", "late"])
+    plan.actions.needed["late"] = NOW + 8 * 3600  # type: ignore[index]
+    found = decided([], [machine(name, idle_since=NOW - 500) for name in ("soon", "late")], plan)
+    assert found.releases.keys() == {"late"}
+    assert decided([], [machine("late")], plan).releases == {}
+
+
 def test_min_instances_stay_and_the_youngest_go() -> None:
     live = [machine("old"), machine("young")]
     found = decided([], live, ahead(releases=["old", "young"]), min_instances=1)
