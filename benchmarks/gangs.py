@@ -33,7 +33,7 @@ from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.resources import Resources
 
 
-def nobody_to_come(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
+def nothing_to_come(_: Session, wanted: Mapping[str, ExpectedGang]) -> dict[str, Roster]:
     """All members are queued."""
     return dict.fromkeys(wanted, Roster(frozenset()))
 
@@ -79,7 +79,7 @@ def main() -> None:
     cpus = options.gangs * options.size / 10 / options.locations
     locations = [Location(f"m{each}", Resources(cpus, 2**20), site="lab") for each in range(options.locations)]
     sites = [SiteView(name="lab", locations=locations, possible=locations, holds=True)]
-    keeper = GangController(read_roster=nobody_to_come)
+    keeper = GangController(read_roster=nothing_to_come)
     with tempfile.TemporaryDirectory() as folder:
         engine = create_engine(f"sqlite:///{Path(folder)}/store.db")
         store.metadata.create_all(engine)

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class EndSignals:
-    """What has come of these signals, and a descriptor that wakes whoever waits for one, or for the end of a child.
+    """Which of these signals have come, and a descriptor that is readable when one comes or a child process ends.
 
     :param numbers: of the signals
     """

@@ -10,8 +10,9 @@ import json
 import logging
 import mimetypes
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -22,6 +23,7 @@ from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import AfterValidator, BaseModel, Field
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 from tenacity import Retrying
 
 from lading.executors.store import JobRow, State, requests, run_rows
@@ -75,6 +77,7 @@ After = Annotated[str, Query(max_length=100, pattern=rf"^[0-9]{{1,12}}(\.[0-9]+)
 Limit = Annotated[int, Query(ge=1, le=MOST_TRIES)]
 
 
+Answer = TypeVar("Answer")
 HurryWord = Literal["cheap", "balanced", "fast"]
 
 
@@ -233,8 +236,13 @@ def post_request(session: SessionDep, user: GetUserDep, asked: RequestBody) -> O
         session.commit()
         return answer
 
+    return stored(session, noted)
+
+
+def stored(session: Session, store_it: Callable[[], Answer]) -> Answer:
+    """Store what a user asks for, again where the database is locked; 404 where what it concerns is not there."""
     try:
-        return Retrying(**patience(session))(noted)
+        return Retrying(**patience(session))(store_it)
     except LookupError as error:
         raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from None
 
@@ -269,9 +277,7 @@ def post_hurry(session: SessionDep, user: GetUserDep, dag_id: str, run_id: str, 
         return answer
 
     try:
-        return Retrying(**patience(session))(noted)
-    except LookupError as error:
-        raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from None
+        return stored(session, noted)
     except UnitError as error:
         raise refused_value(("body", "finish_by"), str(error), asked.finish_by) from None
 
