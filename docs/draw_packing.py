@@ -1,4 +1,4 @@
-"""Draw docs/packing.svg from a real plan: the same jobs packed by both policies on the bundled catalogue.
+"""Draw docs/images/packing.svg from a real plan: the same jobs packed by both policies on the bundled catalogue.
 
 python docs/draw_packing.py
 """

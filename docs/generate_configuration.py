@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the options that the provider info declares and the models of the kinds of sites.
+"""Writes docs/reference/configuration.md from the options that the provider info declares and the models of the kinds of sites.
 
 Run it after a change to them: python docs/generate_configuration.py
 """
@@ -19,7 +19,7 @@ from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
 from lading.plugin.sites import keys
 
-PAGE = Path(__file__).with_name("configuration.md")
+PAGE = Path(__file__).parent / "reference" / "configuration.md"
 
 INTRODUCTION = f"""\
 # Configuration
@@ -71,7 +71,7 @@ node_cpus = 32
 node_memory = "120 GiB"
 ```
 
-[Batch clusters](clusters.md) says how a cluster becomes a site, [machines](machines.md) how machines behind SSH do.
+[Batch clusters](../how_to/clusters.md) says how a cluster becomes a site, [machines](../how_to/machines.md) how machines behind SSH do.
 
 ## This machine
 
@@ -85,7 +85,7 @@ enabled = false
 ```
 
 All tasks then run at the other sites, whose machines need Airflow and the Dags. A task that itself reads the sites
-file, as that of a [`JobScriptOperator`](job_scripts.md) does, runs at `local` (the first site of its kind) whatever
+file, as that of a [`JobScriptOperator`](../how_to/job_scripts.md) does, runs at `local` (the first site of its kind) whatever
 its Dag says of the others. Where there is none it is an import error, unless its own `executor_config` names a site
 whose machines have the file too.
 
@@ -107,7 +107,7 @@ A task without the hint `site` goes to a site that takes such tasks:
   room for it for ten minutes. Why it waits, or which site it has passed by until it starts, is its reason in
   `airflow lading jobs`.
 
-A task with the hint `site` runs there or nowhere, and one with [targets](placement.md#targets) at one of these.
+A task with the hint `site` runs there or nowhere, and one with [targets](../explanation/placement.md#targets) at one of these.
 `airflow lading sites --output json` shows both options.
 
 ## When the file changes
@@ -186,13 +186,13 @@ def page() -> str:
 
 def rules() -> str:
     """The part of the page that describes the rules."""
-    said = "What tasks do without where nothing has room for all that they wish; see [rules](placement.md#rules)."
+    said = "What tasks do without where nothing has room for all that they wish; see [rules](../explanation/placement.md#rules)."
     return part("## [[rules]]", RuleTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def bindings() -> str:
     """The part of the page that describes the bindings."""
-    said = "Which tasks go where, without a word of it in their Dags; see [where a job goes](placement.md#bindings)."
+    said = "Which tasks go where, without a word of it in their Dags; see [where a job goes](../explanation/placement.md#bindings)."
     return part("## [[bindings]]", BindingTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 

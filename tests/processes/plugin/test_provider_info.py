@@ -144,7 +144,7 @@ def test_the_configuration_page_is_current() -> None:
     assert spec.loader is not None
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
-    assert (DOCS / "configuration.md").read_text() == generator.page(), "run: python docs/generate_configuration.py"
+    assert (DOCS / "reference" / "configuration.md").read_text() == generator.page(), "run: python docs/generate_configuration.py"
 
 
 def test_airflow_finds_a_module_for_the_distribution(answers: Answers) -> None:
