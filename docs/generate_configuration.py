@@ -1,4 +1,4 @@
-"""Writes docs/reference/configuration.md from the options that the provider info declares and the models of the kinds of sites.
+"""Writes docs/reference/configuration.md from the options of the provider info and the models of the kinds of sites.
 
 Run it after a change to them: python docs/generate_configuration.py
 """
@@ -6,6 +6,7 @@ Run it after a change to them: python docs/generate_configuration.py
 from __future__ import annotations
 
 import re
+from os.path import relpath
 from pathlib import Path
 from typing import get_args
 
@@ -71,7 +72,7 @@ node_cpus = 32
 node_memory = "120 GiB"
 ```
 
-[Batch clusters](../how_to/clusters.md) says how a cluster becomes a site, [machines](../how_to/machines.md) how machines behind SSH do.
+[Batch clusters](clusters.md) says how a cluster becomes a site, [machines](machines.md) how machines behind SSH do.
 
 ## This machine
 
@@ -85,7 +86,7 @@ enabled = false
 ```
 
 All tasks then run at the other sites, whose machines need Airflow and the Dags. A task that itself reads the sites
-file, as that of a [`JobScriptOperator`](../how_to/job_scripts.md) does, runs at `local` (the first site of its kind) whatever
+file, as that of a [`JobScriptOperator`](job_scripts.md) does, runs at `local` (the first site of its kind) whatever
 its Dag says of the others. Where there is none it is an import error, unless its own `executor_config` names a site
 whose machines have the file too.
 
@@ -107,7 +108,7 @@ A task without the hint `site` goes to a site that takes such tasks:
   room for it for ten minutes. Why it waits, or which site it has passed by until it starts, is its reason in
   `airflow lading jobs`.
 
-A task with the hint `site` runs there or nowhere, and one with [targets](../explanation/placement.md#targets) at one of these.
+A task with the hint `site` runs there or nowhere, and one with [targets](placement.md#targets) at one of these.
 `airflow lading sites --output json` shows both options.
 
 ## When the file changes
@@ -181,18 +182,24 @@ def page() -> str:
         models.setdefault(site.config_model, []).append(name)
     kinds = (kind(names, model) for model, names in models.items())
     sections = (section(name, option) for name, option in options().items())
-    return "\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), *kinds])
+    return linked("\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), *kinds]))
+
+
+def linked(text: str) -> str:
+    """The text with links that go from this page's folder: descriptions name a page alone, wherever it stands."""
+    folders = {page.name: page.parent for page in PAGE.parents[1].glob("*/*.md")}
+    return re.sub(r"(?<=\]\()([a-z0-9_]+\.md)", lambda m: relpath(folders[m[1]] / m[1], PAGE.parent), text)
 
 
 def rules() -> str:
     """The part of the page that describes the rules."""
-    said = "What tasks do without where nothing has room for all that they wish; see [rules](../explanation/placement.md#rules)."
+    said = "What tasks do without where nothing has room for all that they wish; see [rules](placement.md#rules)."
     return part("## [[rules]]", RuleTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 
 def bindings() -> str:
     """The part of the page that describes the bindings."""
-    said = "Which tasks go where, without a word of it in their Dags; see [where a job goes](../explanation/placement.md#bindings)."
+    said = "Which tasks go where, without a word of it in their Dags; see [where a job goes](placement.md#bindings)."
     return part("## [[bindings]]", BindingTable).replace("\n\n", f"\n\n{said}\n\n", 1)
 
 

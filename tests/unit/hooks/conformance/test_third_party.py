@@ -1,4 +1,4 @@
-"""A sixth batch system, as docs/how_to/new_batch_system.md says one is added, against the suite as the page shows it."""
+"""A sixth batch system, as docs/how_to/new_batch_system.md says one is added, against the suite as it shows."""
 
 from __future__ import annotations
 
