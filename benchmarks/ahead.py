@@ -1,4 +1,4 @@
-"""What asking ahead costs the controller: 50 runs of 100 tasks, of which one runs, in milliseconds of CPU.
+"""What requesting capacity ahead costs the controller: 50 runs of 100 tasks, of which one runs, in milliseconds of CPU.
 
     python -m benchmarks.ahead [--dag-runs 50] [--tasks 100]
 

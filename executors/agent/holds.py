@@ -87,7 +87,7 @@ class AgentHolds:
             except (NotReadable, ValueError) as error:
                 self.rejected.move(path, error)
             except OSError as error:  # it may be read another time
-                self.rejected.say(path.name, error)
+                self.rejected.report(path.name, error)
 
     def use(self, job: str) -> None:
         """The job has begun for which room was held."""

@@ -253,11 +253,11 @@ class Controller:
         observation = thread.last
         with create_session(scoped=False) as session:
             changes = store.apply(session, answers.changes_by_events(news), site.name)
-            gangs.hear(session, site.name, answers.holds_in_events(news))
+            gangs.store_answers(session, site.name, answers.holds_in_events(news))
             changes += store.apply(session, self.launched[site.name].ended(session, news))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, site_memory.short(changes, time.time()))
-            self.placing.heard(session, site.name, news, changes)
+            self.placing.note_events(session, site.name, news, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
         is_all = thread.settle()
@@ -445,7 +445,7 @@ class Controller:
         """Let go of all sites at the same time, and store what they have to report; one that hangs is left as it is."""
         how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
         if how != "hand_over":
-            self.threads.meet(self.settings.shutdown_seconds)
+            self.threads.await_first_answers(self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.close(how, self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)

@@ -1,4 +1,4 @@
-"""Gangs in the controller, one turn for each in a tick: its pass hears what has happened, and what it says is done."""
+"""Gangs in the controller, one turn each per tick: the pass takes in what has happened; its effects are applied."""
 
 from __future__ import annotations
 
@@ -387,7 +387,10 @@ class GangTick:
         for job in (each.job for each in self.of_partition(partition)):
             there = [site for site in asked(job, self.tick.sites) if site.holds]
             if there and not any(
-                site.is_new or site.trouble is not None or site.bars(job) is not None or site.may_run(minimum(job))
+                site.is_new
+                or site.trouble is not None
+                or site.barred_reason(job) is not None
+                or site.may_run(minimum(job))
                 for site in there
             ):
                 return True

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
+# How long the first look waits for an answer, so that a single look finds what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
 # It takes a while until what was seen in one look has an effect, seconds.
@@ -105,7 +105,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self._excluded_nodes(),
                 RejectedFiles(self._rejected),
             )
-            self._poller.owner = Owner.here()
+            self._poller.owner = Owner.of_deployment()
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
@@ -180,7 +180,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
         hints = frozenset((NATIVE, LAYOUT) if self.config.mode == "job" else (NATIVE,))
         inventory = self._poller.inventory if self._poller is not None else None
         queues = checks.named_queues(self.config, self.system)
-        there, idle = (inventory.census(queues) if inventory is not None else None) or (None, None)
+        there, idle = (inventory.count_nodes(queues) if inventory is not None else None) or (None, None)
         # Where the site places by cores, any number of nodes will do.
         is_any = self.config.profile.nodes is not None or has_other_limits(self.config.resources)
         most = inventory.most_nodes(queues) if inventory is not None and not is_any else {}
@@ -314,7 +314,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
-            api, owner = execution_api(self.config.api_url), Owner.here()
+            api, owner = execution_api(self.config.api_url), Owner.of_deployment()
             yield from cluster_checks.cluster_checks(self.config, self.system, transport, api, owner)
         finally:
             transport.close()

@@ -212,7 +212,7 @@ class Shortages:
 
     @property
     def held(self) -> Reason | None:
-        """Why nothing can be launched before a person has done something; None: it can."""
+        """Why nothing can be launched before an administrator has acted; None: it can."""
         return self._refusal.reason or self._volumes.reason or self._doubt.reason
 
     @property

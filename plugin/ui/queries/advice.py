@@ -91,7 +91,7 @@ def advise_task(task_id: str, asked: tuple[float | None, int | None], classes: d
         cpus_asked=cpus,
         memory_asked=memory,
         by_input=by_input(classes),
-        **asdict(right_size(usage.whole(classes))),
+        **asdict(right_size(usage.merged(classes))),
     )
 
 
