@@ -143,7 +143,7 @@ class Controller:
         self.stopping = True
 
     def _mark(self, token: str | None) -> None:
-        """PluginMark the job for which a plugin is asked from now on; None: it has answered.
+        """Mark the job for which a plugin is asked from now on; None: it has answered.
 
         Each answer is a step of the loop: thousands of quick ones are no hang, of which the job of that moment would be
         taken for the cause.
