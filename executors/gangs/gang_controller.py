@@ -58,7 +58,8 @@ PARTED = uuid.UUID("0d9a8f4e-5a0b-4f41-8f0e-0a3f6c1c2b11")
 
 
 class GangController:
-    """
+    """What is decided about all gangs, once in each tick.
+
     :param ways: how places are found for members
     :param read_roster: says which members Airflow is still to bring
     :param files: says which files of jobs are still to be brought to where room is held for them
