@@ -42,7 +42,10 @@ class GrantedHold:
 
 
 class AgentHolds:
-    """:param rejected: keeps what cannot be read"""
+    """The holds that an agent has granted, and the requests for others.
+
+    :param rejected: keeps what cannot be read
+    """
 
     def __init__(self, spool: Spool, journal: Journal, rejected: RejectedFiles) -> None:
         self.spool = spool

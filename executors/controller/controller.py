@@ -30,7 +30,7 @@ from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.forecast.site_plans import SitePlans
-from lading.executors.gangs.ahead_requests import Ahead
+from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
@@ -123,7 +123,7 @@ class Controller:
         )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
-        ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
+        ahead = AheadRequests(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
         self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits)

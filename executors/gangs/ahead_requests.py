@@ -68,8 +68,9 @@ class Outlook:
     notes: list[Log] = field(default_factory=list)
 
 
-class Ahead:
-    """
+class AheadRequests:
+    """The requests for capacity ahead of tasks that are to come, from tick to tick.
+
     :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
     :param latency: says how many seconds a decision takes
     """

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.gangs import roster
-from lading.executors.gangs.ahead_requests import Ahead
+from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
 from lading.executors.store import State
@@ -70,7 +70,7 @@ class GangController:
         self,
         ways: Ways | None = None,
         read_roster: ReadRoster = roster.read,
-        ahead: Ahead | None = None,
+        ahead: AheadRequests | None = None,
         files: Files = lambda site, location, text, dag: None,
     ) -> None:
         self.ways = ways or Ways()

@@ -57,8 +57,10 @@ UNTIL = attrgetter("until")
 
 
 @dataclass(slots=True)
-class Bucket:
-    """:param most: at most so many at once
+class TokenBucket:
+    """Tokens for requests, as EC2 counts them for each account and action.
+
+    :param most: at most so many at once
     :param refill: more each second
     """
 
