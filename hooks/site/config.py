@@ -46,8 +46,8 @@ class SiteConfig(TableModel):
     stage_schemes: Texts = Field(
         STAGE_SCHEMES,
         description="A list of the schemes of object stores from which the controller brings files that tasks "
-        "[stage](files.md#send-files-to-a-task): the same store under another name (`s3a`, `gcs`, `abfss`) counts as well; "
-        "an empty list: none.",
+        "[stage](files.md#send-files-to-a-task): the same store under another name (`s3a`, `gcs`, `abfss`) counts as "
+        "well; an empty list: none.",
     )
 
     built_in_policies: ClassVar[Sequence[str]] = OF_ANY_SITE
