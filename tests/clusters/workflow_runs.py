@@ -225,7 +225,8 @@ class WorkflowRuns:
             ends = [at for each in self.site.machines.values() for at in each.ends.values()]
             ups = [each.ready_at for each in self.site.machines.values() if each.ready_at > self.clock.now]
             begins = [start + coming[0][0]] if coming else []
-            self.clock.now = min([self.clock.now + TICK, *ends, *ups, *begins])
+            # What ends while a tick looks again and again lies behind it: the clock never goes back.
+            self.clock.now = max(self.clock.now, min([self.clock.now + TICK, *ends, *ups, *begins]))
             assert self.clock.now - start < LONGEST, "it does not come to its end"
         launches, released = self.site.diary.launches, self.site.diary.released
         usd = 0.0
