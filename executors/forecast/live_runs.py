@@ -322,8 +322,10 @@ class LiveRuns:
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
                 limits = [each for each in (ask.most, task.most) if each is not None]
+                # What a run may still cost is decided when its jobs wait.
+                ahead = False if ask.has_budget else ask.ahead
                 tasks[task_id] = ComingTask(
-                    jobs, task.upstream, task.by_index, min(limits, default=None), task.priority
+                    jobs, task.upstream, task.by_index, min(limits, default=None), task.priority, ahead
                 )
         of_run = [each.run_most for each in known.asks.values()]
         most = [*of_run, None if known.structure is None else known.structure.most_at_once]

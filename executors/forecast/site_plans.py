@@ -30,6 +30,7 @@ from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, cho
 from lading.scheduling.forecast.coming import ComingRun, RunAtSite, SiteForecast, parts_at, site_forecast
 from lading.scheduling.forecast.forecast import Forecast
 from lading.scheduling.forecast.policy import Actions, Planner, act_late
+from lading.scheduling.forecast.spending import Spending
 from lading.scheduling.gangs.room import Ways
 from lading.scheduling.job import Budget
 from lading.scheduling.location import Location
@@ -76,7 +77,7 @@ class PlanningEnded(Exception):
 class PlanningInput:
     """What a plan is made of; nothing in it changes.
 
-    :param spent: USD that the machines have cost until now
+    :param spent: USD that the machines have cost since the first live run has begun
     :param boot: seconds from a launch to the first job; ``boots``: the same of instance types that take other ones
     :param kept: the names of the machines that stay in any case
     """
@@ -125,10 +126,7 @@ class SitePlan:
         """The steps that have waited at the site, and have not ended."""
         self.unplanned: set[str] = set()
         """The machines whose last jobs have come in another way than by a plan, as from a site that was full."""
-        self.machines: dict[str, tuple[float, float]] = {}
-        """Since when each machine is paid for, epoch seconds, and its price, USD per hour."""
-        self.spent = 0.0
-        """What those have cost that have gone, USD."""
+        self.spending = Spending()
 
     def look(
         self, its: SiteForecast, site: SiteView, market: MachineMarket, now: float, *, is_blind: bool = False
@@ -261,19 +259,13 @@ class SitePlan:
 
     def _input(self, forecast: Forecast, site: SiteView, market: MachineMarket, now: float) -> PlanningInput:
         closed = [each for each in site.launched if each.draining]
-        there = {each.name for each in site.launched}
         seen = [as_planned(each, market, now) for each in site.launched if not each.draining]
         locations, _ = with_kept(seen, market.min_instances - len(closed))
-        # What has gone has cost what it cost when it was seen last; with the last run that is over.
-        for name in self.machines.keys() - there:
-            since, usd_per_hour = self.machines.pop(name)
-            self.spent += (now - since) / 3600 * usd_per_hour
-        for each in site.launched:
-            since = now if each.launched_at is None else min(now, each.launched_at)
-            self.machines[each.name] = since, each.usd_per_hour
-        if not forecast.steps:
-            self.spent = 0.0
-        spent = math.fsum((now - since) / 3600 * usd for since, usd in self.machines.values())
+        paid = {
+            each.name: (now if each.launched_at is None else min(now, each.launched_at), each.usd_per_hour)
+            for each in site.launched
+        }
+        self.spending.see(paid, now)
         limits = left_of(market.limits, InstanceLimits(), closed)
         catalogue = None if market.held is not None else market.catalogue
         problem = pose([], locations, catalogue, limits, Objective(), now, None)
@@ -287,7 +279,7 @@ class SitePlan:
             market.boot_seconds,
             market.boots,
             market.hurry,
-            self.spent + spent,
+            self.spending.usd(forecast, now),
             now,
             kept,
         )
