@@ -21,8 +21,9 @@ from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.provisioning.launch import LONGEST_ARRIVAL, Launch
 from lading.scheduling.reasons import Reason, because
 
-# From the start of an allocation to that of its jobs it may take so long at least, seconds.
-SECONDS_TO_BEGIN = 120.0
+# From the start of an allocation to that of its jobs it may take so long at least, and as long as it is not known how
+# long it takes, seconds.
+SECONDS_TO_BEGIN, NOT_MEASURED = 120.0, 900.0
 # It may take so many times as long as it has taken at most.
 SLOWER = 1.25
 # From the end of a job to the start of one that waits for it, Airflow's share included, it may take so long, seconds.
@@ -53,7 +54,7 @@ class ComingWork:
     :param foreseen: the allocations in which only jobs of such runs have been
     :param is_blind: whether it is not known of another live run, so that none ends before ``idle_seconds`` have passed
     :param site: its name; ``waits``: for how long allocations have waited in their queues
-    :param begins_in: seconds from the start of an allocation to that of its jobs, at most, as far as they were measured
+    :param begins_in: seconds from the start of an allocation to that of its jobs, at most; None: none was measured
     """
 
     forecast: Forecast
@@ -63,12 +64,12 @@ class ComingWork:
     is_blind: bool = False
     site: str = ""
     waits: QueueWaits = field(default_factory=QueueWaits)
-    begins_in: float = 0.0
+    begins_in: float | None = None
 
     @property
     def margin(self) -> float:
         """By how many seconds a walltime is longer than what its jobs may take."""
-        return max(SECONDS_TO_BEGIN, SLOWER * self.begins_in)
+        return NOT_MEASURED if self.begins_in is None else max(SECONDS_TO_BEGIN, SLOWER * self.begins_in)
 
     def wait(self, kind: str, cpus: float, market: Market) -> float:
         """Seconds that an allocation is expected to wait in its queue: as those before it, else by the sites file."""
