@@ -65,7 +65,7 @@ class PublishedSite:
 
     def at_once(self, asked: Resources) -> int | None:
         """How many jobs that ask for so much run there at the same time; None: as many as it launches machines for, or
-        as its batch system likes.
+        as its batch system allows.
         """
         if self.launches or self.dialect is not None or not self.locations:
             return None
@@ -131,8 +131,8 @@ def bindings(settings: Settings) -> list[Binding]:
         published = None
     if published is None:
         tables = sites_file.read_sites_document(settings.sites_file).get("bindings", []) if settings.sites_file else []
-        return [Binding.of(each) for each in tables]
-    return [Binding.of(each) for each in published]
+        return [Binding.from_table(each) for each in tables]
+    return [Binding.from_table(each) for each in published]
 
 
 def edition(settings: Settings) -> str | None:

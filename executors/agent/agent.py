@@ -111,11 +111,11 @@ class Agent:
                 self._read_config()
                 self._read_shutdown()
                 self._obey_end()
-                self.inbox.look()
+                self.inbox.refresh()
                 self._read_cancels()
                 self.running.collect(self.inbox)
                 pause = self._enforce_limits()
-                self.scratch.tend(self.running.failures)
+                self.scratch.expire(self.running.failures)
                 self._hold_room()
                 self._start_jobs()
                 self.journal.flush()
@@ -196,18 +196,18 @@ class Agent:
             try:
                 self.shutdown = self.spool.request(self.spool.shutdown)
             except FileNotFoundError:
-                self.shutdown = None  # a new controller wants its agent to go on
+                self.shutdown = None  # a new controller keeps its agent
             except NotReadable as error:
                 self.inbox.rejected.move(self.spool.shutdown, error)
             except OSError as error:  # it may be read another time
-                self.inbox.rejected.say(self.spool.shutdown.name, error)
+                self.inbox.rejected.report(self.spool.shutdown.name, error)
         if self.shutdown == "cancel":
             self._end_all(EndCause("cancelled", because("agent_shut_down")), self._kill_grace)
 
     def _obey_end(self) -> None:
         """Know when the machine goes, and end its jobs in time."""
         if self.ending is None and self.config is not None and self.config.is_spot:
-            self.ending = self._notice.look(self.spool, self.config.kill_grace)
+            self.ending = self._notice.read(self.spool, self.config.kill_grace)
         if self.ending is not None and self.ending.left <= 0:
             self._end_all(self.ending.cause, self.ending.grace)
 
@@ -229,7 +229,7 @@ class Agent:
             except NotReadable as error:
                 self.inbox.rejected.move(path, error)
             except Exception as error:  # it may be read another time, and the others are
-                self.inbox.rejected.say(path.name, f"{type(error).__name__}: {error}")
+                self.inbox.rejected.report(path.name, f"{type(error).__name__}: {error}")
 
     def _read_cancel(self, path: Path) -> None:
         token = path.name
@@ -250,7 +250,7 @@ class Agent:
     def _hold_room(self) -> None:
         if (config := self.config) is not None:
             devices = self.running.free_devices(config.gpu_devices)
-            self.holds.look(
+            self.holds.refresh(
                 lambda: queueing.QueueRoom(self._free(config), self.holds.without(devices)), takes=self.shutdown is None
             )
 
@@ -290,7 +290,7 @@ class Agent:
         used = self.running.used() + self.holds.used()
         free = config.capacity - used
         if config.measure_disk:
-            return replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
+            return replace(free, disk=min(free.disk, self.scratch.measure(used.disk)))
         return replace(free, disk=max(free.disk - self.scratch.counted, 0))
 
     def _hopeful(self, ready: list[queueing.QueuedJob], config: AgentConfig) -> list[queueing.QueuedJob]:

@@ -82,7 +82,10 @@ class InstanceAction(JsonModel):
 
 
 class SpotNotice:
-    """:param endpoint: URL of the service; None: as AWS's libraries find it"""
+    """The notice of a spot machine that is taken away, read from the instance metadata service.
+
+    :param endpoint: URL of the service; None: as AWS's libraries find it
+    """
 
     def __init__(self, endpoint: str | None = None) -> None:
         self._url = urlsplit(endpoint or os.environ.get(METADATA_VARIABLE) or ENDPOINT)
@@ -90,7 +93,7 @@ class SpotNotice:
         self._backoff = Backoff(first=INTERVAL, longest=LONGEST_PAUSE)
         self._trouble = Trouble(log)
 
-    def look(self, spool: Spool, kill_grace: float) -> Ending | None:
+    def read(self, spool: Spool, kill_grace: float) -> Ending | None:
         """The end of this machine, which is announced to jobs; None: none is known, or it is too early to ask again.
 
         :param kill_grace: seconds between SIGTERM and SIGKILL, as far as there is time for that

@@ -78,7 +78,7 @@ class Inbox:
         self._order: list[QueuedJob] = []
         self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read what is new or was replaced, forget what was taken away. One that was closed has nothing any more."""
         now = time.monotonic()
         try:
@@ -202,7 +202,7 @@ class Inbox:
             self._set_aside(token, str(error))
             return
         except OSError as error:
-            self.rejected.say(path.name, f"{error}, tried again")
+            self.rejected.report(path.name, f"{error}, tried again")
             self._seen = (0, 0.0, 0.0)
             return
         except Exception as error:  # whatever may be wrong with it, it is one job's trouble

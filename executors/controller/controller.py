@@ -30,7 +30,7 @@ from lading.executors.controller.site_threads import SiteThread, SiteThreads
 from lading.executors.controller_process import another_scheduler_lives, was_stopped
 from lading.executors.decisions import Decision
 from lading.executors.forecast.site_plans import SitePlans
-from lading.executors.gangs.ahead_requests import Ahead
+from lading.executors.gangs.ahead_requests import AheadRequests
 from lading.executors.gangs.gang_controller import GangController
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.locality.staging import Staging
@@ -123,7 +123,7 @@ class Controller:
         )
         self.threads = SiteThreads(sites, self.ring, self.leadership.may_act, self.leadership.clock.beat)
         ways = Ways(self.placing.extensions.rules, self.placing.rank, self.placing.extensions.filters)
-        ahead = Ahead(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
+        ahead = AheadRequests(settings, self.durations, self.placing.waits, lambda: self.metrics.latency, ways)
         self.staging = Staging(sites, self.ring, settings.input_roots)
         self.gangs = GangController(ways, ahead=ahead, files=self.staging.missing)
         self.site_plans = SitePlans(settings, ways, self.ring, self.placing.waits)
@@ -143,7 +143,7 @@ class Controller:
         self.stopping = True
 
     def _mark(self, token: str | None) -> None:
-        """PluginMark the job for which a plugin is asked from now on; None: it has answered.
+        """Mark the job for which a plugin is asked from now on; None: it has answered.
 
         Each answer is a step of the loop: thousands of quick ones are no hang, of which the job of that moment would be
         taken for the cause.
@@ -197,7 +197,7 @@ class Controller:
         if not self.idle_detector.lasts(self.threads) or self.any_wait():
             with self.metrics.tick(), self.site_plans.paused():
                 self._work(time.time())
-            self.threads.look()
+            self.threads.request_observations()
         if self.housekeeping.due(self.metrics, self.threads.troubles()):
             self.stop()
 
@@ -253,11 +253,11 @@ class Controller:
         observation = thread.last
         with create_session(scoped=False) as session:
             changes = store.apply(session, answers.changes_by_events(news), site.name)
-            gangs.hear(session, site.name, answers.holds_in_events(news))
+            gangs.store_answers(session, site.name, answers.holds_in_events(news))
             changes += store.apply(session, self.launched[site.name].ended(session, news))
             lanes.settle(session, site.name, [each.token for each in changes if "started_at" in each.values])
             short = store.locations(session, site_memory.short(changes, time.time()))
-            self.placing.heard(session, site.name, news, changes)
+            self.placing.note_events(session, site.name, news, changes)
             self.housekeeping.save_locations(session, site, observation)
         self.housekeeping.saved(site, observation)
         is_all = thread.settle()
@@ -304,14 +304,14 @@ class Controller:
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
-                foreseen = self.site_plans.look(
+                foreseen = self.site_plans.foresee(
                     session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
                 )
                 assignment = self.placing.assign(
                     session, waiting, together.sites, at_work, now, wanted=together.wanted, foreseen=foreseen
                 )
             for name, absence in self.turned_away.items():
-                absence.look(assignment.turned_away.get(name, ()))
+                absence.update(assignment.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
             for name, provision in assignment.provisions.items():
                 assignment.provisions[name] = self.launched[name].without_abandoned(
@@ -321,7 +321,7 @@ class Controller:
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):
-            decision = self.compared[each.site.name].of(each, decision, now)
+            decision = self.compared[each.site.name].apply(each, decision, now)
         return decision
 
     def _together(self, sites: Sequence[SiteView], now: float) -> GangOutcome:
@@ -358,7 +358,7 @@ class Controller:
             if is_work and name in answers:
                 each = with_locations(each, answers[name], self.throughput[name].prefetchable(), now)
             views.append(paused(each, self.requests.paused.get(name)))
-        since = self.troubled.look(each.name for each in views if each.trouble is not None)
+        since = self.troubled.update(each.name for each in views if each.trouble is not None)
         return [
             replace(
                 each,
@@ -445,7 +445,7 @@ class Controller:
         """Let go of all sites at the same time, and store what they have to report; one that hangs is left as it is."""
         how = "hand_over" if another_scheduler_lives(self.settings, None) else self.settings.on_shutdown
         if how != "hand_over":
-            self.threads.meet(self.settings.shutdown_seconds)
+            self.threads.await_first_answers(self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)
         self.threads.close(how, self.settings.shutdown_seconds)
         self.threads.exhaust(self.observe, self.settings.shutdown_seconds)

@@ -28,7 +28,7 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# What was ordered and is not to be seen for so long was never launched, or has gone without a word, seconds.
+# What was ordered and is not to be seen for so long was never launched, or has gone without notice, seconds.
 SECONDS_UNTIL_GONE = 60.0
 GONE = because("machine_forgotten")
 
@@ -94,7 +94,7 @@ class Launched:
             session.flush()
             session.expire_all()
             rows = instances.living(session, self.site)
-        gone = self.gone.look(row.token for row in rows if row.token not in names)
+        gone = self.gone.update(row.token for row in rows if row.token not in names)
         found = changes(rows, seen, gone, now)
         if any("ready_at" in values for values in found.values()):
             self.boots = None

@@ -68,23 +68,23 @@ class SiteThreads:
         """Those of sites that answer. At the first time the sites are looked at, and given a moment for that."""
         if not self._has_looked:
             self._has_looked = True
-            self.look()
+            self.request_observations()
             self._wait_for_the_first_answers()
         for thread in self:
             if not self._is_silent(thread):
                 yield thread
 
-    def look(self) -> None:
+    def request_observations(self) -> None:
         """Have all sites looked at again."""
         for thread in self:
-            thread.look()
+            thread.request_observation()
 
-    def meet(self, seconds: float) -> None:
+    def await_first_answers(self, seconds: float) -> None:
         """Have sites looked at that were not yet, within so many seconds: only what is known there can be ended."""
         deadline = time.monotonic() + seconds
         for thread in self:
             if not thread.answers_within(0.0):
-                thread.look()
+                thread.request_observation()
         for thread in self:
             while not thread.answers_within(min(1.0, left := deadline - time.monotonic())) and left > 0:
                 self.beat()
@@ -158,10 +158,10 @@ class SiteThreads:
 
 
 class SiteThread:
-    """Asks one site, and does at it what the controller wants, one after the other.
+    """Asks one site, and does at it what the controller requests, one after the other.
 
-    What is to be done comes before the next look. Events are read again only when the controller has said what became
-    of those that it took: their acknowledgement may be a number of them.
+    What is to be done comes before the next look. Events are read again only when the controller has acknowledged
+    those that it took: their acknowledgement may be a number of them.
 
     :param ring: called when a look has found something that the controller does not know
     :param may_act: whether the controller holds its lease; without it nothing is asked of the site
@@ -196,7 +196,7 @@ class SiteThread:
 
     # -- what the controller calls; none of it waits for the site, but where it says for how long
 
-    def look(self) -> None:
+    def request_observation(self) -> None:
         """Have the site looked at; the thread begins with the first call."""
         with self._change:
             self._is_wanted = True

@@ -95,7 +95,7 @@ def possible(potential: Sequence[Location], seen: Sequence[Location]) -> tuple[L
     return (*seen, *(each for each in potential if each.name not in names))
 
 
-def about(
+def published_site(
     site: Site[Any], locations: Sequence[Location], dialect: Mapping[str, Any] | None, *, needs_inputs: bool = False
 ) -> dict[str, Any]:
     """What is published of a site.
@@ -116,7 +116,7 @@ def about(
         "needs_files": site.config.policy not in BUILT_IN or site.config.policy == DATA_LOCALITY,
         "needs_inputs": needs_inputs or site.config.policy not in BUILT_IN,
         "stage_schemes": list(site.config.stage_schemes),
-        "rules": asdict(SiteRules.of(site.config)),
+        "rules": asdict(SiteRules.from_table(site.config)),
     }
 
 
@@ -142,4 +142,4 @@ def nodes_of(location: Location) -> dict[str, int] | None:
 
 def declared(site: Site[Any]) -> dict[str, Any]:
     """What is published of a site of which only its table is known."""
-    return about(site, site.potential(), site.dialect())
+    return published_site(site, site.potential(), site.dialect())

@@ -56,7 +56,7 @@ MOST_PER_HOST = 2
 MOST_HANGING_THERE = 2
 MOST_HANGING_OF_DAG = 8
 MOST_HANGING = 64
-# That a file lies somewhere, as it is, is believed for so long; then it is looked at again, seconds.
+# That a file lies somewhere, as it is, is taken as true for so long; then it is looked at again, seconds.
 SECONDS_KEPT = 60.0
 # What keeps failing at a place that answers fails its jobs after so many times.
 MOST_FAILURES = 5
@@ -193,11 +193,11 @@ class Fetch:
             except TransportError as error:  # another place may have it
                 trouble = error
             else:
-                return copying.found(self.area, self.address, version) or self._brought(where, source, version)
+                return copying.find_file(self.area, self.address, version) or self._brought(where, source, version)
         if trouble is not None:
             raise trouble
         # A file whose version cannot be found out will do as it is.
-        if (path := copying.found(self.area, self.address, None)) is not None:
+        if (path := copying.find_file(self.area, self.address, None)) is not None:
             return path
         message = "; ".join(why) or "no task has left it anywhere"
         raise FileNotFoundError(message)

@@ -109,7 +109,7 @@ class JobFacts:
     def input_size(self) -> int:
         # A cached_property would not do: before Python 3.12 one that hangs holds up all others.
         if not self.measured:
-            self.measured.append(self.sizes.of([self.value(name) for name in self.inputs]))
+            self.measured.append(self.sizes.total_bytes([self.value(name) for name in self.inputs]))
         return self.measured[0]
 
     def value(self, name: str) -> object:
@@ -120,7 +120,7 @@ class JobFacts:
         return value
 
     def size(self, name: str) -> int:
-        return self.sizes.of(self.value(name))
+        return self.sizes.total_bytes(self.value(name))
 
 
 def waiting_dags(session: Session) -> dict[str, bool]:
@@ -225,7 +225,7 @@ def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with create_session(scoped=False) as session:
-        known = usage.whole(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
+        known = usage.merged(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         writer = data.reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None
@@ -257,7 +257,7 @@ def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] 
     except Exception as error:  # the data is whatever was stored
         return error
     try:
-        return inputs.of(job.map_index) if is_needed or job.sources else ()
+        return inputs.for_job(job.map_index) if is_needed or job.sources else ()
     except SQLAlchemyError:
         raise
     except Exception as error:  # the data is whatever tasks have written

@@ -63,11 +63,11 @@ class CpusInUse(NamedTuple):
 def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
     """The cpus of jobs that run, by site."""
     by_site: dict[str, CpusInUse] = {}
-    for each in live:
-        if each.state == State.RUNNING and each.site is not None:
-            used, batch = by_site.get(each.site, CpusInUse())
-            by_site[each.site] = (
-                CpusInUse(used, batch + each.cpus) if each.is_batch else CpusInUse(used + each.cpus, batch)
+    for jobs in live:
+        if jobs.state == State.RUNNING and jobs.site is not None:
+            used, batch = by_site.get(jobs.site, CpusInUse())
+            by_site[jobs.site] = (
+                CpusInUse(used, batch + jobs.cpus) if jobs.is_batch else CpusInUse(used + jobs.cpus, batch)
             )
     return by_site
 
@@ -79,6 +79,12 @@ def waiting(session: Session) -> Sequence[Any]:
         .where(JobRow.state.in_((State.QUEUED, State.ATTEMPTED, State.PLACED)))
         .group_by(JobRow.reason, JobRow.dag_id, JobRow.site)
     ).all()
+
+
+def begun(session: Session, since: float) -> Sequence[Any]:
+    """How many jobs have begun since a time, by site and Dag, and when the first of them did."""
+    query = select(JobRow.site, JobRow.dag_id, func.count(), func.min(JobRow.started_at))
+    return session.execute(query.where(JobRow.started_at >= since).group_by(JobRow.site, JobRow.dag_id)).all()
 
 
 def what_is_up(session: Session) -> list[Up]:

@@ -3,7 +3,8 @@
 Any user who can connect to the login node's end of a tunnel can send anything, and the API server also answers people:
 ``/auth/token`` takes passwords. So the tunnel leads to a gate on this machine, which understands what is asked. It
 stands behind every way into the tunnel: the relay, sshd's own port with GatewayPorts, and the loopback address of the
-login node. What goes through ``https`` cannot be read here; then a server of its own is needed, see docs/clusters.md.
+login node. What goes through ``https`` cannot be read here; then a server of its own is needed:
+docs/how_to/clusters.md.
 
 Each request is read by h11 and written again, over a connection of its own to the API server: what the server reads is
 what was looked at, however the client has framed it, and nothing can follow it.
@@ -185,7 +186,7 @@ class ApiGate:
         assert task is not None
         self._idle[task] = asyncio.get_running_loop().time()
         try:
-            await asyncio.wait_for(near.hear(), IDLE_TIMEOUT)
+            await asyncio.wait_for(near.receive(), IDLE_TIMEOUT)
         finally:
             self._idle.pop(task, None)
 
@@ -252,7 +253,7 @@ class TunnelSide:
             self.http.receive_data(await self.reader.read(READ))
         return event
 
-    async def hear(self) -> None:
+    async def receive(self) -> None:
         """Take the next bytes, unless some are there that no event was made of."""
         if not self.http.trailing_data[0]:
             self.http.receive_data(await self.reader.read(READ))
@@ -285,7 +286,7 @@ class TunnelSide:
 
 
 async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide) -> None:
-    """Pass on a request and its body. A server that has heard enough may answer before all of it is there."""
+    """Pass on a request and its body. A server that has read enough may answer before all of it is there."""
     loop = asyncio.get_running_loop()
     until = loop.time() + BODY_TIMEOUT
     try:

@@ -56,7 +56,7 @@ class Inventory:
         """Those of some queues that are not there."""
         return [name for name in names if self.queues and name not in self.queues]
 
-    def of(self, names: Sequence[str]) -> list[Nodes]:
+    def nodes_of_queues(self, names: Sequence[str]) -> list[Nodes]:
         """The nodes on which jobs of these queues can run.
 
         :param names: empty: of the default queue
@@ -64,12 +64,12 @@ class Inventory:
         asked = {None, *(names or ([self.default] if self.default else self.queues))}
         return [nodes for nodes in self.nodes if nodes.queue in asked]
 
-    def census(self, names: Sequence[str]) -> tuple[int, int | None] | None:
+    def count_nodes(self, names: Sequence[str]) -> tuple[int, int | None] | None:
         """How many nodes there are on which jobs of these queues can run, and how many of them are idle.
 
         None: that is not known, of the idle ones or of all; several queues may have the same nodes.
         """
-        kinds = self.of(names)
+        kinds = self.nodes_of_queues(names)
         if not kinds or len({nodes.queue for nodes in kinds} - {None}) > 1:
             return None
         idle = [nodes.idle for nodes in kinds if nodes.idle is not None]

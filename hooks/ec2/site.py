@@ -31,7 +31,7 @@ from lading.scheduling.machine_traits import ANY_ARCH
 from lading.scheduling.matching.market import MachineMarket
 from lading.scheduling.reasons import Reason, because
 
-# How long the first look waits for an answer, so that who only looks once knows what there is; later ones do not,
+# How long the first look waits for an answer, so that a single look finds what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
 # So many connections are closed at a time.
@@ -80,7 +80,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @classmethod
     def refuse(cls, config: EC2Config) -> None:
-        size = len(boot.user_data(config, Identity.of("any"), "L" * 15).encode())
+        size = len(boot.user_data(config, Identity.from_secret("any"), "L" * 15).encode())
         if size > boot.MOST_USER_DATA:
             raise ValueError(
                 f"boot makes user data of {size:,} bytes; valid: at most {boot.MOST_USER_DATA:,}: have it "
@@ -192,14 +192,14 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         machine = self.fleet.machines.get(name)
         return machine.connection if machine is not None else None
 
-    # -- what a person asks
+    # -- what users request
 
     def priced(self) -> MachineMarket | None:
         fleet = self.fleet
         fleet.offers.round()
         return fleet.offers.market(fleet.launcher.shortages)
 
-    def found(self) -> list[ListedInstance]:
+    def listed_instances(self) -> list[ListedInstance]:
         ours = [each.deployment for each in self.fleet.identities]
         there = self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
         ahead = self.fleet.ec2.clock_ahead

@@ -37,7 +37,7 @@ INTERVAL = 0.05
 # A folder's modification time is as coarse as the clock that dates it: what follows a change at once may not
 # change it, seconds. How long it has been the same is measured here: a file server has another clock.
 CLOCK_TICK = 0.1
-# A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
+# A controller asks more often, seconds; one that is silent is gone, and its connection hangs.
 MOST_SILENCE = 600.0
 # So many files of events, and bytes of all together, are read at once; the rest comes in the next exchange.
 MOST_FILES = 1000
@@ -370,7 +370,7 @@ class _Seen:
         self.paths = f"{root}/spool/events", f"{root}/spool/ends_at"
         self.modified, self.since, self.looked_at = 0, 0.0, 0.0
 
-    def look(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Whether there may be more than at the last look."""
         now = time.monotonic()
         modified = max((os.stat(path).st_mtime_ns for path in filter(os.path.exists, self.paths)), default=0)
@@ -407,14 +407,14 @@ def serve(root: str) -> None:
             while b"\n" in heard:
                 line, _, heard = heard.partition(b"\n")
                 request = json.loads(line)
-                seen.look()
+                seen.may_have_changed()
                 answer = exchange(root, request, STEPS)
                 _say(ANSWER + json.dumps(answer))
                 read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ()), *answer}
                 watches = bool(answer.get("known") or request.get("hold"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
-        elif watches and seen.look() and _told(root) - read:
+        elif watches and seen.may_have_changed() and _told(root) - read:
             _say(NEWS)
             watches = False  # until it is asked what it is
 

@@ -19,7 +19,7 @@ FLOORS: Mapping[str, Sequence[Sequence[str]]] = {
     "scheduling": (
         ("scheduling/text",),
         ("scheduling",),
-        ("scheduling/hints", "scheduling/packing"),
+        ("scheduling/hints", "scheduling/packing", "scheduling/shares"),
         ("scheduling/matching", "scheduling/machine_hours", "scheduling/insight", "scheduling/forecast"),
         ("scheduling/gangs", "scheduling/provisioning"),
         ("scheduling/placing",),
@@ -122,7 +122,7 @@ def test_nothing_imports_in_a_circle() -> None:
 
 
 def test_no_two_public_classes_share_a_name() -> None:
-    """One name for one thing, so that who reads a name need not look up which one it is."""
+    """One name for one thing, so that a reader need not look up which one is meant."""
     where: dict[str, list[str]] = {}
     for room in ROOMS:
         for path in (ROOT / room).rglob("*.py"):
@@ -159,7 +159,7 @@ def test_every_room_says_what_lives_in_it() -> None:
 
 def drawn() -> dict[str, int]:
     """The folders on the map, each with the floor that its line says."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     section = text.partition("\n## The rooms\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w/]+)/` \|.* \(floor (\d)\) \|$", section, re.MULTILINE)
     return {path: int(number) for path, number in rows}

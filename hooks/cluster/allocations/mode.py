@@ -120,7 +120,7 @@ class AllocationMode(ClusterPoller):
                 log.error("what allocation %s is for cannot be read; it is left alone", listed.name)
                 continue
             id = self._submitted_id(listed.name, listed.answer)
-            allocation = Allocation.of(AllocationFolder(self.folder, listed.name), listed.terms, id)
+            allocation = Allocation.from_terms(AllocationFolder(self.folder, listed.name), listed.terms, id)
             self.fleet.allocations[listed.name] = allocation
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
             with self.tracker.lock:
@@ -160,7 +160,7 @@ class AllocationMode(ClusterPoller):
         if known is not None:
             self.states.read(known, look.asked_at)
         if look.new:
-            self.states.read_ups(look.new, answers["up"])
+            self.states.read_begun(look.new, answers["up"])
         self._read_logs(look)
         if look.remains is not None and known is not None:
             contents = look.remains.contents(answers["remains"])
@@ -192,7 +192,7 @@ class AllocationMode(ClusterPoller):
         living = [each.batch for each in allocations if not each.over]
         self._ask(look, removals, living, [self.fleet.allocations[name].batch for name in gone])
         if look.new:
-            look.steps["up"] = self.states.ups(look.new)
+            look.steps["up"] = self.states.begun_question(look.new)
         for each in allocations:
             look.steps[f"events {each.name}"] = Events(f"{each.folder.spool}/events", largest=events.MOST_BYTES)
         if gone:
@@ -210,7 +210,7 @@ class AllocationMode(ClusterPoller):
                 folder = f"{self.fleet.allocations[name].folder.relative}/spool/events"
                 files = step.files(answers[key])
                 for file, why in step.left_out(answers[key]).items():
-                    self.rejected.say(f"{folder}/{file}", why)
+                    self.rejected.report(f"{folder}/{file}", why)
                 found[name] = {f"{folder}/{file}": content for file, content in files.items()}
         return found
 
@@ -243,13 +243,13 @@ class AllocationMode(ClusterPoller):
             job.gone_since = job.gone_since or time.monotonic()
 
     def _whereabouts(self, job: TrackedBatchJob) -> dict[str, str]:
-        allocation = self.fleet.of(job)
+        allocation = self.fleet.of_job(job)
         return allocation.batch.whereabouts(self.system) if allocation is not None else {}
 
     def _let_wait(self, job: TrackedBatchJob) -> None:
         """A job is in no inbox any more."""
         if job.token in self._cancelled:
-            self._conclude(job, end_event.for_it(job.token, "cancelled", self._cancelled[job.token]), None)
+            self._conclude(job, end_event.not_begun(job.token, "cancelled", self._cancelled[job.token]), None)
         else:
             self.submitter.give_back_job(job, because("not_started_there"))
 
@@ -271,11 +271,11 @@ class AllocationMode(ClusterPoller):
         files: dict[str, bytes] = {}
         for token, reason in reasons.items():
             job = self.tracker.job(token)
-            allocation = self.fleet.of(job)
+            allocation = self.fleet.of_job(job)
             if job.ended:
                 continue
             if allocation is None:
-                self._conclude(job, end_event.for_it(token, "cancelled", reason), None)
+                self._conclude(job, end_event.not_begun(token, "cancelled", reason), None)
             else:
                 files[f"{allocation.folder.relative}/spool/cancel/{token}"] = reason.to_json().encode()
         if not files:
@@ -297,7 +297,7 @@ class AllocationMode(ClusterPoller):
             raise TransportError(f"jobs could not be cancelled: {put.message}")
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
-        if (allocation := self.fleet.of(job)) is not None and not allocation.worked and file is not None:
+        if (allocation := self.fleet.of_job(job)) is not None and not allocation.worked and file is not None:
             allocation.worked = True
             self.submitter.has_worked()
         super()._conclude(job, event, file)
@@ -336,16 +336,16 @@ class AllocationStates(ClusterPart):
             elif batch.key is not None and not found.is_silent(batch.key):
                 self._compare(allocation, batch.found_in(found), asked_at)
 
-    def ups(self, allocations: Sequence[Allocation]) -> Parts:
+    def begun_question(self, allocations: Sequence[Allocation]) -> Parts:
         """The question whether agents have begun."""
         return Parts([FilePart(each.folder.up) for each in allocations])
 
-    def read_ups(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
+    def read_begun(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
         """Take in which agents have started, and until when they will run.
 
         :param answer: to :meth:`ups`
         """
-        contents = self.ups(allocations).contents(answer)
+        contents = self.begun_question(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):
             up = remote_steps.read_up(content)
             if up is not None:

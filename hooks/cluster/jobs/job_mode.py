@@ -24,8 +24,7 @@ from lading.hooks.ssh.steps import GetAll, Put
 
 log = logging.getLogger(__name__)
 
-# A job that its batch system shows as running reports that itself within this, seconds; else the batch system is
-# believed.
+# A job that its batch system shows as running reports that itself within this, seconds; else it counts as started.
 SECONDS_UNTIL_BELIEVED = 30.0
 # A job that was asked to end, and does not, is ended by the batch system, seconds after the kill grace.
 SECONDS_UNTIL_FORCED = 60.0
@@ -92,7 +91,7 @@ class JobMode(ClusterPoller):
         files = look.reading.files(answers["events"])
         self.interval.looked(has_jobs=bool(self.tracker.jobs))
         for name, why in look.reading.left_out(answers["events"]).items():
-            self.rejected.say(name, why)
+            self.rejected.report(name, why)
         self._read_events(files)
         if len(files) < look.reading.most:
             self._events_read_at = look.asked_at
@@ -133,7 +132,7 @@ class JobMode(ClusterPoller):
         elif event["event"] != "finished":
             self._report(event, job, file)
         elif job.submission is None:  # there is nothing to ask for more
-            self._conclude(job, end_event.of_own(job.token, event), file)
+            self._conclude(job, end_event.from_report(job.token, event), file)
         else:
             job.own, job.own_file = event, file
             job.gone_since = job.gone_since or time.monotonic()
@@ -227,7 +226,7 @@ class JobMode(ClusterPoller):
                 self._take_back(job)  # its batch job runs, and had not taken its envelope yet
             elif not job.ended:
                 self.tracker.cancel_natively(job, self.system)
-                self._conclude(job, end_event.for_it(token, "cancelled", reason), None)
+                self._conclude(job, end_event.not_begun(token, "cancelled", reason), None)
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         if event["cause"] == "node_failure":

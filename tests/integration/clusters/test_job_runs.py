@@ -50,8 +50,8 @@ PATIENCE = 300.0
 
 MakeHook = Callable[..., BatchHook]
 
-# The scripts of docs/job_scripts.md, "Recipes", by name.
-PAGE = (Path(__file__).parents[3] / "docs" / "job_scripts.md").read_text(encoding="utf-8")
+# The scripts of docs/how_to/job_scripts.md, "Recipes", by name.
+PAGE = (Path(__file__).parents[3] / "docs" / "how_to" / "job_scripts.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 # What the recipes run.
 SOLVE = """\
@@ -193,7 +193,7 @@ def test_a_connection_cut_in_the_middle_of_a_submission(
 def test_who_submits_an_array_is_gone(
     on_slurm: Callable[..., BatchHook], slurm: Slurm, slurm_login: Sshd, when: str
 ) -> None:
-    """The connection is cut, and another one goes on who knows only of the runs."""
+    """The connection is cut, and another process goes on from the runs alone."""
     site = on_slurm(setup="PATH=$HOME:$PATH").site
     script = JobScript("echo run >> ../times")
     shared = run_array.shared(script, site.system, "mine")

@@ -141,7 +141,7 @@ def test_a_head_and_its_workers_find_each_other(airflow: Airflow) -> None:
     assert airflow.xcom("ray_together", run_id, "head") == {"primes": PRIMES_BELOW_200_000, "workers": 3}
     found: list[Mapping[str, Any]] = []
 
-    def are_stored() -> bool:  # the tasks tell Airflow of their ends themselves, and may be sooner
+    def are_stored() -> bool:  # the tasks report their ends to Airflow themselves, which may be sooner
         found[:] = jobs(airflow, "ray_together", run_id)
         return len(found) == 4 and all(job["ended_at"] is not None for job in found)
 
@@ -214,7 +214,7 @@ def test_what_a_task_will_need_is_known_before_airflow_has_queued_it(airflow: Ai
     assert airflow.wait_for_run(*run) == "failed"
     engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
     with Session(engine) as session:
-        found = {name: Hints.of(config) for name, config in runs.configs(session, run).items()}
+        found = {name: Hints.from_config(config) for name, config in runs.configs(session, run).items()}
         [first] = session.scalars(select(JobRow).where(JobRow.dag_id == run.dag_id))
     engine.dispose()
     assert {name: each.ahead_after for name, each in found.items()} == {"first": (), "second": ("first",)}

@@ -124,7 +124,7 @@ def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
     began = rounds.under_way_since
     service.kill(service.living()[0])
     drive.wait_for("released", name)
-    assert rounds.under_way_since == began, "AWS has not said yet what anything costs"
+    assert rounds.under_way_since == began, "AWS has not answered yet what anything costs"
 
 
 def test_what_is_refused_is_reported_and_what_is_not_answered_is_looked_up(
@@ -324,7 +324,7 @@ def test_an_instance_with_copied_tags_is_reported_and_neither_taken_in_nor_ended
         assert later.look().keys() == {ours}
         assert later.last is not None
         assert stranger in str(later.last.note)
-        assert [each.name for each in later.site.found()] == [ours]
+        assert [each.name for each in later.site.listed_instances()] == [ours]
         with pytest.raises(OSError, match=f"{stranger}: not launched by this deployment"):
             later.site.end([stranger])
         later.site.close("cancel", 30)

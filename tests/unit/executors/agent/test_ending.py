@@ -42,10 +42,10 @@ def spool(tmp_path: Path) -> Spool:
 
 def test_a_notice_says_when_jobs_are_to_end(metadata: Metadata, spool: Spool) -> None:
     notice = SpotNotice()
-    assert notice.look(spool, 5) is None
+    assert notice.read(spool, 5) is None
     assert not spool.ends_at.exists()
     metadata.notices[NAME] = at = time.time() + 100
-    found = notice.look(spool, 5)
+    found = notice.read(spool, 5)
     assert found is not None
     assert found.left == pytest.approx(at - ending.BEFORE - time.time(), abs=20)
     assert (found.cause.cause, found.grace) == ("preempted", 5)
@@ -60,7 +60,7 @@ def test_jobs_get_as_long_whatever_this_machines_clock_says(
     metadata.notices[NAME] = time.time() + 100
     clock = SimpleNamespace(time=lambda: time.time() - ahead, monotonic=time.monotonic)
     monkeypatch.setattr(ending, "time", clock)
-    found = SpotNotice().look(spool, 5)
+    found = SpotNotice().read(spool, 5)
     assert found is not None
     assert found.left == pytest.approx(100 - ending.BEFORE, abs=20)
 
@@ -70,7 +70,7 @@ def test_a_service_that_says_no_time_has_just_said_it(
 ) -> None:
     monkeypatch.setattr(ending, "parsedate_tz", lambda words: None)
     metadata.notices[NAME] = time.time() - 1000
-    found = SpotNotice().look(spool, 5)
+    found = SpotNotice().read(spool, 5)
     assert found is not None
     assert found.left == pytest.approx(ending.LONGEST_NOTICE - ending.BEFORE, abs=9)
 
@@ -78,11 +78,11 @@ def test_a_service_that_says_no_time_has_just_said_it(
 def test_a_token_that_does_not_hold_any_more_is_asked_for_anew(metadata: Metadata, spool: Spool) -> None:
     notice = SpotNotice()
     notice._backoff.first = 0.0
-    assert notice.look(spool, 5) is None
+    assert notice.read(spool, 5) is None
     metadata.tokens.clear()
     metadata.notices[NAME] = time.time() + 100
-    assert notice.look(spool, 5) is None
-    assert notice.look(spool, 5) is not None
+    assert notice.read(spool, 5) is None
+    assert notice.read(spool, 5) is not None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_makes_no_sense_ends_nothing(
         return (200, said) if path.endswith("instance-action") else respond(path, environ)
 
     monkeypatch.setattr(metadata, "respond", wrong)
-    assert SpotNotice().look(spool, 5) is None
+    assert SpotNotice().read(spool, 5) is None
 
 
 def test_a_service_that_hangs_holds_the_agent_up_for_a_second_and_then_ever_less_often(
@@ -108,7 +108,7 @@ def test_a_service_that_hangs_holds_the_agent_up_for_a_second_and_then_ever_less
         notice = SpotNotice(f"http://127.0.0.1:{deaf.getsockname()[1]}")
         began = time.monotonic()
         for _ in range(100):
-            assert notice.look(spool, 5) is None
+            assert notice.read(spool, 5) is None
         assert time.monotonic() - began < 50 * ending.TIMEOUT, "it is left alone for a while"
 
 
@@ -119,9 +119,9 @@ def of(seconds: float, grace: float) -> Ending:
 
 def test_jobs_get_what_time_there_is() -> None:
     assert of(100, 5).left == pytest.approx(70, abs=9)
-    assert of(100, 300).grace == 20, "what is told after that would not be heard"
-    assert of(10, 5).left < 0, "late as it is, they are asked to end at once"
-    assert of(4000, 5).left == pytest.approx(90, abs=9), "there is no more than is said before"
+    assert of(100, 300).grace == 20, "what is reported after that would not arrive"
+    assert of(10, 5).left < 0, "it is late, so they are asked to end at once"
+    assert of(4000, 5).left == pytest.approx(90, abs=9), "there is no more than was announced before"
 
 
 def test_the_words_of_aws_are_read_as_it_writes_them() -> None:

@@ -46,7 +46,7 @@ def size(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     inputs = Inputs(None, "d", "r", each.sources)  # type: ignore[arg-type]  # literals need no session
     most = None if largest is None else Resources(4, largest)
-    values, sized_by, learnt = size_job(each, tries, inputs.of(each.map_index), FileSizes(), SETTINGS, most, known)
+    values, sized_by, learnt = size_job(each, tries, inputs.for_job(each.map_index), FileSizes(), SETTINGS, most, known)
     return values, (*sized_by, *learnt)
 
 
@@ -114,7 +114,7 @@ def test_auto_is_read_from_all_runs(airflow_database: Engine) -> None:
     assert question.usage.tries == 20
     change, [lesson] = sizing.answer(question, FileSizes(), SETTINGS, None)
     assert (change.values["memory"], lesson.entry().event) == (128, "lading sizes the task")
-    assert sizing.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "nobody asks for it"
+    assert sizing.read([job(memory="1 GiB")]).questions[0].usage.tries == 0, "no job asks for it"
 
 
 def test_what_was_asked_of_inputs_is_remembered(tmp_path: Path) -> None:

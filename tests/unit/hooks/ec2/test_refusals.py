@@ -1,4 +1,4 @@
-"""What AWS's refusals are about, what it does not end, its clock, credentials, and answers that make no sense."""
+"""The scope of AWS's refusals, what it does not end, its clock, credentials, and answers that make no sense."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_what_is_protected_keeps_no_other_machine_running(names_it: bool) -> Non
 def machine(number: int) -> EC2Machine:
     id = f"i-{number:08x}"
     found = EC2Instance(id, "m7i.large", "us-east-1a", "running", "on-demand", 0, None, None, {}, "")
-    ec2_machine = EC2Machine.found(id, found, 0, None)
+    ec2_machine = EC2Machine.adopted(id, found, 0, None)
     ec2_machine.describe(found)
     return ec2_machine
 
@@ -555,7 +555,7 @@ class Region(EC2):
 
 
 class Launching:
-    """A launcher with what it is to launch, and what it has given up, by their names."""
+    """A launcher with what it is to launch, and what it has dropped, by their names."""
 
     def __init__(self, ec2: Region) -> None:
         self.ended: dict[str, str] = {}
