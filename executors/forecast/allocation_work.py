@@ -14,7 +14,6 @@ from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.provisioning.coming_work import ComingWork
 
-
 # Of so many allocations that began last it counts how long their first jobs had to wait.
 MOST_BEGINS = 20
 # One that was not seen for longer than this before it was up may have been up for long, seconds.

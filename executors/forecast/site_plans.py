@@ -18,12 +18,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from airflow.models.log import Log
+from airflow.models.taskinstancekey import TaskInstanceKey
+
 from lading.executors.forecast.allocation_work import AllocationWork
 from lading.executors.forecast.held_up import HeldUpSteps
-from lading.executors.forecast.live_runs import LiveRuns
+from lading.executors.forecast.live_runs import LiveRuns, named
+from lading.executors.gangs.ahead_requests import EVENT
 from lading.executors.settings import CRITICAL_PATH, Settings
 from lading.executors.store import run_rows
 from lading.executors.store.durations import PastWaits
+from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunForecast, RunKey
 from lading.hooks.files.logs import Trouble
 from lading.scheduling.forecast.choice import ChosenSchedule, Way, all_ways, choose
@@ -42,7 +47,9 @@ from lading.scheduling.packing.problem import Problem, pose
 from lading.scheduling.plan import FORECAST, InstanceLimits, Objective, Placement, Wait
 from lading.scheduling.provisioning.coming_work import ComingWork
 from lading.scheduling.provisioning.foreseen import ForeseenActions, affordable, as_planned
+from lading.scheduling.provisioning.launch import Provision
 from lading.scheduling.provisioning.machines import left_of, with_kept
+from lading.scheduling.text.units import format_moment
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -322,6 +329,8 @@ class SitePlans:
         self.runs: Sequence[ComingRun] = ()
         self.read_at = -math.inf
         self.rests_due_at = -math.inf
+        self.covered: frozenset[str] = frozenset()
+        """The sites at which what is to come is launched by it."""
         self.rests: Mapping[str, float] = {}
         """By which waiting jobs of one priority go, by token, seconds; empty: they go by arrival."""
         self.may_plan = threading.Event()
@@ -361,6 +370,7 @@ class SitePlans:
         }
         allocating = [site for site in sites if isinstance(site.market, Market) and site.trouble is None]
         self.is_used = bool(by_forecast or allocating)
+        self.covered = frozenset((*by_forecast, *(site.name for site in allocating)))
         if not by_forecast:
             self._note(session, {})
         if not self.is_used:
@@ -450,6 +460,24 @@ class SitePlans:
         self.next_note = time.monotonic() + SECONDS_BETWEEN_NOTES
         run_rows.note(session, forecasts)
         self.has_noted = bool(forecasts)
+
+    def is_planned(self, run: DagRunKey, task_id: str, site: str) -> bool:
+        """Whether what is to come of a task of a run is launched at a site by what was found last."""
+        return site in self.covered and self.live_runs.is_planned(run, task_id)
+
+    def notes(self, provisions: Mapping[str, Provision]) -> list[Log]:
+        """What the event logs of tasks say that are still to come and for which allocations are launched now: of each
+        task once."""
+        found: dict[tuple[str, ...], Log] = {}
+        for site, provision in provisions.items():
+            for name, begin in provision.ahead.items():
+                run, task_id, index = named(name)
+                text = f"what it needs is asked for at {site}: it is to start at {format_moment(begin)}"
+                key = TaskInstanceKey(run.dag_id, task_id, run.run_id, self.live_runs.try_number(run, task_id), index)
+                if (*run, task_id) not in found:
+                    log.info("Task %r of Dag %r, run %r: %s", task_id, *run, text)
+                    found[(*run, task_id)] = Log(event=EVENT, task_instance=key, extra=text)
+        return list(found.values())
 
     @property
     def expects_jobs(self) -> bool:

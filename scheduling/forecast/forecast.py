@@ -50,8 +50,8 @@ class WorkflowStep:
     ahead: bool | None = None
 
     def left(self, now: float) -> float:
-        """Seconds that it still runs. The more it exceeds what was expected, the longer it is expected to run on: by how
-        many times it does is itself a measurement of the spread."""
+        """Seconds that it still runs. The more it exceeds what was expected, the longer it is expected to run on: how
+        many times it has taken is itself a measurement of the spread."""
         if self.begun is None:
             return self.seconds
         passed = now - self.begun

@@ -65,11 +65,16 @@ def decide(
     margin = SECONDS_TO_BEGIN if coming is None else coming.margin
     wanting = [*jobs, *(job for each in live for job in each.prefetched)]
     needs = _needed(wanting, live, market, limits, now, margin)
-    if coming is not None and (early := coming_work.early(needs.launches, live, coming, market, now)):
+    begins: dict[str, float] = {}
+    if coming is not None:
+        names_of_all = {job.name for job in wanting}
+        ahead = coming_work.early(needs.launches, live, coming, market, now, names_of_all)
+        begins = {job.name: begin for job, begin in ahead}
+        early = [job for job, _ in ahead]
         # They have no room in what is there, or is launched for others.
         full, left = [replace(each, draining=True) for each in live], market.most - len(needs.launches)
-        ahead = _needed(early, full, replace(market, most=left), limits, now, margin)
-        wanting, needs = [*wanting, *early], replace(needs, launches=(*needs.launches, *ahead.launches))
+        more = _needed(early, full, replace(market, most=left), limits, now, margin).launches
+        wanting, needs = [*wanting, *early], replace(needs, launches=(*needs.launches, *more))
     if not wanting:
         return Provision(releases=_unused(live, names, market, now, coming), spare=names)
     waiting = [job for job in jobs if job.name not in needs.refused]
@@ -81,7 +86,9 @@ def decide(
     due = () if market.held is not None else _settled(needs.launches, wanting, since, market, now)
     if coming is not None:
         due = coming_work.timed(due, [each for each in live if each.name not in releases], coming, market, now)
-    return Provision(due, releases, names - needs.used, _waits(waiting, live, needs, market), needs.refused)
+    waits = _waits(waiting, live, needs, market)
+    asked = {name: begins[name] for launch in due for name in launch.jobs if name in begins}
+    return Provision(due, releases, names - needs.used, waits, needs.refused, ahead=asked)
 
 
 def shaped(packed: Resources, market: Market) -> Resources:

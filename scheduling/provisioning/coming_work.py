@@ -98,9 +98,7 @@ def timed(
         forecast, steps={name: _at_most(step, market.unlimited) for name, step in forecast.steps.items()}
     )
     asked = [
-        Location(
-            f"launch {number}", each.capacity, instance_type=each.kind, ends_at=now + each.seconds - coming.margin
-        )
+        Location(f"launch {number}", each.capacity, instance_type=each.kind, ends_at=now + each.seconds - coming.margin)
         for number, each in enumerate(launches)
     ]
     schedule = play(cautious, [*as_played(live, coming, market, now), *asked], now)
@@ -122,15 +120,22 @@ def timed(
 
 
 def early(
-    launches: Sequence[Launch], live: Sequence[Location], coming: ComingWork, market: Market, now: float
-) -> list[PlannedJob]:
+    launches: Sequence[Launch],
+    live: Sequence[Location],
+    coming: ComingWork,
+    market: Market,
+    now: float,
+    wanting: Collection[str] = (),
+) -> list[tuple[PlannedJob, float]]:
     """The jobs that are still to come and for which allocations are asked for now: they would wait for them when those
     before them have ended, and then an allocation is expected to come out of its queue.
 
     :param launches: what is asked for for jobs that wait
     :param live: what is there or asked for
+    :param wanting: the names of the jobs for which is asked in any case
+    :returns: each with when it is to begin, epoch seconds
     """
-    come, waits = frozenset(coming.tokens.values()), dict[str, float]()
+    come, waits = {*coming.tokens.values(), *wanting}, dict[str, float]()
     for name, step in coming.forecast.steps.items():
         is_to_come = step.begun is None and not step.elsewhere and name not in come and step.job.run in coming.known
         if is_to_come and step.ahead is not False and step.parents:
@@ -152,9 +157,11 @@ def early(
     unsure, doubts = after_unknown(forecast), doubted(forecast, now)
     found = []
     for name, wait in waits.items():
-        step = forecast.steps.get(name)
-        before = [] if step is None else [each for each in step.parents if each in forecast.steps]
-        if step is None or not before or any(each not in schedule.until for each in before):
+        if name not in forecast.steps:
+            continue
+        step = forecast.steps[name]
+        before = [each for each in step.parents if each in forecast.steps]
+        if not before or any(each not in schedule.until for each in before):
             continue
         ready = max(schedule.until[each] for each in before)
         is_certain = name not in unsure and (step.ahead or doubts[name] <= CERTAIN * wait)
@@ -163,7 +170,7 @@ def early(
             lasts = min((step.job.time or 0.0) + ready - now, market.seconds - coming.margin)
             since = now - LONGEST_ARRIVAL - 1.0  # all of them are known, so none that may still arrive is waited for
             time = max(step.job.time or 0.0, lasts)
-            found.append(replace(step.job, time=time, priority=LAST, queued_at=since))
+            found.append((replace(step.job, time=time, priority=LAST, queued_at=since), ready))
     return found
 
 
@@ -178,9 +185,7 @@ def doubted(forecast: Forecast, now: float) -> dict[str, float]:
     return found
 
 
-def walltime(
-    steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float, margin: float
-) -> float:
+def walltime(steps: Sequence[str], latest: Mapping[str, float], forecast: Forecast, now: float, margin: float) -> float:
     """Seconds that an allocation needs which begins now, for its steps to begin and reach their limits in it.
 
     :param latest: when steps begin at the latest, epoch seconds; those that are left out begin at once

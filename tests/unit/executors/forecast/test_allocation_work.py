@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from airflow.models.log import Log
+from sqlalchemy import select
 from sqlalchemy.engine import Engine
+from sqlalchemy.orm import Session
 
 from lading.executors.forecast.allocation_work import SECONDS_UNSEEN, AllocationWork, BeginTimes
 from lading.executors.forecast.held_up import SECONDS_UNTIL_HELD_UP
@@ -93,6 +96,10 @@ def test_what_comes_after_a_certain_length_does_not_wait_in_a_queue(
         house = WorkflowRuns(airflow_database, {"d": its_end}, market, tmp_path, patch, queue=QUEUE)
         first, second = house.run([(0.0, "d", "r1")]), house.run([(0.0, "d", "r2")])
         house.close()
+    with Session(airflow_database) as session:
+        notes = session.scalars(select(Log).where(Log.event == "lading asks ahead", Log.run_id == "r2")).all()
+    assert [each.task_id in ("b", "c") for each in notes] == [True]
+    assert str(notes[0].extra).startswith("what it needs is asked for at cloud: it is to start at ")
     assert second.launches == 2
     assert second.seconds < first.seconds - QUEUE / 2
 

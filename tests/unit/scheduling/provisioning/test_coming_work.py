@@ -260,6 +260,10 @@ def test_what_will_find_no_room_is_asked_for_as_much_sooner_as_allocations_wait(
     assert ahead(busy(), *both, live=FULL, known=frozenset()) == []
     tokens = {"t": "b", "u": "c"}
     assert ahead(busy(), *both, live=FULL, tokens=tokens) == [], "they have come, and are decided about as such"
+    coming = work(busy(), *both)
+    [asked] = decided(coming, "b", live=FULL).launches
+    assert asked.jobs == ("b",), "it is asked for already, as the member of a gang"
+    assert decided(coming, live=FULL).ahead == {"b": NOW + 500}
 
 
 def test_what_is_not_certain_is_asked_for_ahead_where_its_hint_says_so() -> None:
