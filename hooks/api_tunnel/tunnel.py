@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 START_TIMEOUT = 60.0
 # The relay answers at once, but for the time in which an earlier one ends, seconds.
 ANSWER_TIMEOUT = 15.0
-# So many ports are tried where the server may choose.
+# How many ports are tried where the server may choose.
 MOST_PORTS = 4
 
 

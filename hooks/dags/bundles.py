@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from lading.hooks.dags.snapshot import FolderChanged, Hashes, SnapshotFile, TooManyFiles, members, packed
 
-# So long a round waits for what has just been asked for, seconds: a folder on a local disk is read by then.
+# How long a round waits for a bundle that was just requested, seconds: a folder on a local disk is read by then.
 PATIENCE = 5.0
-# So many of its largest files are named when a bundle is too large.
+# How many of its largest files are named when a bundle is too large.
 NAMED_FILES = 5
 
 MIB = 2**20

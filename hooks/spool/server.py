@@ -39,7 +39,7 @@ INTERVAL = 0.05
 CLOCK_TICK = 0.1
 # A controller asks more often, seconds; one that is silent is gone, and its connection hangs.
 MOST_SILENCE = 600.0
-# So many files of events, and bytes of all together, are read at once; the rest comes in the next exchange.
+# The most files of events, and bytes of all together, read at once; the rest comes in the next exchange.
 MOST_FILES = 1000
 MOST_BYTES = 8 * 2**20
 LARGEST = MOST_BYTES  # what is larger is no file of events

@@ -27,7 +27,7 @@ END = "lading-end"
 READ_AND_RUN = f'eval "$(while IFS= read -r line; do case $line in ({END}) break;; esac; printf "%s\\n" "$line"; done)"'
 COMMAND = f"exec /bin/sh -c '{READ_AND_RUN}'"
 READ = 65536
-# So much of what it has said is kept for the message when it ends, bytes.
+# How much of its output is kept for the message when it ends, bytes.
 MOST_LAST_OUTPUT = 2000
 # Seconds that a client of ours has to end when its input is closed.
 END_TIMEOUT = 2.0

@@ -305,7 +305,7 @@ class AllocationMode(ClusterPoller):
 
 # In which state allocations are, as the batch system and their agents say.
 
-# So long ago may have been said what is read of an agent's time, seconds.
+# How old what is read of an agent's time may be, seconds.
 LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
 
 
