@@ -199,7 +199,7 @@ class DagBundles:
         """What is in a configured bundle, without an archive; this may take long.
 
         :raises BundleUnavailable: it cannot be read, or not in so many seconds
-        :raises BundleRefused: as :meth:`look`
+        :raises BundleRefused: as :meth:`snapshot`
         """
         deadline = time.monotonic() + seconds
         while True:

@@ -2,9 +2,9 @@
 
 A controller starts one on each of its machines and talks to it for as long as the connection lasts: an exchange starts
 no process. A request is a line of JSON, and so is its answer; while jobs are there a line says at once when there is
-news, once until the next request. The controller sends the program itself (:func:`program`), so both sides are of one
-version, whatever is installed there, and it needs nothing but Python's standard library. That is why nothing of Lading
-is imported here.
+news, once until the next request. The controller sends the program itself
+(:func:`lading.hooks.spool.connection.program`), so both sides are of one version, whatever is installed there, and it
+needs nothing but Python's standard library. That is why nothing of Lading is imported here.
 
 What is written is seen as a whole or not at all: it gets a hidden name first, and is renamed. A request may be
 repeated, and may be cut short after any of its :data:`STEPS`.

@@ -343,7 +343,7 @@ class AllocationStates(ClusterPart):
     def read_begun(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
         """Take in which agents have started, and until when they will run.
 
-        :param answer: to :meth:`ups`
+        :param answer: to :meth:`begun_question`
         """
         contents = self.begun_question(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):
