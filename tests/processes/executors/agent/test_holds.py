@@ -23,7 +23,7 @@ def hold(job: str, resources: Resources = ALL, seconds: float = 60.0) -> Hold:
 
 
 def told(agent: NodeAgent, each: Hold, event: str) -> bool:
-    return bool(agent.of(each.token, event))
+    return bool(agent.events_of(each.token, event))
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_the_room_is_kept_for_the_job_it_is_held_for(here: NodeAgent) -> None:
     here.wait_for("small", "started")
     here.put("awaited", "sleep", seconds=60, resources=Resources(3, 1024))
     here.wait_for("awaited", "started")
-    assert here.of("passing", "started") == []
+    assert here.events_of("passing", "started") == []
     here.wait(lambda: os.listdir(here.spool.holds) == [])
 
 
@@ -90,7 +90,7 @@ def test_a_new_agent_knows_the_holds_of_the_one_before(here: NodeAgent) -> None:
     here.put("small", "sleep", seconds=60, resources=Resources(1, 128))
     here.start()
     here.wait_for("small", "started")
-    assert here.of("passing", "started") == []
+    assert here.events_of("passing", "started") == []
 
 
 def test_gpus_are_held_as_devices(tmp_path: Path) -> None:
