@@ -64,7 +64,7 @@ def test_what_is_dropped_is_free_again(here: NodeAgent) -> None:
     assert not told(here, held, "hold_lost")
 
 
-def test_a_hold_that_nobody_asks_for_again_runs_out(here: NodeAgent) -> None:
+def test_a_hold_that_is_not_renewed_runs_out(here: NodeAgent) -> None:
     # That which is asked for again all the time lasts for longer than its seconds.
     short, renewed = hold("never", Resources(1, 128), 1.0), hold("later", Resources(1, 128), 5.0)
     here.spool.keep_room([short, renewed])

@@ -71,7 +71,7 @@ def test_while_ec2_does_not_answer_jobs_run_and_nothing_is_lost_launched_twice_o
     assert len(service.living()) == 2
 
 
-def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_not_given_up(
+def test_what_ec2_does_not_describe_for_a_moment_after_it_was_away_is_kept(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drive = make()
@@ -120,7 +120,7 @@ def test_a_launch_that_hangs_holds_up_no_look_no_release_and_no_other_site(
     assert [each["ended"] is None for each in service.ledger()[-2:]] in ([False, True], [True, False])
 
 
-def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_say_it_in_the_words_of_aws(
+def test_a_refusal_for_good_holds_launches_and_the_site_and_its_jobs_show_the_message_of_aws(
     make: Callable[..., Drive], service: FakeEC2
 ) -> None:
     drive, before, asked_before = make(), len(service.ledger()), service.requests().get("RunInstances", 0)

@@ -96,7 +96,7 @@ def test_a_machine_that_dies_is_noticed_and_its_jobs_reported(
     assert {drive.events_of("finished")[token]["cause"] for token in started} == {"node_failure"}
 
 
-def test_a_machine_that_somebody_stops_is_terminated(
+def test_a_machine_that_is_stopped_from_outside_is_terminated(
     make: Callable[..., Drive], service: FakeEC2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "WHILE_QUIET", 2.0)

@@ -231,7 +231,7 @@ def test_a_site_in_trouble_is_tried_again_when_new_jobs_come(fleet: Fleet) -> No
     assert [fleet.inbox(name) for name in fleet.names[2:]] == [["b"]], "the one that was tried last is there for it"
 
 
-def test_a_refusal_fails_the_job_in_the_site_s_words(fleet: Fleet) -> None:
+def test_a_refusal_fails_the_job_with_the_site_s_message(fleet: Fleet) -> None:
     fleet.write("mode", "refuse")
     fleet.give("a")
     fleet.go()
