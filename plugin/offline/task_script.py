@@ -211,7 +211,7 @@ def views(sites: Mapping[str, Site[Any]]) -> list[SiteView]:
             name=name,
             possible=site.potential(),
             accept_untargeted=bool(site.config.accept_untargeted),
-            allowed_dags=site.config.allowed_dags,
+            admission=site.admission,
             arch=default_arch(site.arch, site.potential()),
         )
         for name, site in sites.items()
