@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.executors import workloads
@@ -29,8 +29,7 @@ from sqlalchemy.orm import object_session
 from lading.executors import retry_credits, spans, store
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller_process import ControllerProcess
-from lading.executors.dag_teams import DagTeams
-from lading.executors.executor_names import has_teams
+from lading.executors.dag_facts import DagFacts
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.scheduler_parts import SchedulerParts, parts_of
 from lading.executors.settings import Settings
@@ -71,8 +70,8 @@ class LadingExecutor(BaseExecutor):
         self.reported: Sequence[store.JobRow] = ()
         self.controller: ControllerProcess | None = None
         self.parts: SchedulerParts | None = None
-        self.dag_teams = DagTeams()
         self.next_adoption = 0.0
+        self.dag_facts = DagFacts()
         self._settings: Settings | None = None
 
     @property
@@ -96,6 +95,7 @@ class LadingExecutor(BaseExecutor):
     def queue_workload(self, workload: ExecutorWorkload, session: Session) -> None:
         """Write the job into the store, in the transaction that makes its task instance QUEUED."""
         columns = job_columns(workload)
+        columns |= self.dag_facts.columns(session, columns.get("dag_id"))
         if isinstance(workload, workloads.ExecuteTask) and not self._has_fresh_token(workload, session):
             # Airflow assigns none to a task that names this executor by its class alone, and a retry keeps the old one.
             columns["token"] = str(uuid.uuid4())
@@ -117,16 +117,11 @@ class LadingExecutor(BaseExecutor):
                 "unreported": True,
             }
             columns["ended_at"] = time.time()
-        columns |= {"team": self._team_of(workload, session, columns), "executor_team": self.team_name}
+        # A Dag's team may have no executor of its own, and a task may name the one for all teams.
+        columns |= {"team": self.team_name or columns.get("team"), "executor_team": self.team_name}
         store.add_job(session, owner=self.owner, **columns)
         self.live[columns["token"]] = State.QUEUED
         self.uncommitted.add(columns["token"])
-
-    def _team_of(self, workload: ExecutorWorkload, session: Session, columns: Mapping[str, Any]) -> str | None:
-        """The team of a workload's Dag, which may have no executor of its own, or name one that is for all teams."""
-        if self.team_name is not None or not has_teams():
-            return self.team_name
-        return self.dag_teams.of(session, columns.get("dag_id"))
 
     @staticmethod
     def _has_fresh_token(workload: workloads.ExecuteTask, session: Session) -> bool:

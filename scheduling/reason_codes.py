@@ -123,7 +123,10 @@ _NEVER = (
     "Ask for less, or for a machine that there is; or add such a machine to a site.",
 )
 _NAME_SITE = "Name a site that can run it with the hint site."
-_ALLOW_DAG = "Name another site with the hint site, or have its pattern added to the site: allowed_dags, allowed_teams, or accounts."
+_ALLOW_DAG = (
+    "Name another site with the hint site, or have its pattern added to the site: allowed_dags, allowed_teams, or "
+    "accounts."
+)
 _NEXT = ("What happens next", "Nothing, or let it go to another site sooner: burst_after of the site, hint site.")
 
 
