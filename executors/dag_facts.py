@@ -22,7 +22,7 @@ MOST_KNOWN = 10_000
 
 
 class DagFacts:
-    """The teams, owners and tags of Dags, read once in a while: a scheduler queues thousands of tasks of a Dag in a row."""
+    """The teams, owners and tags of Dags, read once in a while: thousands of tasks of a Dag are queued in a row."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}

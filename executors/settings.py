@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -26,8 +26,8 @@ DEFAULT_CPUS = 0.25
 # The order by the longest rest of runs.
 CRITICAL_PATH = "critical_path"
 
-# What a team may have otherwise than [lading] says for all: what its tasks ask for by default, and what their retries get.
-# The rest is the controller's, which is one for all teams.
+# What a team may have otherwise than [lading] says for all: what its tasks ask for by default, and what their retries
+# get. The rest is the controller's, which is one for all teams.
 OF_TEAMS = (
     "default_cpus",
     "default_memory",
@@ -174,6 +174,13 @@ class Settings:
                 )
         return cls.load(TeamConfiguration(team, airflow_conf, own))
 
+    def for_team(self, team: str | None) -> Settings:
+        """These options as they are for jobs of a team's executor, which has refused to start where its are wrong.
+
+        :param team: None: the executor is for all teams
+        """
+        return self if team is None else replace(self, **_of_team(team))
+
     @property
     def controller_log(self) -> Path:
         """The output of a controller that an executor has started."""
@@ -208,6 +215,12 @@ class Settings:
     def published_sites(self) -> Path:
         """The file in which the controller publishes what the sites have, for the task policy."""
         return self.state_folder / "sites.json"
+
+
+@lru_cache(maxsize=256)
+def _of_team(team: str) -> Mapping[str, Any]:
+    found = Settings.of_team(team)
+    return {name: getattr(found, name) for name in ("default_resources", "retry_factors", "infrastructure_retries")}
 
 
 def cpus_here(sites_file: Path | None) -> float:

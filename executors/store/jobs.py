@@ -131,7 +131,8 @@ def adopt(session: Session, tokens: Sequence[str], owner: int | None, team: str 
     """
     for chunk in chunks(tokens):
         session.execute(
-            update(JobRow).where(JobRow.token.in_(chunk))
+            update(JobRow)
+            .where(JobRow.token.in_(chunk))
             .values(owner=owner, executor_team=team, unreported=JobRow.state.in_(ENDED)),
             execution_options={"synchronize_session": False},
         )

@@ -10,7 +10,7 @@ from lading.scheduling.text.units import UnitError
 
 # A site's name is a folder, a column and a word in messages. One that is an account of a cluster has its table's name
 # and that of the account.
-SITE_NAME = re.compile(r"(?=[^@]{1,64}(?:@.*)?$)(?!.{65})[A-Za-z0-9][A-Za-z0-9_-]*(?:@[A-Za-z0-9][A-Za-z0-9_.-]*)?")
+SITE_NAME = re.compile(r"(?!.{65})[A-Za-z0-9][A-Za-z0-9_-]*(?:@[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 ACCOUNT = "@"
 LONGEST_NAME = 64
 # Of a queue, or of a pattern of instance types.

@@ -1,10 +1,11 @@
-"""Whose jobs a site takes: the patterns of ``allowed_dags`` and ``allowed_teams`` in its table, and its accounts. Pure."""
+"""Whose jobs a site takes: ``allowed_dags`` and ``allowed_teams`` of its table, and its accounts. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.text.printable import shortened
@@ -32,6 +33,13 @@ class Admission:
     accounts: Sequence[tuple[str, str]] = ()
     account: str = OWN
 
+    @classmethod
+    def published(cls, rules: Mapping[str, Any]) -> Admission:
+        """As the rules of a site's table have it, or what is published of them."""
+        dags, teams = rules.get("allowed_dags"), rules.get("allowed_teams")
+        accounts = tuple((str(key), str(account)) for key, account in rules.get("accounts") or ())
+        return cls(dags, teams, accounts, str(rules.get("run_as") or OWN))
+
     @property
     def is_open(self) -> bool:
         """Whether it takes every job."""
@@ -58,6 +66,10 @@ class Admission:
         if self.teams is not None and not _meets(team, self.teams):
             return f"site {site!r} has allowed_teams = {listed(self.teams)}"
         return f"site {site!r} has accounts for {', '.join(shortened(key) for key, _ in self.accounts)}"
+
+
+# What takes every job.
+EVERYBODY = Admission()
 
 
 def account_of(accounts: Iterable[tuple[str, str]], dag_id: str | None, team: str | None) -> str:

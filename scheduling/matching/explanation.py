@@ -14,7 +14,7 @@ from lading.scheduling.matching.bindings import FILTERS, GetTargets
 from lading.scheduling.matching.ranking import Match, Rank, by_probability
 from lading.scheduling.matching.routes import matches, nowhere, rankable, reordered, router, through_filters
 from lading.scheduling.matching.rules import NODES, RULES, Rule, describe_changes, minimum, soft
-from lading.scheduling.matching.sites import SiteView, asked, why_no_target
+from lading.scheduling.matching.sites import SiteView, asked, open_to, why_no_target
 from lading.scheduling.matching.stops import Route, Stop, of_text
 from lading.scheduling.matching.waiting import WaitingJob
 from lading.scheduling.matching.wishes import resolved

@@ -13,7 +13,7 @@ from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import valid_types
 from lading.scheduling.matching import admission
-from lading.scheduling.matching.admission import Admission
+from lading.scheduling.matching.admission import EVERYBODY, Admission
 from lading.scheduling.matching.market import MachineMarket, Market, need
 from lading.scheduling.matching.ranking import QueueWaits
 from lading.scheduling.matching.rules import NODES, soft, within
@@ -63,7 +63,7 @@ class SiteView:
     turned_away: Mapping[str, float] = field(default_factory=dict)
     accept_untargeted: bool = True
     burst_after: float = 0.0
-    admission: Admission = Admission()
+    admission: Admission = EVERYBODY
     waits: QueueWaits | None = None
     holds: bool = False
     attempts: AttemptSchedule | None = None
