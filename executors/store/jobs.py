@@ -357,14 +357,11 @@ def usd_until(now: float) -> Any:
     return case((JobRow.state == State.RUNNING, cpu_hour() * ran), else_=JobRow.usd)
 
 
-def count_live(session: Session) -> dict[tuple[str | None, str], int]:
-    """The number of jobs that have not ended, by site and state."""
-    rows = session.execute(
-        select(JobRow.site, JobRow.state, func.count())
-        .where(JobRow.state.in_(LIVE))
-        .group_by(JobRow.site, JobRow.state)
-    )
-    return {(site, state): count for site, state, count in rows}
+def count_live(session: Session) -> dict[tuple[str | None, str, str | None], int]:
+    """The number of jobs that have not ended, by site, state and team."""
+    columns = JobRow.site, JobRow.state, JobRow.team
+    rows = session.execute(select(*columns, func.count()).where(JobRow.state.in_(LIVE)).group_by(*columns))
+    return {(site, state, team): count for site, state, team, count in rows}
 
 
 def save_locations(session: Session, site: str, locations: Iterable[LocationRow]) -> None:

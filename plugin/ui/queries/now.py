@@ -26,6 +26,7 @@ from lading.executors.store.figures import (
     busy,
     live_jobs,
     queues,
+    teams,
     total,
     usd_per_hour,
     waiting,
@@ -70,6 +71,15 @@ class SiteState(BaseModel):
     usd_per_hour: float | None
 
 
+class TeamState(BaseModel):
+    """What a team of Airflow's has now."""
+
+    name: str
+    running: int
+    waiting: int
+    cpus_used: float
+
+
 class Summary(BaseModel):
     """How things are."""
 
@@ -85,6 +95,8 @@ class Summary(BaseModel):
     cpus_up: float
     usd_per_hour: float | None
     sites: list[SiteState]
+    teams: list[TeamState]
+    """Those that have jobs."""
     may_act: bool = False
     """Whether the user may ask something of sites."""
 
@@ -110,6 +122,10 @@ def summary(session: Session, now: float) -> Summary:
         cpus_up=sum(cpus for _, cpus, _ in up),
         usd_per_hour=total(prices),
         sites=sites,
+        teams=[
+            TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
+            for each in teams(session)
+        ],
     )
 
 
