@@ -7,6 +7,7 @@ stops the controller.
 
 from __future__ import annotations
 
+from pathlib import Path
 from weakref import WeakValueDictionary
 
 from lading.executors.controller_process import ControllerProcess
@@ -46,15 +47,16 @@ class SchedulerParts:
         return self.teams[:1] == [team]
 
 
-# By scheduler. A process has one scheduler; what it shares goes with its executors.
-_parts: WeakValueDictionary[int, SchedulerParts] = WeakValueDictionary()
+# By state folder and scheduler. A process has one of each; what is shared goes with the executors.
+_parts: WeakValueDictionary[tuple[Path, int], SchedulerParts] = WeakValueDictionary()
 
 
 def parts_of(settings: Settings, job_id: int | None) -> SchedulerParts:
     """What the executors of a scheduler share; made for the first one that asks."""
     if job_id is None:
         return SchedulerParts(settings, job_id)
-    found = _parts.get(job_id)
+    key = settings.state_folder, job_id
+    found = _parts.get(key)
     if found is None or not found.teams:
-        found = _parts[job_id] = SchedulerParts(settings, job_id)
+        found = _parts[key] = SchedulerParts(settings, job_id)
     return found

@@ -159,7 +159,7 @@ def adopt_from(
     taken: dict[str, str] = {}
     for chunk in chunks(list(known)):
         session.execute(
-            update(JobRow).where(JobRow.token.in_(chunk), JobRow.owner == dead).values(owner=owner),
+            update(JobRow).where(JobRow.token.in_(chunk), JobRow.owner == dead).values(owner=owner, executor_team=team),
             execution_options={"synchronize_session": False},
         )
         # Another scheduler may have been faster with some of them.

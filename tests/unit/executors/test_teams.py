@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowConfigException
+from airflow.models.dagbundle import DagBundleModel
 from airflow.models.team import Team
 from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from lading.executors import LadingExecutor, scheduler_parts, store
 from lading.executors.executor_names import executor_of, goes_to_lading
 from lading.executors.settings import Settings
-from lading.executors.store import JobRow, State
+from lading.executors.store import JobRow, State, figures
 from lading.executors.store.scheduler_liveness import has_ended
 from tests.clusters.sites import make_settings
 from tests.unit.executors.test_executor import ENDED, OTHER, OWNER, change, engine, job, key, queue, sync
@@ -83,9 +83,8 @@ def test_a_job_has_the_team_of_its_dag_also_under_the_executor_for_all(
     everybody, genes = executors(tmp_path, None, "genes")
     queue(engine, everybody, "before")
     with Session(engine) as session:
-        from airflow.models.dagbundle import DagBundleModel
-
-        session.get_one(DagBundleModel, "bundle").teams.append(Team(name="loads"))
+        bundle = session.get_one(DagBundleModel, "bundle")
+        bundle.teams.append(Team(name="loads"))
         session.commit()
     everybody.dag_facts._known.clear()
     queue(engine, everybody, "after")
@@ -109,7 +108,7 @@ def test_the_last_that_ends_stops_the_controller(engine: Engine, tmp_path: Path,
 def test_the_jobs_of_a_dead_scheduler_go_to_the_executors_of_their_teams(
     engine: Engine, tmp_path: Path, controllers: list[Controller]
 ) -> None:
-    dead = {team: each for team, each in zip((None, "genes", "gone"), executors(tmp_path, None, "genes", "gone"))}
+    dead = {each.team_name: each for each in executors(tmp_path, None, "genes", "gone")}
     tokens: dict[str | None, str] = {None: "x", "genes": "g", "gone": "o"}
     for team, executor in dead.items():
         queue(engine, executor, tokens[team])
@@ -129,10 +128,9 @@ def test_the_jobs_of_a_dead_scheduler_go_to_the_executors_of_their_teams(
 
 
 @pytest.fixture
-def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def configured(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = f"LocalExecutor,mine:{LADING};genes={LADING};loads=LocalExecutor,fast:{LADING}"
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
-    yield
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,8 @@ def test_without_teams_their_executors_are_none(configured: None, monkeypatch: p
     monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "False")
     assert not goes_to_lading(None, "genes")
     found = executor_of("LadingExecutor", "genes")
-    assert found is not None and found.team is None
+    assert found is not None
+    assert found.team is None
 
 
 def test_a_team_has_options_of_its_own_and_else_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +187,6 @@ def test_counts_are_by_team(engine: Engine, tmp_path: Path, controllers: list[Co
     queue(engine, everybody, "x")
     queue(engine, genes, "g", "h")
     change(engine, "g", state=State.RUNNING, started_at=1.0, site="local", location="here")
-    from lading.executors.store import figures
-
     with Session(engine) as session:
         assert store.count_live(session) == {
             (None, "queued", None): 1,
