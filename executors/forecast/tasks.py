@@ -52,7 +52,7 @@ def asking_task(
     :param facts: the columns of its jobs that say whose its Dag is
     """
     try:
-        hints = Hints.of(config)
+        hints = Hints.from_config(config)
     except HintError:  # which is said when its job has come
         return AskingTask()
     known = (hints.max_jobs, hints.run_max_jobs, hints.hurry, hints.finish_by, hints.max_usd is not None)

@@ -63,11 +63,11 @@ class CpusInUse(NamedTuple):
 def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
     """The cpus of jobs that run, by site."""
     by_site: dict[str, CpusInUse] = {}
-    for each in live:
-        if each.state == State.RUNNING and each.site is not None:
-            used, batch = by_site.get(each.site, CpusInUse())
-            by_site[each.site] = (
-                CpusInUse(used, batch + each.cpus) if each.is_batch else CpusInUse(used + each.cpus, batch)
+    for jobs in live:
+        if jobs.state == State.RUNNING and jobs.site is not None:
+            used, batch = by_site.get(jobs.site, CpusInUse())
+            by_site[jobs.site] = (
+                CpusInUse(used, batch + jobs.cpus) if jobs.is_batch else CpusInUse(used + jobs.cpus, batch)
             )
     return by_site
 
@@ -108,12 +108,18 @@ def teams(session: Session) -> list[TeamFigures]:
     for team, state, jobs, cpus in session.execute(
         select(*columns, func.count(), func.sum(CPUS)).where(*live).group_by(*columns)
     ):
-        before = found.get(team, TeamFigures(team, 0, 0, 0.0))
+        before = found.get(str(team), TeamFigures(str(team), 0, 0, 0.0))
         if state == State.RUNNING:
-            found[team] = before._replace(running=jobs, cpus=float(cpus))
+            found[before.team] = before._replace(running=jobs, cpus=float(cpus))
         else:
-            found[team] = before._replace(waiting=before.waiting + jobs)
+            found[before.team] = before._replace(waiting=before.waiting + jobs)
     return [found[team] for team in sorted(found)]
+
+
+def begun(session: Session, since: float) -> Sequence[Any]:
+    """How many jobs have begun since a time, by site and Dag, and when the first of them did."""
+    query = select(JobRow.site, JobRow.dag_id, func.count(), func.min(JobRow.started_at))
+    return session.execute(query.where(JobRow.started_at >= since).group_by(JobRow.site, JobRow.dag_id)).all()
 
 
 def what_is_up(session: Session) -> list[Up]:

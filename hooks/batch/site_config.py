@@ -180,7 +180,7 @@ class SiteRules:
     run_as: str = OWN
 
     @classmethod
-    def of(cls, table: Any) -> SiteRules:
+    def from_table(cls, table: Any) -> SiteRules:
         """The rules in a site's table, its model, or what is published of it."""
         dags, allowed, refused, teams, accounts, run_as = (
             table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)

@@ -114,7 +114,7 @@ class RunSite:
         :param team: that of the Dag; None: it has none
         :raises NotAllowed: the site does not take the Dag, or a directive of the script
         """
-        rules = SiteRules.of(self.options)
+        rules = SiteRules.from_table(self.options)
         rules.check_dag(self.name, dag_id, team)
         rules.check_script(script.properties.resources, self.system)
         return script.over(self.profile.properties)
@@ -403,7 +403,7 @@ def site_for(name: str, dag_id: str | None, team: str | None) -> str:
         return name  # which `site_of` refuses
     tables = sites_file.read_sites(Path(path).expanduser())
     named = {
-        each: SiteRules.of(table).admission
+        each: SiteRules.from_table(table).admission
         for each, table in tables.items()
         if is_named(each, name) and isinstance(table, dict)
     }

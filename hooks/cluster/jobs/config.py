@@ -172,7 +172,7 @@ class ClusterConfig(Profile, BatchSiteConfig, RemoteConfig):
 
     @property
     def admission(self) -> Admission:
-        return SiteRules.of(self).admission
+        return SiteRules.from_table(self).admission
 
     @property
     def needs_planning(self) -> str | None:
