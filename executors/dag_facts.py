@@ -47,5 +47,10 @@ def read(session: Session, dag_id: str) -> dict[str, Any]:
     """
     owners = session.scalar(select(DagModel.owners).where(DagModel.dag_id == dag_id))
     tags = sorted(session.scalars(select(DagTag.name).where(DagTag.dag_id == dag_id)))
-    team = DagModel.get_team_name(dag_id, session=session) if has_teams() else None
-    return {"team": team, "dag_owner": as_name(owners) or None, "dag_tags": json.dumps(tags) if tags else None}
+    # Not `get_team_name`, whose answer may be half a minute old.
+    teams = DagModel.get_dag_id_to_team_name_mapping([dag_id], session=session) if has_teams() else {}
+    return {
+        "team": teams.get(dag_id),
+        "dag_owner": as_name(owners) or None,
+        "dag_tags": json.dumps(tags) if tags else None,
+    }
