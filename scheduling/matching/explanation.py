@@ -98,7 +98,7 @@ def _matching(job: WaitingJob, sites: Sequence[SiteView], places: Sequence[tuple
 def _cannot(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:
     named = (each for name, each in sites.items() if is_named(name, target.site))
     site = next(iter(open_to(job, named)), None)
-    is_barred = site is not None and site.bars(replace(job, queue=target.within or job.queue)) is not None
+    is_barred = site is not None and site.barred_reason(replace(job, queue=target.within or job.queue)) is not None
     return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites).sentence}"
 
 
