@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lading.hooks.dags.snapshot import FolderChanged, Hashes, SnapshotFile, TooManyFiles, members, packed
+from lading.hooks.dags.teams import LOCAL_BUNDLE
 
 # How long a round waits for a bundle that was just requested, seconds: a folder on a local disk is read by then.
 PATIENCE = 5.0
@@ -25,7 +26,6 @@ PATIENCE = 5.0
 NAMED_FILES = 5
 
 MIB = 2**20
-LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
 CONFIG_LIST = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
 LOAD_EXAMPLES = "AIRFLOW__CORE__LOAD_EXAMPLES"
 

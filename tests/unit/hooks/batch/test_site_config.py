@@ -24,6 +24,7 @@ from lading.hooks.job_scripts.script import JobScript
 from lading.plugin.manager import batch_systems
 from lading.scheduling.job import PlannedJob as Planned
 from lading.scheduling.location import Location
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
@@ -171,8 +172,8 @@ def test_many_jobs_of_a_dag_hide_none_of_another_that_can_run_elsewhere(
         )
     node = Location("node", Resources(4, 4000))
     busy = node.given([Planned(f"x{i}", Resources(1, 100)) for i in range(8)])
-    one = SiteView(name="one", locations=[busy], possible=[node], allowed_dags=("alpha",))
-    two = SiteView(name="two", locations=[node], possible=[node], allowed_dags=("beta",))
+    one = SiteView(name="one", locations=[busy], possible=[node], admission=Admission(("alpha",)))
+    two = SiteView(name="two", locations=[node], possible=[node], admission=Admission(("beta",)))
     found = assign(jobs, [one, two], now=0.0)
     assert [token for token, (site, _) in found.placed.items() if site == "two"] == ["8None", "9beta"]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
@@ -328,7 +329,7 @@ def test_what_was_not_looked_at_is_not_overtaken() -> None:
 
 
 def test_a_site_takes_only_the_dags_that_its_table_names() -> None:
-    hpc, lab = view("hpc", MACHINE, allowed_dags=("etl_*",)), view("lab", MACHINE)
+    hpc, lab = view("hpc", MACHINE, admission=Admission(("etl_*",))), view("lab", MACHINE)
     named = [
         ("a", "etl_x", None),
         ("b", "other", None),
