@@ -100,8 +100,8 @@ export class Poller {
     else this.all();
   }
 
-  private all(): void {
-    for (const question of this.questions.values()) if (question.listeners.size && !question.running) void this.turn(question);
+  private all(but?: Question): void {
+    for (const question of this.questions.values()) if (question !== but && question.listeners.size && !question.running) void this.turn(question);
   }
 
   private halt(question: Question): void {
@@ -137,14 +137,14 @@ export class Poller {
       if (abort.signal.aborted) return;
       question.running = null;
       Object.assign(question, {answer, at: this.timers.now(), trouble: null});
-      this.answered();
+      this.answered(question);
     } catch (error) {
       if (abort.signal.aborted) return;
       question.running = null;
       if (error instanceof AwayError) this.lost(error);
       else {
         question.trouble = error instanceof Error ? error.message : String(error);
-        this.answered();
+        this.answered(question);
       }
     } finally {
       this.timers.clear(late as never);
@@ -155,14 +155,14 @@ export class Poller {
     }
   }
 
-  private answered(): void {
+  private answered(by: Question): void {
     const wasAway = this.isAway;
     const hadTrouble = this.connection.trouble !== null;
     this.isAway = false;
     this.wait = FIRST_WAIT;
     this.connection.lastAt = this.timers.now();
     if (hadTrouble) this.say({trouble: null, isLoggedOut: false});
-    if (wasAway) { this.clearProbe(); this.all(); }
+    if (wasAway) { this.clearProbe(); this.all(by); }
   }
 
   private lost(error: AwayError): void {

@@ -20,7 +20,7 @@ export const LIGHT: Palette = {
   succeeded: "#4f9689",
   failed: "#fe4514",
   cancelled: "#5d2a00",
-  hidden: "#6b7280",
+  hidden: "#545b66",
   phases: {airflow: "#6b7280", sent: "#456cf6", queue: "#9a5b00", boot: "#9333ea", runs: "#2f7d6e"},
   shares: {used: "#2f7d6e", unused: "#456cf6", idle: "#b45309", boot: "#9333ea"},
 };
