@@ -4,6 +4,27 @@
  */
 
 export interface paths {
+    "/bill": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Bill
+         * @description What was billed, by day, week or month in UTC and by Dag, task or site: what was used, what was asked for and not
+         *     used, what idled and what booted; of Dags that you may not read together.
+         */
+        get: operations["get_bill_bill_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/costs": {
         parameters: {
             query?: never;
@@ -84,6 +105,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/dags/{dag_id}/runs/{run_id}/gantt": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Gantt
+         * @description The tasks of a run over time: what each has waited for and run, what is to come, and the chain that makes the run
+         *     as long.
+         */
+        get: operations["get_gantt_dags__dag_id__runs__run_id__gantt_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/dags/{dag_id}/runs/{run_id}/hurry": {
         parameters: {
             query?: never;
@@ -124,6 +166,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/failures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Failures
+         * @description Why jobs have failed since a time: by cause, largest group first, with what tasks should ask for.
+         */
+        get: operations["get_failures_failures_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/jobs": {
         parameters: {
             query?: never;
@@ -133,9 +195,30 @@ export interface paths {
         };
         /**
          * Get Jobs
-         * @description Jobs, youngest first; of Dags that you may not read only that they are there, and how large they are.
+         * @description The jobs that are chosen, a page of them; of Dags that you may not read only that they are there, and how large
+         *     they are, and that only where nothing but a time is chosen.
          */
         get: operations["get_jobs_jobs_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/jobs.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Jobs Csv
+         * @description All jobs that are chosen as a file, youngest first, those of Dags alone that you may read.
+         */
+        get: operations["get_jobs_csv_jobs_csv_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -184,6 +267,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/queue-waits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Queue Waits
+         * @description How long batch jobs have waited in the queues of sites, by their size.
+         */
+        get: operations["get_queue_waits_queue_waits_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/requests": {
         parameters: {
             query?: never;
@@ -202,6 +305,26 @@ export interface paths {
          * @description Ask the controller to pause or resume a site, to drain or terminate an instance, or to wake a job.
          */
         post: operations["post_request_requests_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/savings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Savings
+         * @description What tasks would save in a month if they asked for what suffices, those that would save most first.
+         */
+        get: operations["get_savings_savings_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -261,6 +384,90 @@ export interface components {
             fewest: number;
             /** Tasks */
             tasks: components["schemas"]["TaskAdvice"][];
+        };
+        /**
+         * BillAmounts
+         * @description One sum in its four parts.
+         */
+        BillAmounts: {
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Cpu Hours Boot */
+            cpu_hours_boot: number;
+            /** Cpu Hours Idle */
+            cpu_hours_idle: number;
+            /** Cpu Hours Unused */
+            cpu_hours_unused: number;
+            /** Cpu Hours Used */
+            cpu_hours_used: number;
+            /** Failed */
+            failed: number;
+            /** Jobs */
+            jobs: number;
+            /** Usd */
+            usd: number | null;
+            /** Usd Boot */
+            usd_boot: number | null;
+            /** Usd Idle */
+            usd_idle: number | null;
+            /** Usd Unused */
+            usd_unused: number | null;
+            /** Usd Used */
+            usd_used: number | null;
+        };
+        /**
+         * BillPage
+         * @description What was billed, by period.
+         */
+        BillPage: {
+            by: components["schemas"]["Period"];
+            /** Now */
+            now: number;
+            /** Periods */
+            periods: components["schemas"]["BillPeriod"][];
+            /** Rows */
+            rows: components["schemas"]["BillRow"][];
+            running: components["schemas"]["BillAmounts"];
+            /**
+             * Split
+             * @enum {string}
+             */
+            split: "dag" | "task" | "site";
+            total: components["schemas"]["BillAmounts"];
+            /** Totals */
+            totals: components["schemas"]["BillAmounts"][];
+        };
+        /**
+         * BillPeriod
+         * @description A day, a week or a month, in UTC.
+         */
+        BillPeriod: {
+            /** Is Whole */
+            is_whole: boolean;
+            /** Since */
+            since: number;
+            /** Until */
+            until: number;
+        };
+        /**
+         * BillRow
+         * @description One Dag, task or site, or a sum of others.
+         */
+        BillRow: {
+            /** Dag Id */
+            dag_id: string | null;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "named" | "machines" | "hidden" | "others";
+            /** Periods */
+            periods: components["schemas"]["BillAmounts"][];
+            /** Site */
+            site: string | null;
+            /** Task Id */
+            task_id: string | null;
+            total: components["schemas"]["BillAmounts"];
         };
         /**
          * ChartMachine
@@ -351,6 +558,143 @@ export interface components {
             detail: string;
         };
         /**
+         * ExpectedSpan
+         * @description When something that has not ended is expected to run.
+         */
+        ExpectedSpan: {
+            /** Since */
+            since: number;
+            /** Until */
+            until: number;
+        };
+        /**
+         * FailedTask
+         * @description A task of which jobs have failed by one cause.
+         */
+        FailedTask: {
+            /** Advice */
+            advice: string | null;
+            /** Dag Id */
+            dag_id: string;
+            /** Jobs */
+            jobs: number;
+            /** Line */
+            line: string | null;
+            /** Task Id */
+            task_id: string;
+        };
+        /**
+         * FailureGroup
+         * @description The jobs that have failed by the same cause; where that is about a machine, there.
+         */
+        FailureGroup: {
+            /** Actors */
+            actors: string[];
+            /** Cause */
+            cause: string;
+            /** Dags */
+            dags: components["schemas"]["WaitingDag"][];
+            /** Dags Total */
+            dags_total: number;
+            /** Failed Tasks */
+            failed_tasks: components["schemas"]["FailedTask"][];
+            /** First */
+            first: number;
+            /** Hidden */
+            hidden: boolean;
+            /** Jobs */
+            jobs: number;
+            /** Last */
+            last: number;
+            /** Node */
+            node: string | null;
+            /** Remedy */
+            remedy: string;
+            /** Sentences */
+            sentences: string[];
+            /** Site */
+            site: string | null;
+            /** Tasks */
+            tasks: number;
+            /** Title */
+            title: string;
+        };
+        /**
+         * FailureGroups
+         * @description Why jobs have failed since a time, largest group first.
+         */
+        FailureGroups: {
+            /** Groups */
+            groups: components["schemas"]["FailureGroup"][];
+            /** Jobs */
+            jobs: number;
+            /** Now */
+            now: number;
+            /** Since */
+            since: number;
+        };
+        /**
+         * GanttTask
+         * @description A task of a run.
+         */
+        GanttTask: {
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Cpus Used */
+            cpus_used: number | null;
+            expected: components["schemas"]["ExpectedSpan"] | null;
+            /** Failed */
+            failed: number;
+            /** Is Critical */
+            is_critical: boolean;
+            /** Is Cut */
+            is_cut: boolean;
+            /** Jobs */
+            jobs: number;
+            /** Last Seconds */
+            last_seconds: number | null;
+            /** Live */
+            live: number;
+            /** Memory Used */
+            memory_used: number | null;
+            /** Ready At */
+            ready_at: number | null;
+            /** Since */
+            since: number | null;
+            /** Started At */
+            started_at: number | null;
+            /** Task Id */
+            task_id: string;
+            /** Time Used */
+            time_used: number | null;
+            /** Tries */
+            tries: components["schemas"]["GanttTry"][];
+            /** Until */
+            until: number | null;
+            /** Upstream */
+            upstream: string[];
+            /** Usd */
+            usd: number | null;
+            /** Wait Seconds */
+            wait_seconds: number;
+        };
+        /**
+         * GanttTry
+         * @description A try of a task with its phases.
+         */
+        GanttTry: {
+            /** Id */
+            id: string;
+            /** Map Index */
+            map_index: number;
+            /** Phases */
+            phases: components["schemas"]["TryPhase"][];
+            /** State */
+            state: string;
+            /** Try Number */
+            try_number: number;
+        };
+        /**
          * HeldRoom
          * @description Room that is held at a place for jobs that wait until all of their gang have some.
          */
@@ -366,11 +710,7 @@ export interface components {
             /** Place */
             place: string;
         };
-        /** HTTPValidationError */
-        HTTPValidationError: {
-            /** Detail */
-            detail?: components["schemas"]["ValidationError"][];
-        };
+        HTTPValidationError: Record<string, never>;
         /**
          * HurryBody
          * @description How a user hurries a live run, in the place of all that was asked of it before; both null: as its Dag says.
@@ -393,6 +733,34 @@ export interface components {
             time: components["schemas"]["Size"];
             /** Tries */
             tries: number;
+        };
+        /**
+         * JobPage
+         * @description A page of the jobs that are chosen.
+         */
+        JobPage: {
+            /** After */
+            after: string | null;
+            /** Is More */
+            is_more: boolean;
+            /** Is Partial */
+            is_partial: boolean;
+            /** Jobs */
+            jobs: components["schemas"]["TrySummary"][];
+            /** Matching */
+            matching: number;
+            /** Now */
+            now: number;
+        };
+        /**
+         * LastRun
+         * @description The last run of the Dag that has ended before this one began.
+         */
+        LastRun: {
+            /** Run Id */
+            run_id: string;
+            /** Seconds */
+            seconds: number;
         };
         Name: [
             string | null,
@@ -446,6 +814,32 @@ export interface components {
             /** Until */
             until: number;
         };
+        /**
+         * Period
+         * @description What costs are summed by.
+         * @enum {string}
+         */
+        Period: "day" | "week" | "month";
+        /**
+         * QueueWait
+         * @description The waits of batch jobs of about one size in one queue, those that began last.
+         */
+        QueueWait: {
+            /** Jobs */
+            jobs: number;
+            /** Median */
+            median: number;
+            /** More Cpus Than */
+            more_cpus_than: number;
+            /** Most */
+            most: number;
+            /** Most Cpus */
+            most_cpus: number;
+            /** Queue */
+            queue: string | null;
+            /** Site */
+            site: string;
+        };
         Rectangle: [
             string,
             number,
@@ -474,6 +868,25 @@ export interface components {
          * @enum {string}
          */
         RequestKind: "pause" | "resume" | "drain" | "terminate" | "wake";
+        /**
+         * RunGantt
+         * @description The tasks of a run, in the order in which they began or are to begin.
+         */
+        RunGantt: {
+            /** Began At */
+            began_at: number | null;
+            /** Critical */
+            critical: string[];
+            /** Ended At */
+            ended_at: number | null;
+            /** Expected End */
+            expected_end: number | null;
+            last_run: components["schemas"]["LastRun"] | null;
+            /** Now */
+            now: number;
+            /** Tasks */
+            tasks: components["schemas"]["GanttTask"][];
+        };
         /**
          * RunOutlook
          * @description What a live run goes by where machines are bought by a forecast, and when it is expected to end.
@@ -570,6 +983,40 @@ export interface components {
             wait_seconds: number;
         };
         /**
+         * Saving
+         * @description What a task would save in a month if it asked for what suffices.
+         */
+        Saving: {
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Dag Id */
+            dag_id: string;
+            /** Gib Hours */
+            gib_hours: number;
+            /** Line */
+            line: string;
+            /** Task Id */
+            task_id: string;
+            /** Usd */
+            usd: number | null;
+        };
+        /**
+         * Savings
+         * @description What right sizes would save in a month, by the tries of the last 30 days.
+         */
+        Savings: {
+            /** Cpu Hours */
+            cpu_hours: number;
+            /** Dags Left Out */
+            dags_left_out: number;
+            /** Gib Hours */
+            gib_hours: number;
+            /** Tasks */
+            tasks: components["schemas"]["Saving"][];
+            /** Usd */
+            usd: number | null;
+        };
+        /**
          * SiteState
          * @description A site as its controller has it.
          */
@@ -623,6 +1070,25 @@ export interface components {
             number
         ];
         /**
+         * StartEstimate
+         * @description From when to when a job that waits is expected to start.
+         */
+        StartEstimate: {
+            /** Since */
+            since: number;
+            source: components["schemas"]["StartSource"];
+            /** Text */
+            text: string;
+            /** Until */
+            until: number;
+        };
+        /**
+         * StartSource
+         * @description What an expected start rests on.
+         * @enum {string}
+         */
+        StartSource: "forecast" | "batch_system" | "past_waits";
+        /**
          * State
          * @description Where a job is on its way; the cause says why it ended or waits.
          * @enum {string}
@@ -641,6 +1107,8 @@ export interface components {
             cpus_up: number;
             /** Cpus Used */
             cpus_used: number;
+            /** Failed */
+            failed: number;
             /** Machines */
             machines: number;
             /**
@@ -805,6 +1273,7 @@ export interface components {
             run_id: string | null;
             /** Site */
             site: string | null;
+            start?: components["schemas"]["StartEstimate"] | null;
             /** Started At */
             started_at: number | null;
             /** State */
@@ -818,19 +1287,7 @@ export interface components {
             /** Usd */
             usd: number | null;
         };
-        /** ValidationError */
-        ValidationError: {
-            /** Context */
-            ctx?: Record<string, never>;
-            /** Input */
-            input?: unknown;
-            /** Location */
-            loc: (string | number)[];
-            /** Message */
-            msg: string;
-            /** Error Type */
-            type: string;
-        };
+        ValidationError: Record<string, never>;
         /**
          * WaitGroup
          * @description The jobs that wait for the same: reasons of one code, site and limit.
@@ -842,12 +1299,16 @@ export interface components {
             cpus: number;
             /** Dags */
             dags: components["schemas"]["WaitingDag"][];
+            /** Dags Total */
+            dags_total: number;
             /** Held */
             held: components["schemas"]["HeldRoom"][];
             /** Hidden */
             hidden: boolean;
             /** Jobs */
             jobs: number;
+            /** Jobs Per Hour */
+            jobs_per_hour: number | null;
             /** Key */
             key: string;
             /** Kind */
@@ -856,10 +1317,18 @@ export interface components {
             limit: string | null;
             /** Oldest */
             oldest: number;
+            /** Params */
+            params: {
+                [key: string]: string | number | boolean | (string | number | boolean | null)[] | null;
+            };
             /** Remedy */
             remedy: string;
+            /** Seconds */
+            seconds: number | null;
             /** Sentences */
             sentences: string[];
+            /** Share */
+            share: number;
             /** Site */
             site: string | null;
             /** Title */
@@ -879,7 +1348,7 @@ export interface components {
         };
         /**
          * WaitingDag
-         * @description How many jobs of a Dag wait for one reason.
+         * @description How many jobs of a Dag there are in a group.
          */
         WaitingDag: {
             /** Dag Id */
@@ -895,27 +1364,46 @@ export interface components {
     pathItems: never;
 }
 export type Advice = components['schemas']['Advice'];
+export type BillAmounts = components['schemas']['BillAmounts'];
+export type BillPage = components['schemas']['BillPage'];
+export type BillPeriod = components['schemas']['BillPeriod'];
+export type BillRow = components['schemas']['BillRow'];
 export type ChartMachine = components['schemas']['ChartMachine'];
 export type Cost = components['schemas']['Cost'];
 export type Costs = components['schemas']['Costs'];
 export type ErrorDetail = components['schemas']['ErrorDetail'];
+export type ExpectedSpan = components['schemas']['ExpectedSpan'];
+export type FailedTask = components['schemas']['FailedTask'];
+export type FailureGroup = components['schemas']['FailureGroup'];
+export type FailureGroups = components['schemas']['FailureGroups'];
+export type GanttTask = components['schemas']['GanttTask'];
+export type GanttTry = components['schemas']['GanttTry'];
 export type HeldRoom = components['schemas']['HeldRoom'];
 export type HttpValidationError = components['schemas']['HTTPValidationError'];
 export type HurryBody = components['schemas']['HurryBody'];
 export type InputSizes = components['schemas']['InputSizes'];
+export type JobPage = components['schemas']['JobPage'];
+export type LastRun = components['schemas']['LastRun'];
 export type Name = components['schemas']['Name'];
 export type OperatorRequest = components['schemas']['OperatorRequest'];
 export type PackingChart = components['schemas']['PackingChart'];
+export type Period = components['schemas']['Period'];
+export type QueueWait = components['schemas']['QueueWait'];
 export type Rectangle = components['schemas']['Rectangle'];
 export type RequestBody = components['schemas']['RequestBody'];
 export type RequestKind = components['schemas']['RequestKind'];
+export type RunGantt = components['schemas']['RunGantt'];
 export type RunOutlook = components['schemas']['RunOutlook'];
 export type RunPage = components['schemas']['RunPage'];
 export type RunSummary = components['schemas']['RunSummary'];
 export type RunTotals = components['schemas']['RunTotals'];
+export type Saving = components['schemas']['Saving'];
+export type Savings = components['schemas']['Savings'];
 export type SiteState = components['schemas']['SiteState'];
 export type Size = components['schemas']['Size'];
 export type Span = components['schemas']['Span'];
+export type StartEstimate = components['schemas']['StartEstimate'];
+export type StartSource = components['schemas']['StartSource'];
 export type State = components['schemas']['State'];
 export type Summary = components['schemas']['Summary'];
 export type TaskAdvice = components['schemas']['TaskAdvice'];
@@ -929,6 +1417,67 @@ export type WaitGroups = components['schemas']['WaitGroups'];
 export type WaitingDag = components['schemas']['WaitingDag'];
 export type $defs = Record<string, never>;
 export interface operations {
+    get_bill_bill_get: {
+        parameters: {
+            query: {
+                by?: components["schemas"]["Period"];
+                since: number;
+                split?: "dag" | "task" | "site";
+                until: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillPage"];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user may not see or do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description The database is busy or away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
     get_costs_costs_get: {
         parameters: {
             query: {
@@ -1191,6 +1740,74 @@ export interface operations {
             };
         };
     };
+    get_gantt_dags__dag_id__runs__run_id__gantt_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                dag_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunGantt"];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user may not see or do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description There is no such Dag that the user may read */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description The database is busy or away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
     post_hurry_dags__dag_id__runs__run_id__hurry_post: {
         parameters: {
             query?: never;
@@ -1345,16 +1962,10 @@ export interface operations {
             };
         };
     };
-    get_jobs_jobs_get: {
+    get_failures_failures_get: {
         parameters: {
-            query?: {
-                after?: string | null;
-                dag_id?: string | null;
-                limit?: number;
-                run_id?: string | null;
-                since?: number | null;
-                site?: string | null;
-                state?: components["schemas"]["State"][] | null;
+            query: {
+                since: number;
             };
             header?: never;
             path?: never;
@@ -1368,7 +1979,149 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["TryPage"];
+                    "application/json": components["schemas"]["FailureGroups"];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user may not see or do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description The database is busy or away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
+    get_jobs_jobs_get: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                cause?: string[] | null;
+                dag_id?: string[] | null;
+                limit?: number;
+                location?: string | null;
+                order?: "desc" | "asc";
+                q?: string | null;
+                queued_since?: number | null;
+                queued_until?: number | null;
+                reason_code?: string[] | null;
+                reason_limit?: string | null;
+                run_id?: string | null;
+                site?: string[] | null;
+                sort?: "queued" | "started" | "ended" | "waited" | "ran" | "usd" | "cpus_used" | "memory_used";
+                state?: components["schemas"]["State"][] | null;
+                task_id?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobPage"];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user may not see or do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description The database is busy or away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
+    get_jobs_csv_jobs_csv_get: {
+        parameters: {
+            query?: {
+                cause?: string[] | null;
+                dag_id?: string[] | null;
+                location?: string | null;
+                q?: string | null;
+                queued_since?: number | null;
+                queued_until?: number | null;
+                reason_code?: string[] | null;
+                reason_limit?: string | null;
+                run_id?: string | null;
+                site?: string[] | null;
+                state?: components["schemas"]["State"][] | null;
+                task_id?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A row for each job */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
                 };
             };
             /** @description No user is logged in */
@@ -1528,6 +2281,53 @@ export interface operations {
             };
         };
     };
+    get_queue_waits_queue_waits_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueueWait"][];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user may not see or do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The database is busy or away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
     get_requests_requests_get: {
         parameters: {
             query?: never;
@@ -1640,6 +2440,53 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description The database is busy or away */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+        };
+    };
+    get_savings_savings_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Savings"];
+                };
+            };
+            /** @description No user is logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
+                };
+            };
+            /** @description The user may not see or do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorDetail"];
                 };
             };
             /** @description The database is busy or away */

@@ -1,5 +1,5 @@
 // Numbers, times and amounts as people read them.
-import type {StartEstimate} from "./api_draft";
+import type {StartEstimate} from "./api_types";
 import type {ChartMachine, RunOutlook, Summary} from "./api_types";
 
 type Maybe<Value> = Value | null | undefined;

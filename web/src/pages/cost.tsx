@@ -1,6 +1,6 @@
 // The bill: by day, week or month, split by Dag, task or site, and into what was used, unused, idle and booting.
 import * as React from "react";
-import type {Bill, BillAmounts, BillRow, Saving, Savings} from "../api_draft";
+import type {BillPage as Bill, BillAmounts, BillRow, Saving, Savings} from "../api_types";
 import {SLANTS, hatched} from "../chart/colors";
 import {cost, count, cpuHours, date, day, midnight, percent, usd} from "../format";
 import {dagPath, pagePath} from "../paths";
@@ -11,9 +11,9 @@ import {Table, type Column} from "../ui/table";
 import type {PageProps} from "./page";
 
 const PERIODS = [["day", "by day"], ["week", "by week"], ["month", "by month"]] as const;
-const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"], ["team", "by team"]] as const;
+const SPLITS = [["dag", "by Dag"], ["task", "by task"], ["site", "by site"]] as const;
 const SPANS = [["0", "today"], ["6", "7 days"], ["29", "30 days"], ["89", "90 days"], ["364", "a year"]] as const;
-const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site", team: "Costs by team"};
+const TITLES: Record<string, string> = {dag: "Costs by Dag", task: "Costs by task", site: "Costs by site"};
 
 const SHARES = [
   {key: "used", title: "used", slant: SLANTS.running},
@@ -62,7 +62,7 @@ function nameOf(row: BillRow): string {
   if (row.kind === "hidden") return "Dags that you may not read";
   if (row.kind === "others") return "all others";
   if (row.kind === "machines") return "machines, charged to no job";
-  return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || (row as BillRow & {team?: string | null}).team || "no Dag";
+  return [row.dag_id, row.task_id].filter(Boolean).join(".") || row.site || "no Dag";
 }
 function rowName(row: BillRow) {
   const text = <Name>{nameOf(row)}</Name>;
@@ -75,7 +75,7 @@ function Rows({bill, split, inUsd}: {bill: Bill; split: string; inUsd: boolean})
   const most = Math.max(...bill.rows.map(({total}) => whole(total, inUsd)), 1e-9);
   const choices = (row: BillRow) => ({view: "jobs", dag: row.dag_id, task: row.task_id, site: row.site});
   const columns: Column<BillRow>[] = [
-    {title: split === "site" ? "Site" : split === "team" ? "Team" : split === "task" ? "Task" : "Dag", cell: rowName, text: nameOf},
+    {title: split === "site" ? "Site" : split === "task" ? "Task" : "Dag", cell: rowName, text: nameOf},
     {title: "Jobs", cell: (row) => (row.kind === "named" && (row.dag_id || row.site) ? <Link to={pagePath(choices(row))} label={`${count(row.total.jobs)} jobs of ${nameOf(row)}`}>{count(row.total.jobs)}</Link> : count(row.total.jobs)), text: ({total}) => total.jobs, number: true},
     {title: "Failed", cell: ({total}) => count(total.failed), number: true},
     {title: "USD", cell: ({total}) => usd(total.usd), text: ({total}) => total.usd, has: ({total}) => total.usd !== null, number: true},

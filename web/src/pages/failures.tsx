@@ -1,6 +1,6 @@
 // Why jobs have failed, as why they wait is said: by cause, with what to do.
 import * as React from "react";
-import type {FailedTask, FailureGroup, FailureGroups} from "../api_draft";
+import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
 import {count, date, duration, spoken} from "../format";
 import {dagPath, pagePath} from "../paths";
 import {useAnswer} from "../polling";

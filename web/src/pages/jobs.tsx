@@ -2,7 +2,7 @@
 import * as React from "react";
 import {useEffect, useRef, useState} from "react";
 import {address, type Parameters} from "../api";
-import type {JobPage, TrySummary} from "../api_draft";
+import type {JobPage, TrySummary} from "../api_types";
 import {cost, count, date, duration, memory, percent, spoken, startText} from "../format";
 import {dagPath, runPath, taskName, taskPath, type Choices} from "../paths";
 import {useAnswer} from "../polling";

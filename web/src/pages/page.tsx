@@ -1,7 +1,7 @@
 // The page: its five sub-pages, what is found from everywhere, and what was chosen.
 import * as React from "react";
 import {useState, type ComponentType} from "react";
-import type {Summary} from "../api_draft";
+import type {Summary} from "../api_types";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
 import {useChoices, useNavigate, type Chosen} from "../ui/choices";

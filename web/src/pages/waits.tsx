@@ -1,6 +1,6 @@
 // Why jobs wait: by reason, site and limit, with what would change it and who can; and how long queues take.
 import * as React from "react";
-import type {QueueWait, WaitGroup, WaitGroups} from "../api_draft";
+import type {QueueWait, WaitGroup, WaitGroups} from "../api_types";
 import type {HeldRoom} from "../api_types";
 import {count, duration, percent, spoken} from "../format";
 import {pagePath} from "../paths";

@@ -1,6 +1,6 @@
 // The tasks of a run over time: what each has waited for and run, what is to come, and which make it as long.
 import * as React from "react";
-import type {GanttTask, RunGantt} from "../api_draft";
+import type {GanttTask, RunGantt} from "../api_types";
 import {clock, cost, count, date, duration, percent, tickLabel} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";

@@ -1,6 +1,6 @@
 // The tab of a task instance: each try, where it was and why, and what it used of what it asked for.
 import * as React from "react";
-import type {TrySummary} from "../api_draft";
+import type {TrySummary} from "../api_types";
 import type {TryPage} from "../api_types";
 import {startText} from "../format";
 import {taskData} from "../paths";
