@@ -43,3 +43,7 @@ export function search(choices: Choices): string {
 }
 /** The page with these choices made. */
 export const pagePath = (choices: Choices) => `${PAGE}${search(choices)}`;
+
+/** How far back jobs are looked for, seconds, and what that is called. */
+export const WITHIN: readonly (readonly [string, string])[] = [["3600", "last hour"], ["86400", "last 24 hours"], ["604800", "last 7 days"], ["2592000", "last 30 days"]];
+export const withinText = (seconds: string): string => WITHIN.find(([key]) => key === seconds)?.[1] ?? `last ${seconds} s`;

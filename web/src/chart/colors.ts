@@ -25,7 +25,7 @@ export const LIGHT: Palette = {
   shares: {used: "#2f7d6e", unused: "#456cf6", idle: "#b45309", boot: "#9333ea"},
 };
 export const DARK: Palette = {
-  page: ["#09090b", "#18181b"],
+  page: ["#09090b", "#18181b", "#171d2b"],
   machine: "#27303b",
   running: "#0fa0ef",
   succeeded: "#b0fdf0",

@@ -134,7 +134,7 @@ export class PackingChart {
     return {...BOX, id, type: "custom", z, data: values, renderItem: (parameters: Parameters, api: Api) => {
       const [left, top] = api.coord([api.value(0), api.value(2)]), [right, bottom] = api.coord([api.value(1), api.value(3)]);
       // A gap, where there is room for one, separates a job from the next one.
-      const gap = id === "jobs" && right - left > 4 ? 1 : 0, width = Math.max(minimum, right - left - gap), height = Math.max(1, bottom - top - (id === "cells" ? 0 : 0.5));
+      const gap = id === "jobs" && right - left > 4 ? 1 : id === "cells" || id === "own" ? -0.6 : 0, width = Math.max(minimum, right - left - gap), height = Math.max(1, bottom - top - 0.5);
       const shape = this.echarts.graphic.clipRectByRect({x: left, y: top, width, height}, parameters.coordSys);
       return shape && {type: "rect", shape, style: styleOf(parameters.dataIndex)};
     }};
@@ -173,11 +173,9 @@ export class PackingChart {
     const few = Math.min(100, (100 * ROWS_AT_ONCE) / Math.max(1, rows.length));
     const below = Math.max(56, 0.17 * this.element.clientHeight); // of the lower chart, and above it a line for what its axes are called
     const narrow = this.element.clientWidth < 600, left = narrow ? 84 : 170;
-    const label = (at: number, index: number) => {
-      const shown = this.seconds(left) ?? packing.until - since, text = tickLabel(at / 1000, shown);
-      return index === 0 && shown <= 43200 ? `${text}\n${day(at / 1000)}` : text;
-    };
-    const x = (grid: number) => ({gridIndex: grid, type: "time", min: ms(since), max: ms(packing.until), axisLabel: {show: grid === 1, hideOverlap: true, formatter: label}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
+    const label = (at: number) => tickLabel(at / 1000, this.seconds(left) ?? packing.until - since);
+    const days = [...new Set([day(since), day(packing.until)])].join(" – ");
+    const x = (grid: number) => ({gridIndex: grid, type: "time", ...(grid === 1 ? {name: days, nameLocation: "middle", nameGap: 20, nameTextStyle: {fontSize: 11}} : {}), min: ms(since), max: ms(packing.until), axisLabel: {show: grid === 1, hideOverlap: true, formatter: label}, axisTick: {show: grid === 1}, splitLine: {show: true, lineStyle: {opacity: 0.25}}});
     const line = (name: string, data: [number, number][], color: string, axis: number, dash: string) => ({id: name, name, type: "line", step: "end", symbol: "none", xAxisIndex: 1, yAxisIndex: axis, color, lineStyle: {type: dash}, areaStyle: axis === 1 ? {opacity: 0.15} : undefined, data, z: 2});
     // A zoom that the user has made stays: only the first drawing says where to look.
     const first = look ? {startValue: ms(Math.max(since, look[0])), ...(look[1] === null ? {end: 100} : {endValue: ms(Math.min(packing.until, look[1]))})} : {};
@@ -207,7 +205,7 @@ export class PackingChart {
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables have the same as text.`}},
-      legend: {top: 0, data: ["cpus used", "cpus up", ...(series.batch ? ["cpus in batch jobs"] : []), ...(series.usd ? ["USD per hour"] : [])]},
+      legend: {top: 0, type: narrow ? "scroll" : "plain", data: ["cpus used", "cpus up", ...(series.batch ? ["cpus in batch jobs"] : []), ...(series.usd ? ["USD per hour"] : [])]},
       tooltip: {trigger: "item", confine: true, formatter: (item: {seriesId?: string; dataIndex: number}) => this.tip(item.seriesId, item.dataIndex)},
       axisPointer: {link: [{xAxisIndex: "all"}]},
       grid: [{left, right: RIGHT, top: 28, bottom: 60 + below + 34}, {left, right: RIGHT, bottom: 60, height: below}],

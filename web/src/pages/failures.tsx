@@ -2,7 +2,7 @@
 import * as React from "react";
 import type {FailedTask, FailureGroup, FailureGroups} from "../api_types";
 import {count, date, duration, spoken} from "../format";
-import {dagPath, pagePath} from "../paths";
+import {dagPath, pagePath, withinText} from "../paths";
 import {useAnswer} from "../polling";
 import {Awaited, Clamp, Link, Muted, Name, Section} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
@@ -29,10 +29,10 @@ function What({group}: {group: FailureGroup}) {
 /** @param within: since so many seconds ago, as text */
 export function Failures({within, few}: {within: string; few?: number}) {
   const [found, trouble, now] = useAnswer<FailureGroups>("failures", {}, 15, () => ({since: Date.now() / 1000 - Number(within)}), within);
-  const title = `Why did it fail? The last ${duration(Number(within))}`;
+  const title = `Why did it fail? The ${withinText(within)}`;
   if (!found) return <Section title={title}><Awaited trouble={trouble} /></Section>;
   const columns: Column<FailureGroup>[] = [
-    {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> <Name>{place(group)}</Name></> : null}<div><Muted><Clamp text={group.sentences.map(spoken).join("; ")} /></Muted></div></div>, text: (group) => [group.title, place(group), ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
+    {title: "Cause", cell: (group) => <div><b>{group.title}</b>{place(group) ? <> <Name>{place(group)}</Name></> : null}<div className="muted"><Clamp text={group.sentences.map(spoken).join("; ")} /></div></div>, text: (group) => [group.title, place(group), ...group.sentences.map(spoken)].filter(Boolean).join("; ")},
     {title: "Jobs", cell: (group) => <Link to={pagePath(choices(group, within))} label={`${count(group.jobs)} jobs that failed: ${group.title}`}>{count(group.jobs)}</Link>, text: (group) => group.jobs, number: true},
     {title: "Tasks", cell: (group) => count(group.tasks), number: true},
     {title: "Last", cell: (group) => `${duration(Math.max(0, now - group.last))} ago`, text: (group) => date(group.last), number: true},

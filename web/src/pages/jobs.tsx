@@ -4,12 +4,12 @@ import {useEffect, useRef, useState} from "react";
 import {address, type Parameters} from "../api";
 import type {JobPage, TrySummary} from "../api_types";
 import {cost, count, date, duration, memory, percent, spoken, startText} from "../format";
-import {dagPath, runPath, taskName, taskPath, type Choices} from "../paths";
+import {WITHIN, dagPath, runPath, taskName, taskPath, withinText, type Choices} from "../paths";
 import {useAnswer} from "../polling";
 import type {Chosen} from "../ui/choices";
 import {Awaited, Badge, Button, Clamp, Input, Link, Muted, Name, Row, Section, Select, Trouble} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
-import {Phases, where} from "../ui/tries";
+import {where} from "../ui/tries";
 import {Failures} from "./failures";
 import type {PageProps} from "./page";
 
@@ -33,7 +33,6 @@ const CHIPS: readonly Chip[] = [
 ];
 const STATES = [["", "any state"], ["running", "running"], ["waiting", "waiting"], ["failed", "failed"], ["succeeded", "succeeded"], ["cancelled", "cancelled"]] as const;
 const CAUSES = ["error", "out_of_memory", "time_limit", "node_failure", "preempted", "lost", "submit_rejected", "no_capacity", "cancelled"];
-const WITHIN = [["", "any time"], ["3600", "last hour"], ["86400", "last 24 hours"], ["604800", "last 7 days"], ["2592000", "last 30 days"]] as const;
 export const SORTS = ["queued", "started", "ended", "waited", "ran", "usd", "cpus_used", "memory_used"];
 
 export interface Sorted {by: string; descending: boolean}
@@ -61,7 +60,7 @@ function Chips({chosen}: {chosen: Chosen}) {
     return values.map((value) => ({name, title, text: value, without: values.filter((each) => each !== value) as Choices[string]}));
   });
   const within = chosen.get("within");
-  if (within) chips.push({name: "within", title: "queued in", text: `the last ${duration(Number(within))}`, without: null});
+  if (within) chips.push({name: "within", title: "queued in", text: `the ${withinText(within)}`, without: null});
   if (!chips.length) return null;
   return (
     <div className="chips" role="group" aria-label="What is chosen">
@@ -87,7 +86,7 @@ function Filters({chosen, sites}: {chosen: Chosen; sites: string[]}) {
       <Select label="Which jobs" value={stateOf(chosen.all("state"))} options={STATES} onChange={(value) => put("state", value === "waiting" ? WAITING : value || null)} />
       <Select label="At which site" value={chosen.get("site") ?? ""} options={[["", "any site"], ...sites.map((site): [string, string] => [site, site])]} onChange={(value) => put("site", value || null)} />
       <Select label="By which cause" value={chosen.get("cause") ?? ""} options={[["", "any cause"], ...CAUSES.map((cause): [string, string] => [cause, cause.replaceAll("_", " ")])]} onChange={(value) => put("cause", value || null)} />
-      <Select label="Since when" value={chosen.get("within") ?? ""} options={WITHIN} onChange={(value) => put("within", value || null)} />
+      <Select label="Since when" value={chosen.get("within") ?? ""} options={[["", "any time"], ...WITHIN]} onChange={(value) => put("within", value || null)} />
       <Input label="Of which Dag" value={dag} placeholder="Dag" onChange={setDag} onEnter={addDag} width="9em" />
     </div>
   );
@@ -116,7 +115,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "Try", cell: (job) => job.try_number, number: true},
     {title: "State", cell: (job) => <Badge word={job.state} />},
     {title: "Cause or reason", cell: (job) => <Clamp text={why(job)} />, has: why},
-    {title: "Starts", cell: (job) => (job.start ? <span title={job.start.text}>{startText(job.start, now)}<div><Muted><Clamp text={job.start.text} /></Muted></div></span> : null), has: (job) => job.start},
+    {title: "Starts", cell: (job) => (job.start ? <div>{startText(job.start, now)}<div className="muted"><Clamp text={job.start.text} /></div></div> : null), has: (job) => job.start},
     {title: "Site and machine", cell: (job) => <Clamp text={where(job)} />},
     {title: "Native id", cell: (job) => job.native_id ?? "", has: (job) => job.native_id},
     {title: "Queued", cell: (job) => date(job.queued_at), sort: "queued", number: true},
@@ -124,7 +123,6 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "Ran", cell: (job) => duration(ran(job, now)), sort: "ran", number: true},
     {title: "Asked, and used", cell: used, sort: "cpus_used"},
     {title: "USD", cell: (job) => (ran(job, now) === null ? "" : cost(job.usd, ((ran(job, now) ?? 0) * cpus(job)) / 3600)), sort: "usd", number: true},
-    {title: "Phases", cell: (job) => <Phases job={job} now={now} />, has: (job) => job.phases.length},
   ];
 }
 

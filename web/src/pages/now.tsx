@@ -15,7 +15,7 @@ export type Action = readonly [kind: string, label: string, target: string, ques
 /** A column of buttons, for those who may ask something of sites. */
 export function actions<Row>(may: boolean, cells: (row: Row) => readonly Action[]): Column<Row>[] {
   if (!may) return [];
-  const cell = (row: Row) => <div className="row">{cells(row).map(([kind, label, target, question]) => (
+  const cell = (row: Row) => <div className="row nowrap">{cells(row).map(([kind, label, target, question]) => (
     <Confirmed key={kind} label={label} name={`${label} ${target}`} question={question} onYes={() => ask(kind, target)} />
   ))}</div>;
   return [{title: "Actions", text: false, has: (row) => cells(row).length, cell}];

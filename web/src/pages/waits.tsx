@@ -5,7 +5,7 @@ import type {HeldRoom} from "../api_types";
 import {count, duration, percent, spoken} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
-import {Awaited, Bar, Clamp, Link, Muted, Name, Row, Section, Select} from "../ui/parts";
+import {Awaited, Bar, Clamp, Link, Name, Row, Section, Select} from "../ui/parts";
 import {Table, type Column} from "../ui/table";
 import {Dags, byWhom} from "./groups";
 import {WAITING} from "./jobs";
@@ -34,7 +34,7 @@ function Groups({found, now, chosenSite}: {found: WaitGroups; now: number; chose
         <Bar whole={1} parts={[{key: "share", title: "of all that wait", value: group.share, text: percent(group.share, 1), color: "var(--l-queue)"}]} /></div>
     ), text: (group) => count(group.jobs), number: true},
     {title: "Waits for", cell: (group) => (
-      <div><b>{group.title}</b>{limitText(group) ? <div><Name>{limitText(group)}</Name></div> : null}{lines(group).map((text) => <Muted key={text}><Clamp text={text} /></Muted>)}</div>
+      <div><b>{group.title}</b>{limitText(group) ? <div><Name>{limitText(group)}</Name></div> : null}{lines(group).map((text) => <div key={text} className="muted"><Clamp text={text} /></div>)}</div>
     ), text: (group) => [group.title, limitText(group), ...lines(group)].filter(Boolean).join("; ")},
     {title: "At today's rate", cell: atRate, text: ({seconds}) => seconds, number: true},
     {title: "Oldest", cell: (group) => duration(now - group.oldest), number: true},

@@ -133,8 +133,8 @@ export function Input({label, value, placeholder, onChange, onEnter, type = "tex
 const LONG = 150;
 export function Clamp({text}: {text: string}) {
   const [whole, setWhole] = useState(false);
-  if (text.length <= LONG) return <span>{text}</span>;
-  return <div><div className={whole ? undefined : "clamp"}>{text}</div><button type="button" className="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "less" : "more"}</button></div>;
+  if (text.length <= LONG) return <div className="long">{text}</div>;
+  return <div><div className={whole ? "long" : "clamp"}>{text}</div><button type="button" className="more" aria-expanded={whole} onClick={() => setWhole(!whole)}>{whole ? "less" : "more"}</button></div>;
 }
 
 export interface Part {key: string; title: string; value: number; text: string; color: string}

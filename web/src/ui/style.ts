@@ -25,7 +25,8 @@ const CSS = `
 .lading a.link:hover { text-decoration-color: currentColor; }
 .lading :is(a, button, select, input, [tabindex]):focus-visible { outline: 2px solid var(--l-running); outline-offset: 1px; }
 .lading .muted { opacity: 0.75; font-size: 0.875em; }
-.lading .row { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; }
+.lading .row { display: flex; flex-wrap: wrap; gap: 2px 8px; align-items: center; }
+.lading .nowrap { flex-wrap: nowrap; }
 .lading .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(132px, 1fr)); gap: 10px; }
 .lading .tile { border: 1px solid var(--l-line); border-radius: 6px; padding: 10px 12px; display: block; height: 100%; }
 .lading a.tile:hover { background: var(--l-soft); }
@@ -37,13 +38,15 @@ const CSS = `
 .lading .scroll { overflow: auto; max-height: max(320px, 72vh); border: 1px solid var(--l-line); border-radius: 6px; position: relative; }
 .lading table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: 0.875rem; }
 .lading th { position: sticky; top: 0; z-index: 2; background: var(--l-bg); text-align: start; font-weight: 600; padding: 6px 10px; border-bottom: 1px solid var(--l-line); white-space: nowrap; vertical-align: bottom; }
-.lading td { padding: 5px 10px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: anywhere; }
+.lading td { padding: 5px 10px; border-bottom: 1px solid var(--l-line); vertical-align: top; background: var(--l-bg); overflow-wrap: break-word; max-width: 34em; }
+.lading td:first-child { overflow-wrap: anywhere; }
 .lading tr:last-child td { border-bottom: 0; }
 .lading :is(th, td):first-child { position: sticky; left: 0; z-index: 1; }
 .lading th:first-child { z-index: 3; }
 .lading .number { text-align: end; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .lading th button { font: inherit; background: none; border: 0; padding: 0; cursor: pointer; color: inherit; text-align: inherit; }
-.lading .clamp { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
+.lading .long { overflow-wrap: anywhere; }
+.lading .clamp { overflow-wrap: anywhere; display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden; }
 .lading .more { background: none; border: 0; padding: 0; text-decoration: underline; cursor: pointer; font-size: 0.85em; color: inherit; }
 .lading .tools { display: flex; flex-wrap: wrap; justify-content: flex-end; align-items: center; gap: 8px; margin: 4px 0; }
 .lading .chips { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; }
@@ -62,14 +65,17 @@ const CSS = `
 @media (max-width: 640px) {
   .lading { padding: 0 8px 24px; gap: 12px; scroll-padding-top: 120px; }
   .lading > header { gap: 0 8px; }
-  .lading nav a { padding: 8px 9px; }
+  .lading nav a { padding: 8px 6px; font-size: 0.92em; }
   .lading .find { width: 100%; }
   .lading .find > * { flex: 1; }
   .lading section > .head { position: static; }
-  .lading .tiles { grid-template-columns: repeat(2, 1fr); }
+  .lading .nowrap { flex-wrap: nowrap; }
+.lading .tiles { grid-template-columns: repeat(2, 1fr); }
   .lading .tile { padding: 6px 8px; }
   .lading .tile .value { font-size: 1.15em; }
+  .lading table { width: max-content; min-width: 100%; }
   .lading td, .lading th { padding: 4px 6px; }
+  .lading td { max-width: 15em; }
   .lading :is(th, td):first-child { max-width: 46vw; }
   .lading dl.facts { grid-template-columns: 1fr; gap: 0; }
   .lading dl.facts dd { margin-bottom: 6px; }
