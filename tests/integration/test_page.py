@@ -393,7 +393,7 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     expect(jobs.locator("tbody tr").first).to_contain_text("genomes.align[7]")
     page.get_by_role("button", name="Take back find align[7]").click()
     expect(matching).to_have_text(re.compile("^6,[0-9]{3} jobs"))
-    page.get_by_label("Which jobs").select_option("failed")
+    page.get_by_label("In which state").select_option("failed")
     expect(page.get_by_role("table", name="Failed jobs")).to_be_visible()
     page.get_by_label("At which site").select_option("hpc")
     expect(matching).to_have_text(re.compile("^[0-9]{2} jobs"))
@@ -514,7 +514,7 @@ def test_each_table_can_be_had_as_csv_and_all_is_done_by_keyboard(
         if table == "Waiting jobs":
             assert sum(int(row[0].replace(",", "")) for row in rows[1:]) == 5000
     view(page, "Jobs")
-    which = page.get_by_label("Which jobs")
+    which = page.get_by_label("In which state")
     which.focus()
     which.press("w")  # waiting
     expect(page.get_by_role("table", name="Jobs", exact=True)).to_contain_text("queued")
@@ -567,7 +567,7 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
     read("Waits", "Waiting jobs", "and others")
     read("Cost", "Costs by Dag", "genomes", "Dags that you may not read")
     read("Jobs", "Jobs", "another Dag's task")
-    page.get_by_label("Which jobs").select_option("failed")
+    page.get_by_label("In which state").select_option("failed")
     expect(page.get_by_role("table", name="Jobs", exact=True)).not_to_contain_text("another Dag's task")
     read("Machines", "Machines", "local/host")
     drawn(page)

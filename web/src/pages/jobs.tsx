@@ -83,7 +83,7 @@ function Filters({chosen, sites}: {chosen: Chosen; sites: string[]}) {
     <div className="chips" role="search" aria-label="Jobs">
       <Input label="Look for" value={text} placeholder="task, run, native id, host" onChange={setText} onEnter={() => put("q", text.trim() || null)} width="16em" />
       <Button onClick={() => put("q", text.trim() || null)}>Look</Button>
-      <Select label="Which jobs" value={stateOf(chosen.all("state"))} options={STATES} onChange={(value) => put("state", value === "waiting" ? WAITING : value || null)} />
+      <Select label="In which state" value={stateOf(chosen.all("state"))} options={STATES} onChange={(value) => put("state", value === "waiting" ? WAITING : value || null)} />
       <Select label="At which site" value={chosen.get("site") ?? ""} options={[["", "any site"], ...sites.map((site): [string, string] => [site, site])]} onChange={(value) => put("site", value || null)} />
       <Select label="By which cause" value={chosen.get("cause") ?? ""} options={[["", "any cause"], ...CAUSES.map((cause): [string, string] => [cause, cause.replaceAll("_", " ")])]} onChange={(value) => put("cause", value || null)} />
       <Select label="Since when" value={chosen.get("within") ?? ""} options={[["", "any time"], ...WITHIN]} onChange={(value) => put("within", value || null)} />
