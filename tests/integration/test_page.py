@@ -399,10 +399,13 @@ def test_jobs_are_found_sorted_and_paged_and_all_is_in_the_address(full: Airflow
     expect(matching).to_have_text(re.compile("^[0-9]{2} jobs"))
     jobs.get_by_role("button", name="Ran").click()
     expect(jobs.get_by_role("columnheader", name="Ran")).to_have_attribute("aria-sort", "descending")
+    busy = page.locator("[aria-busy=true]")
+    expect(busy).to_have_count(0)
     first = jobs.locator("tbody tr").first
     longest = first.inner_text()
     page.get_by_role("button", name="Next page").click()
-    expect(first).not_to_have_text(longest)
+    expect(page.get_by_role("button", name="First page")).to_be_enabled()
+    expect(busy).to_have_count(0)
     address, second = page.url, first.inner_text()
     page.go_back()
     expect(first).to_have_text(longest, use_inner_text=True)
@@ -441,6 +444,7 @@ def test_all_is_within_reach_of_the_tab_key(full: Airflow, admin: str, browser: 
         assert 5 < stops < 40, (name, stops)
     page = window.open(f"{PAGE}?view=machines")
     table = page.get_by_role("table", name="Machines")
+    expect(table).to_be_visible()
     names = [each.get_attribute("aria-label") or "" for each in table.get_by_role("button").all()]
     assert len(names) == len(set(names)) > 10, "each is named with its machine"
     first = table.get_by_role("button", name=names[0])

@@ -4,6 +4,8 @@
 export interface Palette {
   page: readonly string[];
   machine: string;
+  /** Of a density row, of the jobs that do not stand out. */
+  pale: string;
   running: string;
   succeeded: string;
   failed: string;
@@ -16,6 +18,7 @@ export interface Palette {
 export const LIGHT: Palette = {
   page: ["#ffffff", "#f4f4f5"],
   machine: "#eef1f5",
+  pale: "#c3cffb",
   running: "#456cf6",
   succeeded: "#4f9689",
   failed: "#fe4514",
@@ -27,6 +30,7 @@ export const LIGHT: Palette = {
 export const DARK: Palette = {
   page: ["#09090b", "#18181b", "#171d2b"],
   machine: "#27303b",
+  pale: "#1d4a68",
   running: "#0fa0ef",
   succeeded: "#b0fdf0",
   failed: "#de3b3f",

@@ -201,7 +201,7 @@ export class PackingChart {
     };
     const topOf = (place: string) => top.get(place) ?? 0;
     const ofCell = (cell: Cell) => [ms(cell.from), ms(cell.until), cell.top, cell.row.top + cell.row.cpus];
-    const [cellStyle, ownStyle, machineStyle] = [{fill: palette.running, opacity: hasMine ? 0.3 : 0.75}, {fill: palette.running, opacity: 0.95}, {fill: palette.machine}];
+    const [cellStyle, ownStyle, machineStyle] = [{fill: hasMine ? palette.pale : palette.running}, {fill: palette.running}, {fill: palette.machine}];
     return {
       backgroundColor: "transparent", animation: false, ...zooms,
       aria: {enabled: true, label: {description: `${packing.jobs.size} jobs on ${packing.machines.size} machines; the tables have the same as text.`}},
