@@ -278,7 +278,9 @@ def measure_browser(folder: Path, jobs: int, machines: int) -> None:
             for is_open in (False, True):
                 window = Window(browser, airflow.url)
                 if is_open:
-                    window.open("/plugin/lading?view=machines").wait_for_selector("[data-testid=packing-chart][data-redraw-ms]")
+                    window.open("/plugin/lading?view=machines").wait_for_selector(
+                        "[data-testid=packing-chart][data-redraw-ms]"
+                    )
                     window.page.wait_for_timeout(5000)
                 used = cpu_seconds(pid)
                 window.page.wait_for_timeout(OPEN * 1000)
