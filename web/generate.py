@@ -1,7 +1,7 @@
 """What the build of the page needs from Python.
 
-``openapi`` writes the document that its types are made from; ``digest`` notes from which sources ``plugin/ui/static`` was
-built, so that a stale build is noticed without Node.js.
+``openapi`` writes the document that its types are made from; ``digest`` notes from which sources ``plugin/ui/static``
+was built, so that a stale build is noticed without Node.js.
 """
 
 from __future__ import annotations
