@@ -324,6 +324,10 @@ def test_the_page_answers_its_questions(full: Airflow, admin: str, browser: Brow
     page.get_by_role("button", name="old: 2 nodes").click()  # one row for both becomes a row for each
     rows = "document.querySelector('[data-testid=packing-chart]').packingChart.shown.jobs.map((job) => job.place)"
     page.wait_for_function(f"{rows}.includes('old/n1')")
+    page.reload()  # what is opened, and how far back it goes, is in the address
+    page.wait_for_function(
+        f"document.querySelector('[data-testid=packing-chart]')?.packingChart?.shown && {rows}.includes('old/n1')"
+    )
     view(page, "Cost")
     expect(page.get_by_role("table", name="Costs by Dag")).to_contain_text("genomes")
     expect(page.locator("[data-tile=used]")).to_contain_text("$")

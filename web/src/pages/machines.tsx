@@ -1,6 +1,6 @@
 // What runs where: the packing chart and the machines, and what to drain.
 import * as React from "react";
-import {memo, useMemo} from "react";
+import {memo, useCallback, useMemo} from "react";
 import type {ChartMachine} from "../api_types";
 import type {Packing as Data} from "../chart/packing";
 import {idleShare, sharesOf, siteOf} from "../chart/rows";
@@ -58,10 +58,18 @@ function only(packing: Data, site: string): Data {
   return {...packing, jobs: keep(packing.jobs, (job) => job.place), machines: keep(packing.machines, (machine) => machine.key)};
 }
 
+const choice = (keys: string, isOpen: boolean) => Object.fromEntries(keys.split("\n").filter(Boolean).map((key) => [key, isOpen]));
+
 export function MachinesPage({chosen, summary}: PageProps) {
   const range = RANGES.find(([seconds]) => seconds === chosen.get("range"))?.[0] ?? "3600", site = chosen.get("site");
   const [whole, trouble, now] = usePacking({seconds: Number(range)});
   const packing = useMemo(() => (whole && site ? only(whole, site) : whole), [whole, site]);
+  const openKeys = chosen.all("open").join("\n"), foldKeys = chosen.all("fold").join("\n");
+  const opened = useMemo(() => ({...choice(openKeys, true), ...choice(foldKeys, false)}), [openKeys, foldKeys]);
+  const setOpened = useCallback((next: Record<string, boolean>) => {
+    const keys = (isOpen: boolean) => Object.keys(next).filter((key) => next[key] === isOpen);
+    chosen.set({open: keys(true), fold: keys(false)});
+  }, [chosen]);
   const shares = useMemo(() => (packing ? sharesOf(packing) : new Map<string, {used: number; up: number}>()), [packing]);
   const idle = idleShare(shares);
   const sites = [["", "all sites"], ...(summary?.sites ?? []).map(({name}) => [name, name])] as [string, string][];
@@ -78,7 +86,7 @@ export function MachinesPage({chosen, summary}: PageProps) {
       <Section title="What runs where?" more={more}>
         <Trouble text={trouble} />
         {packing && !packing.jobs.size ? <Muted>No job ran in this time.</Muted> : null}
-        <Packing packing={packing} />
+        <Packing packing={packing} opened={opened} onOpened={setOpened} />
       </Section>
       <Section title="Which machines are up?">{packing ? <MachineTable packing={packing} shares={shares} now={now} may={summary?.may_act ?? false} /> : <Awaited trouble={trouble} />}</Section>
       <Asked />

@@ -32,13 +32,17 @@ interface Props {
   mine?: (job: ChartJob) => boolean;
   /** From when to when is shown first; null: until now. */
   look?: [number, number | null];
+  /** What the user has opened or folded, by the key of the group, and what is told of the next choice. */
+  opened?: Record<string, boolean>;
+  onOpened?: (opened: Record<string, boolean>) => void;
 }
 
-export const Packing = memo(function Packing({packing, mine, look}: Props) {
+export const Packing = memo(function Packing({packing, mine, look, opened: given, onOpened}: Props) {
   const element = useRef<HTMLDivElement>(null), chart = useRef<PackingChart | null>(null);
   const dark = useDark(), navigate = useNavigate();
   const [failed, setFailed] = useState<string | null>(null), [ready, setReady] = useState(false);
-  const [opened, setOpened] = useState<Record<string, boolean>>({});
+  const [own, setOwn] = useState<Record<string, boolean>>({});
+  const opened = given ?? own;
   const go = useRef(navigate);
   go.current = navigate;
   useEffect(() => {
@@ -64,7 +68,7 @@ export const Packing = memo(function Packing({packing, mine, look}: Props) {
     element.current.dataset.redrawMs = (performance.now() - began).toFixed(1);
   }, [ready, packing, layout, dark, mine, look]);
   const rows = layout ? Math.min(24, layout.rows.length) : 4;
-  const fold = ({key, isOpen}: Group) => setOpened({...opened, [key]: !isOpen});
+  const fold = ({key, isOpen}: Group) => (onOpened ?? setOwn)({...opened, [key]: !isOpen});
   return (
     <div>
       {packing && layout ? <div className="row" style={{justifyContent: "space-between"}}><Key jobs={packing.jobs} /><Fold groups={layout.groups} onFold={fold} /></div> : <Spinner />}
