@@ -85,7 +85,7 @@ class Controller:
         extensions: Extensions | None = None,
     ) -> None:
         self.sites = sites
-        self.by_dag = any(site.config.allowed_dags is not None for site in sites.values())
+        self.by_dag = any(not site.admission.is_open for site in sites.values())
         self.takers = sites_accepting_untargeted({name: site.config for name, site in sites.items()})
         self.mint = mint
         self.notify = notify

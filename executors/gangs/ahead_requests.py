@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.columns import hint_columns
+from lading.executors.dag_facts import DagFacts
 from lading.executors.settings import Settings
 from lading.executors.store import State, groups, queue
 from lading.executors.store.durations import Durations, PastWaits
@@ -79,6 +80,7 @@ class AheadRequests:
         self, settings: Settings, durations: Durations, waits: PastWaits, latency: Callable[[], float], ways: Ways
     ) -> None:
         self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
+        self.facts = DagFacts()
         self.steps: dict[DagRunKey, dict[str, GangTask]] = {}
         self.seen_at: dict[DagRunKey, float] = {}
         self.asked_at: dict[DagRunKey, dict[str, float]] = {}
@@ -151,7 +153,10 @@ class AheadRequests:
         """The tasks of a run; read once."""
         if run not in self.steps:
             configs = runs.configs(session, run).items()
-            self.steps[run] = {task_id: gang_task(run, task_id, config, self.settings) for task_id, config in configs}
+            facts = self.facts.columns(session, run.dag_id)
+            self.steps[run] = {
+                task_id: gang_task(run, task_id, config, self.settings, facts) for task_id, config in configs
+            }
         return self.steps[run]
 
     def _forget(self, now: float) -> None:
@@ -436,7 +441,7 @@ class GangTask:
     most: int | None = None
 
 
-def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings) -> GangTask:
+def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings, facts: Mapping[str, Any]) -> GangTask:
     """A task by its ``executor_config``; of one that is not Lading's, or not readable, nothing is known."""
     try:
         hints = Hints.from_config(config)
@@ -448,15 +453,18 @@ def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings) 
     return GangTask(
         task_id if hints.gang is None else f"gang {hints.gang}",
         hints.ahead_after,
-        coming_row(run, task_id, hints, settings),
+        coming_row(run, task_id, hints, settings, facts),
         # What a run may still cost is decided when its jobs wait.
         hints.ahead and not (hints.expressions or hints.auto or hints.matching or hints.max_usd),
         min((each for each in limits if each is not None), default=None),
     )
 
 
-def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings) -> Any:
-    """A task that is still to come as a row of the queue, by its hints alone."""
+def coming_row(run: DagRunKey, task_id: str, hints: Hints, settings: Settings, facts: Mapping[str, Any]) -> Any:
+    """A task that is still to come as a row of the queue, by its hints alone.
+
+    :param facts: the columns of its jobs that say whose its Dag is
+    """
     named = {"token": task_id, "dag_id": run.dag_id, "run_id": run.run_id, "task_id": task_id, "map_index": -1}
-    columns = {**NO_COLUMNS, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}
+    columns = {**NO_COLUMNS, **facts, **hint_columns(hints, settings), **named, "priority": LAST, "queued_at": 0.0}
     return SimpleNamespace(**columns)

@@ -1122,6 +1122,8 @@ export interface components {
             running: number;
             /** Sites */
             sites: components["schemas"]["SiteState"][];
+            /** Teams */
+            teams: components["schemas"]["TeamState"][];
             /** Usd Per Hour */
             usd_per_hour: number | null;
             /** Waiting */
@@ -1155,6 +1157,20 @@ export interface components {
             tries: number;
             /** Waited */
             waited: number | null;
+        };
+        /**
+         * TeamState
+         * @description What a team of Airflow's has now.
+         */
+        TeamState: {
+            /** Cpus Used */
+            cpus_used: number;
+            /** Name */
+            name: string;
+            /** Running */
+            running: number;
+            /** Waiting */
+            waiting: number;
         };
         /**
          * Totals
@@ -1280,6 +1296,8 @@ export interface components {
             state: string | null;
             /** Task Id */
             task_id: string | null;
+            /** Team */
+            team: string | null;
             /** Time Limit */
             time_limit: number | null;
             /** Try Number */
@@ -1407,6 +1425,7 @@ export type StartSource = components['schemas']['StartSource'];
 export type State = components['schemas']['State'];
 export type Summary = components['schemas']['Summary'];
 export type TaskAdvice = components['schemas']['TaskAdvice'];
+export type TeamState = components['schemas']['TeamState'];
 export type Totals = components['schemas']['Totals'];
 export type TryPage = components['schemas']['TryPage'];
 export type TryPhase = components['schemas']['TryPhase'];

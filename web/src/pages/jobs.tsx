@@ -112,6 +112,7 @@ function columnsOf(now: number): Column<TrySummary>[] {
     {title: "Task", cell: (job) => (
       <div><Link to={taskPath(job)}><Name>{taskName(job)}</Name></Link>{job.run_id && job.dag_id ? <div><Muted><Link to={runPath(job.dag_id, job.run_id)}><Name>{job.run_id}</Name></Link></Muted></div> : null}</div>
     )},
+    {title: "Team", cell: (job) => <Name>{job.team ?? ""}</Name>, has: (job) => job.team},
     {title: "Try", cell: (job) => job.try_number, number: true},
     {title: "State", cell: (job) => <Badge word={job.state} />},
     {title: "Cause or reason", cell: (job) => <Clamp text={why(job)} />, has: why},

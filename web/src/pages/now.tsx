@@ -1,7 +1,7 @@
 // How things are now: tiles, sites, and why jobs have failed lately.
 import * as React from "react";
 import {ask} from "../api";
-import type {Costs, OperatorRequest, SiteState} from "../api_types";
+import type {Costs, OperatorRequest, SiteState, TeamState} from "../api_types";
 import {cost, count, cpuHours, date, duration, inUse, midnight, spoken, usd} from "../format";
 import {pagePath} from "../paths";
 import {useAnswer} from "../polling";
@@ -45,6 +45,13 @@ function Sites({sites, now, may}: {sites: SiteState[]; now: number; may: boolean
   return <Table name="Sites" rows={sites} columns={columns} keyOf={({name}) => name} empty="No controller has run yet: start Airflow's scheduler with Lading as its executor." />;
 }
 
+const TEAMS: Column<TeamState>[] = [
+  {title: "Team", cell: (team) => <Name>{team.name}</Name>, text: (team) => team.name},
+  {title: "Running", cell: (team) => count(team.running), number: true},
+  {title: "Waiting", cell: (team) => count(team.waiting), number: true},
+  {title: "cpus used", cell: (team) => count(team.cpus_used), number: true},
+];
+
 export function Asked() {
   const [found] = useAnswer<OperatorRequest[]>("requests", {}, 5);
   if (!found?.length) return null;
@@ -83,6 +90,7 @@ export function NowPage({summary: found, trouble, now}: PageProps) {
         <Sites sites={found.sites} now={now} may={found.may_act} />
         {homeless > 0 && found.sites.length ? <Row><Muted>{count(homeless)} of those that wait name no site, and have been given to none yet.</Muted><Link to={pagePath({view: "jobs", state: WAITING})}>all that wait</Link></Row> : null}
       </Section>
+      {found.teams.length ? <Section title="Which teams have what?"><Table name="Teams" rows={found.teams} columns={TEAMS} empty="" keyOf={({name}) => name} /></Section> : null}
       <Asked />
       <Failures within={DAY} few={3} />
     </>

@@ -39,6 +39,7 @@ export function Facts({job, now, more = []}: {job: TrySummary; now: number; more
     ...more,
     ["Why", job.reason ? <Name>{spoken(job.reason)}</Name> : isWaiting(job) ? "no reason was given yet" : null],
     ["What would change it", job.remedy],
+    ["Team", job.team],
     ["Where", where(job)],
     ["Why there", job.site === null ? null : spoken(job.placed_because) ?? "the first site that takes it had room"],
     ["Batch job", job.native_id],
@@ -77,6 +78,7 @@ export function TryTable({name, jobs, now, empty, load}: {name: string; jobs: Tr
 export const tryColumns = (now: number): Column<TrySummary>[] => [
   {title: "Task", cell: (job) => <Link to={taskPath(job)}><Name>{taskName(job)}</Name></Link>, text: taskName},
   {title: "Run", hidden: true, text: (job) => job.run_id},
+  {title: "Team", cell: (job) => job.team ?? "", has: (job) => job.team},
   {title: "Try", cell: (job) => job.try_number, number: true},
   {title: "State", cell: (job) => <Badge word={job.state} />, text: (job) => job.state},
   {title: "Cause", hidden: true, text: (job) => job.cause},
