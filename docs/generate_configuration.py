@@ -51,9 +51,9 @@ scheduler with a message that says what is.
 SITES = """\
 # The sites file
 
-`sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates it and tries a job
-on every site. With an invalid file no controller starts: tasks wait, and the scheduler's log, the tasks' event logs and
-`airflow lading jobs` say what is wrong.
+`sites_file` names a TOML file with one table per site, `[sites.NAME]`. `airflow lading check` validates it and
+tries a job on every site. With an invalid file no controller starts: tasks wait, and the scheduler's log, the
+tasks' event logs and `airflow lading jobs` say what is wrong.
 
 ```toml
 [sites.local]
@@ -75,49 +75,53 @@ How to connect [a batch cluster](clusters.md), [machines behind SSH](machines.md
 
 ## This machine
 
-`local`, the machine of the controller, is a site with and without a file. If no table is of `kind = "local"`, or named so, it
-is there as if `[sites.local]` were the first table, with all defaults. To run nothing on this machine:
+`local`, the machine of the controller, is a site with and without a file. If no table is of `kind = "local"`, or
+named so, it is there as if `[sites.local]` were the first table, with all defaults. To run nothing on this machine:
 
 ```toml
 [sites.local]
 enabled = false
 ```
 
-All tasks then run at the other sites, whose machines need Airflow and the Dags. A task that itself reads the sites file, such as a
-[`JobScriptOperator`](script_operator.md), runs at `local`. Without one it is an import error, unless its own
-`executor_config` names a site whose machines have the file.
+All tasks then run at the other sites, whose machines need Airflow and the Dags. A task that itself reads the sites
+file, such as a [`JobScriptOperator`](script_operator.md), runs at `local`. Without one it is an import error,
+unless its own `executor_config` names a site whose machines have the file.
 
 ## Tasks that name no site
 
 A task without the hint `site` goes to a site that takes such tasks:
 
-* **Which**: the first site of the file, unless it has `accept_untargeted = false`, and those with `accept_untargeted =
-  true`. `local` without a table is the first, until a site of the file says `accept_untargeted = true`.
-* **Of several** the first that can ever run the task. A task that fits none of them is an import error, even if another site
-  could run it. Machines that could be launched count.
-* **Without room** there, or if the site is in trouble, the task goes to the next one that takes it. `burst_after = "10 min"`
-  of a table keeps it there for ten minutes first; a restart of the controller begins anew. Its reason in `airflow lading jobs`
-  says why it waits, or which site it has passed by.
+* **Which**: the first site of the file, unless it has `accept_untargeted = false`, and those with
+  `accept_untargeted = true`. `local` without a table is the first, until a site of the file says `accept_untargeted
+  = true`.
+* **Of several** the first that can ever run the task. A task that fits none of them is an import error, even if
+  another site could run it. Machines that could be launched count.
+* **Without room** there, or if the site is in trouble, the task goes to the next one that takes it. `burst_after =
+  "10 min"` of a table keeps it there for ten minutes first; a restart of the controller begins anew. Its reason in
+  `airflow lading jobs` says why it waits, or which site it has passed by.
 
 A task with the hint `site` runs there or nowhere, one with [targets](placement.md#targets) at one of these.
 
 ## When the file changes
 
-A controller goes by the file as it was at its start. When the file has changed, the controller's log, `airflow lading sites` and
-`airflow lading check` say so. Restart the controller, nothing else:
+A controller goes by the file as it was at its start. When the file has changed, the controller's log, `airflow
+lading sites` and `airflow lading check` say so. Restart the controller, nothing else:
 
 1. `airflow lading check` validates the new file.
-2. `kill PID` with the pid that the check names: the scheduler starts another one within seconds. If the controller is a service,
-   restart that. Tasks run on meanwhile.
-3. With several machines, copy the file to all of them first, restart the controllers that stand by, then the one that acts.
+2. `kill PID` with the pid that the check names: the scheduler starts another one within seconds. If the controller
+   is a service, restart that. Tasks run on meanwhile.
+3. With several machines, copy the file to all of them first, restart the controllers that stand by, then the one
+   that acts.
 
 What happens to jobs:
 
 * **A new site** takes jobs at once.
-* **A changed table** applies to what is submitted from then on. But `kind`, `mode`, `work_dir` and the connection say where a site
-  finds its jobs: let these end first, or give the new place a new name and keep the old table until then.
-* **A removed site**: jobs that name it fail, and those that it had and that have not begun are `lost` after a minute. Running
-  ones report to Airflow themselves, but their logs are not fetched, and marking them does not end them. Let them end first.
+* **A changed table** applies to what is submitted from then on. But `kind`, `mode`, `work_dir` and the connection
+  say where a site finds its jobs: let these end first, or give the new place a new name and keep the old table
+  until then.
+* **A removed site**: jobs that name it fail, and those that it had and that have not begun are `lost` after a
+  minute. Running ones report to Airflow themselves, but their logs are not fetched, and marking them does not end
+  them. Let them end first.
 """
 
 
