@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from lading.scheduling.insight.bill import BillParts
@@ -31,6 +31,16 @@ class Charge(NamedTuple):
     failed: int
     cpu_hours: float
     usd: float | None
+
+
+# What is said of several.
+SHARED = "shared"
+
+
+def only(names: Iterable[str | None]) -> str | None:
+    """The name of all, where they have one; :data:`SHARED`: they have several; None: none has any."""
+    found = {*names}
+    return SHARED if len(found) > 1 else next(iter(found), None)
 
 
 def charges(bill: Mapping[str | None, BillParts]) -> list[Charge]:

@@ -127,3 +127,21 @@ def test_a_time_in_which_nothing_was_billed_says_so(session: Session, capsys: py
     with pytest.raises(SystemExit):
         cost.charge(asked("team", since=BEGUN + 2 * DAY, until=BEGUN + 3 * DAY))
     assert "Nothing was billed from 2024-10-06 to 2024-10-07" in capsys.readouterr().err
+
+
+def test_a_machine_is_of_one_team_until_another_has_a_job_there(session: Session) -> None:
+    row = InstanceRow(
+        token="C", site="cloud", kind="m5.xlarge", cpus=4.0, memory=16_000, disk=0, gpus=0.0, seconds=0.0, state="up",
+        ordered_at=BEGUN,
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    assert instances.tenants(session, "cloud") == {}
+    for number, (team, dag_id, expected) in enumerate(
+        (("genes", "a", ("genes", "a")), ("genes", "b", ("genes", "shared")), (None, None, ("shared", "shared")))
+    ):
+        store.add_job(
+            session, token=f"C.{number}", site="cloud", location="C", cpus=1, memory=1, state=State.PLACED, team=team,
+            dag_id=dag_id, queued_at=BEGUN, **COMMON,
+        )  # fmt: skip
+        assert instances.tenants(session, "cloud") == {"C": expected}, "those of machines that have ended do not count"
