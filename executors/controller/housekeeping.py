@@ -64,7 +64,7 @@ SECONDS_UNTIL_UNWANTED = 10.0
 SECONDS_UNTIL_NEEDLESS = 60.0
 # A site that could not be asked at the start may only be slow.
 SECONDS_UNTIL_HOMELESS = 60.0
-# So many heartbeats in a row a task that lives may miss.
+# How many heartbeats in a row a living task may miss.
 HEARTBEATS_MISSED = 4
 NOTHING_LAUNCHED = because("nothing_launched")
 UNWANTED = because("unwanted")

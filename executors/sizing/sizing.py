@@ -39,7 +39,7 @@ from lading.scheduling.matching.stops import as_text
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.resources import Resources
 
-# So many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
+# How many jobs are read at a time; those of one task and run go to one thread, which reads their inputs once.
 MOST_AT_ONCE = 500
 
 UNKNOWN = because("inputs")

@@ -27,7 +27,7 @@ from lading.scheduling.resources import Resources
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-# So many waiting jobs are looked at in one tick in the order in which they should start, and so many again of those
+# How many waiting jobs one tick considers in the order in which they should start, and as many again of those
 # behind them: some of each shape, so that none hides another.
 MOST_JOBS_PER_TICK = 1000
 NO_FEATURES: frozenset[str] = frozenset()

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 # What fails when a site cannot be reached.
 LOOKING = "runs cannot be looked at"
 
-# So many submissions of a run may have been refused, one after the other, when it is cancelled.
+# The most submissions in a row that are followed up when a run is cancelled.
 MOST_ATTEMPTS = 1000
 # Bytes that are read of the output of a run that has ended, beside what was read while it ran, those of one question,
 # and those of its end if there are more; and those that hold the end of its output.

@@ -345,7 +345,7 @@ class ElasticSite(Site[Config]):
         return None
 
     def end(self, ids: Sequence[str]) -> Mapping[str, float]:
-        """End at once what :meth:`found` has named, and all that runs there: for when no controller does it.
+        """End at once what :meth:`listed_instances` has named, and all that runs there: for when no controller does it.
 
         :returns: by id, up to when it is billed, epoch seconds, as far as its seller states it
         :raises OSError: it could not be done

@@ -46,7 +46,7 @@ from lading.scheduling.simulation.trace import MOST_SIMULATED
 from lading.scheduling.text.printable import printable
 from lading.scheduling.text.units import format_time, in_zone
 
-# Of so many runs it is known how many jobs a task had in each.
+# From how many runs the number of a task's jobs is taken.
 MOST_RUNS = 100
 
 

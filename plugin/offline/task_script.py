@@ -46,7 +46,7 @@ from lading.scheduling.text.units import format_memory, format_time
 
 Task: TypeAlias = BaseOperator | MappedOperator
 
-# So many names are listed where none is close to what was asked for.
+# How many names are listed where none is close to what was asked for.
 MOST_NAMES = 10
 
 

@@ -82,7 +82,7 @@ ALWAYS = {
 
 @pytest.mark.parametrize(("name", "native"), [(name, native) for name, each in ALWAYS.items() for native in each])
 @pytest.mark.parametrize("rules", [SiteRules(), SiteRules(allowed_native=("*",))])
-def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
+def test_directives_that_reach_beyond_the_job_are_taken_at_no_site(
     name: str, native: dict[str, Any], rules: SiteRules
 ) -> None:
     with pytest.raises(NotAllowed, match="is accepted at no site, for"):
@@ -102,7 +102,7 @@ def test_words_that_reach_beyond_the_job_are_taken_at_no_site(
         ("sge", {"P": "a", "l": "f=1,u=2"}),
     ],
 )
-def test_other_words_are_taken(name: str, native: dict[str, Any]) -> None:
+def test_other_directives_are_taken(name: str, native: dict[str, Any]) -> None:
     refuse(native, SYSTEMS[name], PROFILES.get(name, Profile()), SiteRules())
 
 
@@ -121,7 +121,7 @@ def test_other_words_are_taken(name: str, native: dict[str, Any]) -> None:
         ("lsf", SiteRules(allowed_native=("R",)), {"R": "select[big]"}, {"app": "x"}),
     ],
 )
-def test_a_site_says_which_words_it_takes(
+def test_a_site_says_which_directives_it_takes(
     name: str, rules: SiteRules, taken: dict[str, Any], refused: dict[str, Any]
 ) -> None:
     for key, value in taken.items():

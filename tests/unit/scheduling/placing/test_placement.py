@@ -455,7 +455,7 @@ def test_kinds_share_no_allocation() -> None:
     assert [(each.kind, each.jobs) for each in found.provisions["hpc"].launches] == [(GPU, ("b",))]
 
 
-def test_a_job_in_the_words_of_a_batch_system_is_launched_for() -> None:
+def test_a_job_with_native_directives_is_launched_for() -> None:
     [job] = [replace(each, queue="gpu", hints=frozenset([NATIVE])) for each in old(1)]
     site = elastic(possible=[replace(MACHINE, hints=frozenset([NATIVE]))])
     assert [each.kind for each in assign([job], site).provisions["hpc"].launches] == [GPU]
