@@ -30,9 +30,10 @@ from lading.executors import retry_credits, spans, store
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller_process import ControllerProcess
 from lading.executors.migrations.db_manager import ensure_tables
+from lading.executors.orchestrator import airflow_schedulers
+from lading.executors.orchestrator.airflow_schedulers import Presence
 from lading.executors.settings import Settings
-from lading.executors.store import State, scheduler_liveness
-from lading.executors.store.scheduler_liveness import Presence
+from lading.executors.store import State
 from lading.executors.tasklog import append_to_task_log
 from lading.hooks.files.safe_files import make_private
 from lading.scheduling.hints.hints import HintError
@@ -194,7 +195,7 @@ class LadingExecutor(BaseExecutor):
             return
         self.next_adoption = time.monotonic() + SECONDS_BETWEEN_ADOPTIONS
         self._forget_undone(session)
-        living = scheduler_liveness.living(session, self.settings.schedulers_folder)
+        living = airflow_schedulers.living(session, self.settings.schedulers_folder)
         for dead in store.foreign_owners(session, self.owner):
             if dead is None or dead in living:
                 continue

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from lading.executors.gangs import roster
 from lading.executors.gangs.ahead_requests import Ahead
 from lading.executors.gangs.gang_outcome import GangOutcome
 from lading.executors.gangs.tick import Files, GangMemory, ReadRoster, Tick
+from lading.executors.orchestrator import current
 from lading.executors.store import State
 from lading.executors.store.gangs import rows
 from lading.executors.store.gangs.rows import EndedMember, GangMember
@@ -60,7 +60,7 @@ PARTED = uuid.UUID("0d9a8f4e-5a0b-4f41-8f0e-0a3f6c1c2b11")
 class GangController:
     """
     :param ways: how places are found for members
-    :param read_roster: says which members Airflow is still to bring
+    :param read_roster: says which members are still to come; None: the orchestrator does
     :param files: says which files of jobs are still to be brought to where room is held for them
     :param ahead: says what is to come of runs whose Dags ask ahead; None: nothing
     """
@@ -68,12 +68,12 @@ class GangController:
     def __init__(
         self,
         ways: Ways | None = None,
-        read_roster: ReadRoster = roster.read,
+        read_roster: ReadRoster | None = None,
         ahead: Ahead | None = None,
         files: Files = lambda site, location, text, dag: None,
     ) -> None:
         self.ways = ways or Ways()
-        self.read_roster = read_roster
+        self.read_roster = read_roster or current.orchestrator().rosters
         self.ahead = ahead
         self.files = files
         self.trouble = Trouble(log)

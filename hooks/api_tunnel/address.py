@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from lading.hooks.deployment import current
 from lading.hooks.files.safe_files import read_regular
 from lading.scheduling.text.printable import shortened
 
@@ -90,13 +91,11 @@ def line(url: str) -> str:
 
 
 def execution_api(configured: str | None) -> str:
-    """The URL of Airflow's execution API.
+    """The URL of the API that jobs report to, such as Airflow's execution API; empty: they report to none.
 
-    :param configured: what the table of a site says; None: Airflow's configuration counts
+    :param configured: what the table of a site says; None: the configuration of the deployment counts
     """
-    from airflow.executors.base_executor import get_execution_api_server_url
-
-    return configured or get_execution_api_server_url()
+    return configured or current.deployment().api_url()
 
 
 def endpoint(url: str) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, StrictBool
 
 from lading.hooks.cleanup.cleaning import clean_files
+from lading.hooks.deployment import current
 from lading.hooks.files import host
 from lading.hooks.files.owner import Owner
 from lading.hooks.files.safe_files import make_private, visible
@@ -201,7 +202,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     @cached_property
     def _owner(self) -> Owner:
-        return Owner.here()
+        return Owner.of(*current.deployment().identity())
 
     def _configured(self, found: Resources) -> Resources:
         """What was found, with the amounts in the sites file in its place where there are any."""

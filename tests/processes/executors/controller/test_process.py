@@ -265,7 +265,7 @@ def test_only_a_service_asks_for_the_place(
         store.take_lease(session, "other", "elsewhere", 1, True, 20.0, None)
         session.commit()
     asked: list[str] = []
-    monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
+    monkeypatch.setattr(leadership, "open_session", controller_process.open_session)
     monkeypatch.setattr(leadership, "ask_to_make_way", lambda lease: asked.append(lease.holder))
     standing_by = leadership.Leadership((), managed, lambda: None, PluginMark(settings.controller_mark))
     assert not standing_by.lead()
@@ -275,7 +275,7 @@ def test_only_a_service_asks_for_the_place(
 def test_a_controller_that_has_lost_the_lease_ends(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leadership, "create_session", controller_process.create_session)
+    monkeypatch.setattr(leadership, "open_session", controller_process.open_session)
     stopped: list[bool] = []
     acting = leadership.Leadership((), True, lambda: stopped.append(True), PluginMark(settings.controller_mark))
     assert acting.lead()

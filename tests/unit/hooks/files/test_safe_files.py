@@ -13,7 +13,7 @@ import pytest
 
 from lading.executors.agent import running
 from lading.executors.agent.supervisor import _redirect_output
-from lading.executors.store.scheduler_liveness import Presence
+from lading.executors.orchestrator.airflow_schedulers import Presence
 from lading.hooks.api_tunnel.address import Address
 from lading.hooks.cluster.allocations.layout import Claim
 from lading.hooks.cluster.jobs.excluded_nodes import ExcludedNodes
