@@ -29,6 +29,7 @@ from sqlalchemy.orm import object_session
 from lading.executors import retry_credits, spans, store
 from lading.executors.columns import job_columns, resource_columns
 from lading.executors.controller_process import ControllerProcess
+from lading.executors.dag_facts import DagFacts
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.orchestrator import airflow_schedulers
 from lading.executors.orchestrator.airflow_schedulers import Presence
@@ -68,6 +69,7 @@ class LadingExecutor(BaseExecutor):
         self.controller: ControllerProcess | None = None
         self.presence: Presence | None = None
         self.next_adoption = 0.0
+        self.dag_facts = DagFacts()
         self._settings: Settings | None = None
 
     @property
@@ -90,6 +92,7 @@ class LadingExecutor(BaseExecutor):
     def queue_workload(self, workload: ExecutorWorkload, session: Session) -> None:
         """Write the job into the store, in the transaction that makes its task instance QUEUED."""
         columns = job_columns(workload)
+        columns |= self.dag_facts.columns(session, columns.get("dag_id"))
         if isinstance(workload, workloads.ExecuteTask) and not self._has_fresh_token(workload, session):
             # Airflow assigns none to a task that names this executor by its class alone, and a retry keeps the old one.
             columns["token"] = str(uuid.uuid4())

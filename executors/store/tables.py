@@ -21,6 +21,8 @@ from lading.scheduling.resources import Layout, Resources
 from lading.scheduling.text.printable import storable
 
 LONGEST_NAME = 250
+# As Airflow has it.
+LONGEST_TEAM = 50
 
 # As the database has them in which the store is: Airflow's, or one of its own.
 conventions = current.deployment().table_conventions()
@@ -97,6 +99,11 @@ class JobRow(Base):
     map_index: Mapped[int] = mapped_column(Integer, default=-1)
     try_number: Mapped[int] = mapped_column(Integer, default=0)
     owner: Mapped[int | None] = mapped_column(Integer)
+    # Whose it is: Airflow's team, the owners of its Dag with ", " between them, and the tags of its Dag as JSON; None:
+    # it has none, or was stored by an older version.
+    team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
+    dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
+    dag_tags: Mapped[str | None] = mapped_column(Text)
     workload: Mapped[str] = mapped_column(Text)
 
     cpus: Mapped[float] = mapped_column(Double)
@@ -254,6 +261,9 @@ class UsageRow(Base):
     cpu_seconds_used: Mapped[float] = mapped_column(Double)
     # None: of none is known what it has cost.
     usd: Mapped[float | None] = mapped_column(Double)
+    # Of the last of them; None: it has none, or is not known.
+    team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
+    dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
     # Counts and histograms as JSON.
     usage: Mapped[str] = mapped_column(Text)
 

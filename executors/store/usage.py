@@ -27,7 +27,7 @@ SILENT = ("lost", "preempted", "node_failure", "submit_rejected")
 COLUMNS = (
     JobRow.token, JobRow.dag_id, JobRow.task_id, JobRow.state, JobRow.cause, JobRow.cpus, JobRow.nodes, JobRow.memory,
     JobRow.peak_memory, JobRow.cpu_seconds, JobRow.usd, JobRow.queued_at, JobRow.started_at, JobRow.ended_at,
-    JobRow.input_size,
+    JobRow.input_size, JobRow.team, JobRow.dag_owner,
 )  # fmt: skip
 
 
@@ -81,6 +81,8 @@ def count(row: UsageRow, jobs: Sequence[Any]) -> None:
     row.cpu_seconds_used += sum(job.cpu_seconds or 0.0 for job in jobs)
     row.usd = (row.usd or 0.0) + sum(prices) if prices else row.usd
     row.usage = usage.dump()
+    last = max(jobs, key=lambda job: job.ended_at)
+    row.team, row.dag_owner = last.team, last.dag_owner
 
 
 def as_use(job: Any) -> Use | None:

@@ -163,7 +163,7 @@ class BatchSystem(ABC):
             return []
         if self.exclusion is None:
             raise Unsupported(f"excluded nodes {', '.join(nodes)}: {self.name} has no option to avoid nodes")
-        directive = self.exclusion.of(nodes)
+        directive = self.exclusion.render(nodes)
         return [] if sets_any(directive, native, self.synonyms) else [directive]
 
     @abstractmethod

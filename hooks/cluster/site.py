@@ -104,7 +104,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
                 self._excluded_nodes(),
                 RejectedFiles(self._rejected),
             )
-            self._poller.owner = Owner.of(*current.deployment().identity())
+            self._poller.owner = Owner.from_key(*current.deployment().identity())
             self._poller.submitter.is_trial, self._poller.submitter.site = self.is_trial, self.name
         return self._poller
 
@@ -313,7 +313,7 @@ class ClusterSite(ElasticSite[ClusterConfig], Holding):
     def checks(self) -> Iterator[Check]:
         transport = self.connect()
         try:
-            api, owner = execution_api(self.config.api_url), Owner.of(*current.deployment().identity())
+            api, owner = execution_api(self.config.api_url), Owner.from_key(*current.deployment().identity())
             yield from cluster_checks.cluster_checks(self.config, self.system, transport, api, owner)
         finally:
             transport.close()

@@ -21,7 +21,7 @@ class Owner:
     name: str
 
     @classmethod
-    def of(cls, fernet_key: str, database: str, name: str) -> Owner:
+    def from_key(cls, fernet_key: str, database: str, name: str) -> Owner:
         """The owner of what a deployment makes.
 
         :param fernet_key: ``[core] fernet_key``, which all parts of a deployment have, and no other deployment

@@ -64,7 +64,7 @@ class FixedSite(Site[SSHConfig], Holding):
         transport, api = self.connect(host), execution_api(self.config.api_url)
         folder = self.folder / host.ssh_conn_id
         machine = Machine(
-            self.name, self.config, host, transport, api, folder, logs, Owner.of(*current.deployment().identity())
+            self.name, self.config, host, transport, api, folder, logs, Owner.from_key(*current.deployment().identity())
         )
         tunnel = None
         if self.config.api == "tunnel":
@@ -191,7 +191,7 @@ class FixedSite(Site[SSHConfig], Holding):
         spool = introduction.spool_connection(transport, self.config, host, api)
         try:
             found = introduction.introduce(
-                spool, self.config, host, api, Owner.of(*current.deployment().identity()), look=True
+                spool, self.config, host, api, Owner.from_key(*current.deployment().identity()), look=True
             )
         except TransportError as error:
             return Check(what, False, str(error))

@@ -202,7 +202,7 @@ class LocalSite(Site[LocalConfig], Holding):
 
     @cached_property
     def _owner(self) -> Owner:
-        return Owner.of(*current.deployment().identity())
+        return Owner.from_key(*current.deployment().identity())
 
     def _configured(self, found: Resources) -> Resources:
         """What was found, with the amounts in the sites file in its place where there are any."""

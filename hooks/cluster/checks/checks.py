@@ -224,7 +224,7 @@ def _setting(directive: str, system: BatchSystem) -> str:
 
 
 def _sizes(config: ClusterConfig, inventory: Inventory, names: Sequence[str]) -> Check:
-    kinds = inventory.of(names)
+    kinds = inventory.nodes_of_queues(names)
     where = f"of queue {', '.join(names)}" if names else "there"
     if not kinds:
         return Check("nodes", False, f"no node is {where}; name another queue: {', '.join(inventory.queues)}")

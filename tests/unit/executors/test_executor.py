@@ -14,7 +14,7 @@ import pytest
 from airflow.executors import workloads
 from airflow.jobs.job import Job as AirflowJob
 from airflow.models.callback import CallbackKey
-from airflow.models.dag import DagModel
+from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
@@ -134,6 +134,15 @@ FAILED = {"state": State.FAILED, "cause": "out_of_memory", "reason": free_text("
 
 
 # -- queue_workload
+
+
+def test_a_job_is_stored_with_the_owners_and_tags_of_its_dag(engine: Engine, scheduler: LadingExecutor) -> None:
+    with Session(engine) as session:
+        session.execute(update(DagModel).values(owners="ann, bob"))
+        session.add_all([DagTag(name="prod", dag_id="dag"), DagTag(name="a,b", dag_id="dag")])
+        session.commit()
+    queue(engine, scheduler, "t")
+    assert (job(engine, "t").dag_owner, job(engine, "t").dag_tags) == ("ann, bob", '["a,b", "prod"]')
 
 
 def test_a_task_becomes_a_job_with_all_that_its_placement_needs_and_without_its_jwt(

@@ -1,0 +1,1 @@
+"""Who gets how much where more is wanted than there is."""

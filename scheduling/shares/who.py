@@ -1,0 +1,63 @@
+"""Whose jobs a table of the sites file is about: of which team, Dags, owner or tag. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+
+class Tenant(NamedTuple):
+    """Whose a job is.
+
+    :param team: Airflow's team; None: it has none
+    :param dag_id: its Dag; None: it belongs to none, as a connection test
+    :param owners: of its Dag
+    :param tags: of its Dag
+    """
+
+    team: str | None = None
+    dag_id: str | None = None
+    owners: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, team: str | None, dag_id: str | None, owner: str | None, tags: str | None) -> Tenant:
+        """As the columns of a job have it.
+
+        :param owner: with commas between several
+        :param tags: as a JSON list
+        """
+        owners = tuple(filter(None, (each.strip() for each in (owner or "").split(","))))
+        return cls(team, dag_id or None, owners, tuple(json.loads(tags)) if tags else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Whose jobs are meant: those for which all holds that is given.
+
+    :param team: the name of Airflow's team
+    :param dag: a pattern of Dag ids (``*``, ``?``, ``[...]``)
+    :param owner: one of the owners of the Dag
+    :param tag: one of the tags of the Dag
+    """
+
+    team: str | None = None
+    dag: str | None = None
+    owner: str | None = None
+    tag: str | None = None
+
+    def meets(self, tenant: Tenant) -> bool:
+        """Whether a job of this tenant is meant; without anything given every job is."""
+        return (
+            (self.team is None or self.team == tenant.team)
+            and (self.dag is None or (tenant.dag_id is not None and fnmatchcase(tenant.dag_id, self.dag)))
+            and (self.owner is None or self.owner in tenant.owners)
+            and (self.tag is None or self.tag in tenant.tags)
+        )
+
+    def __str__(self) -> str:
+        """As it is shown: ``team a``, ``Dags etl_*``."""
+        said = (("team", self.team), ("Dags", self.dag), ("owner", self.owner), ("tag", self.tag))
+        return ", ".join(f"{name} {value}" for name, value in said if value is not None) or "everyone"
