@@ -69,10 +69,10 @@ class Address:
 def environment(setup: str, url: str, file: str | None) -> list[str]:
     """The shell lines that lead the processes of jobs to Airflow's API, the site's own lines before them.
 
-    :param url: of the API
+    :param url: of the API; empty: there is none
     :param file: that says where a tunnel is; None: there is none
     """
-    lines = [setup, f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(url)}"]
+    lines = [setup, *([f"export AIRFLOW__CORE__EXECUTION_API_SERVER_URL={shlex.quote(url)}"] if url else ())]
     if file is not None:
         lines.append(f"export {VARIABLE}={shlex.quote(file)}")
         # A tunnel is away for a while when the connection is cut or the controller restarts; `setup` may say otherwise.

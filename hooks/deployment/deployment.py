@@ -91,6 +91,10 @@ OpenSocket = Callable[[str, int, float], Any]
 class Deployment(ABC):
     """An installation of what runs workflows: what sites need of it."""
 
+    def runner_options(self) -> list[str]:
+        """The options of a node agent that say by which module it runs jobs; none: by that for Airflow's workloads."""
+        return []
+
     def table_conventions(self) -> TableConventions:
         """How tables are made in its database."""
         return plain_conventions()

@@ -91,7 +91,7 @@ class LocalSite(Site[LocalConfig], Holding):
         self.host = socket.gethostname()
         self.spool = Spool(folder)
         self.rejected = RejectedFiles(self.spool.rejected)
-        self.agent_host = AgentHost(self.spool, self.rejected)
+        self.agent_host = AgentHost(self.spool, self.rejected, options=current.deployment().runner_options())
         self.closed = False
 
     @cached_property
