@@ -22,7 +22,6 @@ from lading.executors.orchestrator import current
 from lading.executors.orchestrator.current import open_session
 from lading.executors.settings import Settings
 from lading.executors.store.leases import DatabaseNow
-from lading.hooks.files import child_processes
 from lading.hooks.files.bell import Bell
 from lading.hooks.files.safe_files import make_private, private_opener
 from lading.hooks.spool.spool import MOST_LOG_BYTES
@@ -249,7 +248,7 @@ def spawn(settings: Settings) -> subprocess.Popen[bytes]:
     try:
         with open(settings.controller_log, "ab", opener=private_opener) as output:
             return subprocess.Popen(
-                child_processes.python_command("lading.plugin", "controller", "--managed"),
+                current.orchestrator().controller_command(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -32,7 +32,7 @@ from lading.executors.controller_process import ControllerProcess
 from lading.executors.dag_facts import DagFacts
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.orchestrator import airflow_schedulers
-from lading.executors.orchestrator.airflow_schedulers import Presence
+from lading.executors.orchestrator.presence import Presence
 from lading.executors.settings import Settings
 from lading.executors.store import State
 from lading.executors.tasklog import append_to_task_log

@@ -17,6 +17,7 @@ from lading.executors.orchestrator.orchestrator import (
 )
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.executors.store.run_rows import RunKey, RunRequest
+from lading.hooks.files import child_processes
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -50,6 +51,9 @@ class AirflowOrchestrator(Orchestrator):
 
         with self.session() as session:
             return bool(airflow_schedulers.living(session, schedulers_folder) - {except_for})
+
+    def controller_command(self) -> list[str]:
+        return child_processes.python_command("lading.plugin", "controller", "--managed")
 
     def forecaster(self) -> Forecaster:
         from lading.executors.orchestrator.airflow_dags import Dags

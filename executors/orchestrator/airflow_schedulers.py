@@ -7,10 +7,6 @@ see it at once. A lock that can't be seen from here, as on another machine, leav
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,37 +17,10 @@ from airflow.jobs.job import JobState
 from airflow.utils.net import get_hostname
 from sqlalchemy import select
 
-from lading.hooks.files.safe_files import make_private, visible
+from lading.executors.orchestrator.presence import has_ended
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
-
-# After so many seconds of silence Airflow has long found out by itself, and the file says nothing new.
-SECONDS_UNTIL_FORGOTTEN = 86400
-
-
-class Presence:
-    """Shows others that this scheduler lives, until ``end`` or the end of the process.
-
-    :param folder: where the files are
-    :param job_id: the number of the scheduler's Airflow job
-    """
-
-    def __init__(self, folder: Path, job_id: int) -> None:
-        make_private(folder)
-        forget_old(folder)
-        self.path = folder / str(job_id)
-        hidden = folder / f".{job_id}"
-        self.descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Locked before it can be seen: a file without a lock means that its scheduler has ended.
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-        os.rename(hidden, self.path)
-
-    def end(self) -> None:
-        """Say that this scheduler needs Lading no more."""
-        with contextlib.suppress(OSError):
-            fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a forked process may hold the same descriptor open
-            os.close(self.descriptor)
 
 
 def living(session: Session, folder: Path) -> set[int]:
@@ -70,26 +39,3 @@ def living(session: Session, folder: Path) -> set[int]:
     # begins starts a controller itself where it finds none.
     users = {job_id: path for job_id, (path, host) in files.items() if host != here or path.exists()}
     return {job_id for job_id, path in users.items() if not has_ended(path)}
-
-
-def has_ended(path: Path) -> bool:
-    """Whether a scheduler is known to have ended, by its file."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def forget_old(folder: Path) -> None:
-    """Delete the files of schedulers that ended long ago."""
-    for path in visible(folder):
-        with contextlib.suppress(OSError):
-            if path.stat().st_mtime < time.time() - SECONDS_UNTIL_FORGOTTEN and has_ended(path):
-                path.unlink()

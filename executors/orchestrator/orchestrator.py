@@ -213,6 +213,10 @@ class Orchestrator(ABC):
         :param schedulers_folder: see :class:`lading.executors.settings.Settings`
         """
 
+    @abstractmethod
+    def controller_command(self) -> list[str]:
+        """The command that runs a controller which ends when nothing needs it; it has the argument ``controller``."""
+
     # What is to come.
 
     @abstractmethod

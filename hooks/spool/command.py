@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ class Command:
 
     @classmethod
     def from_workload(cls, workload: Mapping[str, Any]) -> Command:
-        """The command of a workload.
+        """The command of a workload, with the variables that it was given when it was dispatched.
 
         :raises ValueError: it is none
         """
@@ -49,6 +50,23 @@ class Command:
         texts = {name: workload.get(name, "") for name in ("folder", "log_folder", "log_path")}
         if wrong := sorted(name for name, value in texts.items() if not isinstance(value, str)):
             raise ValueError(f"{', '.join(wrong)} of its command is not text")
+        environment = {**environment, **_given_at_dispatch(workload.get("token"))}
         if texts["log_path"] and not texts["log_folder"]:
             raise ValueError("its command has a log_path without a log_folder")
         return cls(arguments, environment=environment, **texts)
+
+
+def _given_at_dispatch(token: object) -> dict[str, str]:
+    """The variables that are in no table, for they may be secrets: as JSON in what Airflow's workloads have a JWT in.
+
+    :raises ValueError: they make no sense; the text does not quote them
+    """
+    if not token:
+        return {}
+    try:
+        found = json.loads(token) if isinstance(token, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise ValueError("the variables that its command was given are not a table of text")
+    return found

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from lading.executors.controller_process import lives
 from lading.executors.migrations.db_manager import LadingDBManager
-from lading.executors.orchestrator.airflow_schedulers import has_ended
+from lading.executors.orchestrator.presence import has_ended
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, State, lease, metadata
 from lading.executors.store.instances import InstanceRow, InstanceState

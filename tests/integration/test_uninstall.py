@@ -18,7 +18,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from lading.executors import store
-from lading.executors.orchestrator.airflow_schedulers import Presence
+from lading.executors.orchestrator.presence import Presence
 from lading.executors.settings import Settings
 from lading.executors.store import Lease, State
 from lading.executors.store.instances import InstanceRow, InstanceState

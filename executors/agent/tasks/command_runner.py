@@ -35,7 +35,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     except ValueError as error:
         raise AgentJobFailed(because("workload_unreadable", text=str(error))) from error
     try:
-        log = _open_log(command)
+        log = open_log(command)
     except OSError as error:
         raise AgentJobFailed(because("job_error", text=f"its log cannot be written: {error}")) from error
     try:
@@ -64,14 +64,19 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     code = process.wait()
     # From here on only what it has left running is ended.
     job.task_has_ended()
-    if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-        raise AgentJobFailed(because("task_killed", signal=name), code)
+    if code != 0:
+        raise failure(code)
+
+
+def failure(code: int) -> AgentJobFailed:
+    """How a command has failed that has ended with an exit code; below 0: the signal that ended it."""
     if code > 0:
-        raise AgentJobFailed(because("task_exited", exit_code=code), code)
+        return AgentJobFailed(because("task_exited", exit_code=code), code)
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    return AgentJobFailed(because("task_killed", signal=name), code)
 
 
-def _open_log(command: Command) -> int | None:
+def open_log(command: Command) -> int | None:
     """The file in which a command prints; None: what its process prints is kept with the job."""
     if not command.log_path:
         return None
