@@ -10,9 +10,13 @@ it is. So is the message of a hint error: it quotes what the Dag's author has wr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+
+# As remedies speak of the one site that a reason is about.
+_THE_SITE = re.compile(r"\bthe site\b|(?<=airflow lading check )SITE\b")
 
 
 class Actor(str, Enum):
@@ -59,10 +63,24 @@ class Code:
         """Whether its sentence says at which site that is."""
         return "{site" in self.sentence
 
+    def remedy_at(self, site: str | None) -> str:
+        """What to do, naming the site that it is about.
+
+        :param site: None: it is about no certain one
+        """
+        return remedy_at(self.remedy, site)
+
     @property
     def has_also_within(self) -> bool:
         """Whether its sentence says where to say what else is so; else that is said after it."""
         return "{also" in self.sentence
+
+
+def remedy_at(remedy: str, site: str | None) -> str:
+    """A remedy that names the site which it is about; None: it is about no certain one."""
+    if site is None:
+        return remedy
+    return _THE_SITE.sub(lambda found: site if found[0] == "SITE" else f"site {site}", remedy)
 
 
 _AUTHOR, _OPERATOR, _BOTH = (Actor.AUTHOR,), (Actor.OPERATOR,), (Actor.AUTHOR, Actor.OPERATOR)

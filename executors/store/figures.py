@@ -81,6 +81,12 @@ def waiting(session: Session) -> Sequence[Any]:
     ).all()
 
 
+def begun(session: Session, since: float) -> Sequence[Any]:
+    """How many jobs have begun since a time, by site and Dag, and when the first of them did."""
+    query = select(JobRow.site, JobRow.dag_id, func.count(), func.min(JobRow.started_at))
+    return session.execute(query.where(JobRow.started_at >= since).group_by(JobRow.site, JobRow.dag_id)).all()
+
+
 def what_is_up(session: Session) -> list[Up]:
     """The machines and instances that are up."""
     fixed = select(Capacity.site, Capacity.cpus, Capacity.usd_per_hour).where(Capacity.until.is_(None))

@@ -3,7 +3,7 @@
 A batch system only translates: what is asked for becomes directives and commands, what commands say becomes jobs. It
 runs nothing, waits for nothing and keeps nothing, so that it can be tested with recorded answers alone; transport,
 retries and state live in shared code. Every question is about many jobs at once. How another system is added:
-``docs/new_batch_system.md``.
+``docs/how_to/new_batch_system.md``.
 """
 
 from __future__ import annotations

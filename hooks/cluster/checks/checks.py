@@ -101,7 +101,7 @@ def _tools(query: StatusQuery, answer: CommandResult) -> Check:
 
 def _python(config: ClusterConfig, answer: CommandResult) -> Check:
     if answer.status != 0:
-        text = f"{config.python} has no Lading or no Task SDK: {answer.message}; install them there (docs/clusters.md)"
+        text = f"{config.python} has no Lading or no Task SDK: {answer.message}; install them there"
         return Check("python", False, f'{text}, or name another one: python = "/apps/airflow/bin/python"')
     there = answer.stdout.split()[-2:]
     here = [_version("airflow-lading"), _version("apache-airflow-task-sdk")]
