@@ -1,4 +1,4 @@
-"""``python -m snakemake_executor_plugin_lading controller FOLDER``: the controller of a folder, until nothing needs it."""
+"""``python -m snakemake_executor_plugin_lading controller FOLDER``: a folder's controller, until nothing needs it."""
 
 from __future__ import annotations
 

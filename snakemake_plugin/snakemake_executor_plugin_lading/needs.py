@@ -91,7 +91,7 @@ def foreseen(job: Any, workflow: Any, options: Any) -> dict[str, Any]:
 
 
 def is_given(job: Any, workflow: Any, name: str) -> bool:
-    """Whether a job's rule, or one of its group, or the command line gives a resource: it is not Snakemake's default."""
+    """Whether the rule of a job, or one of its group, gives a resource itself: it is not Snakemake's default."""
     jobs = job.jobs if job.is_group() else [job]
     default = workflow.resource_settings._parsed_default_resources
     return any(

@@ -111,7 +111,8 @@ class ConfigLogin(Login):
             kind, key = self.to.host_key.split()[:2]
             known = self.remote_host if self.port == SSH_PORT else f"[{self.remote_host}]:{self.port}"
             entry = paramiko.hostkeys.HostKeyEntry.from_line(f"{known} {kind} {key}")
-            assert entry is not None and entry.key is not None
+            if entry is None or entry.key is None:
+                raise ValueError(f"the key of {known} makes no sense")
             client.get_host_keys().add(known, kind, entry.key)
             options["pkey"] = paramiko.Ed25519Key.from_private_key(io.StringIO(self.to.private_key))
             options |= {"look_for_keys": False, "allow_agent": False}
