@@ -21,6 +21,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 
 from lading.executors.migrations.db_manager import ensure_tables
 from lading.executors.settings import Settings
+from lading.hooks.files.child_processes import raise_open_files_limit
 from lading.hooks.files.safe_files import make_private
 from lading.plugin.serving import log_to, serve_until_signal
 from lading.plugin.sites import SitesError, load_sites
@@ -49,6 +50,7 @@ def serve(managed: bool) -> None:
     except OSError as error:
         sys.exit(f"[lading] state_folder cannot be used: {error}")
     log_to(settings, managed, conf.get("logging", "logging_level", fallback="INFO"))
+    raise_open_files_limit()
     ensure_tables()
     try:
         sites = load_sites(settings)

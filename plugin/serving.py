@@ -18,7 +18,6 @@ from lading.executors.controller.placing import Extensions
 from lading.executors.controller.sites_file import rules_of
 from lading.executors.settings import Settings
 from lading.executors.store import Change
-from lading.hooks.files.child_processes import raise_open_files_limit
 from lading.hooks.files.logs import PlainFormatter
 from lading.hooks.files.safe_files import private_opener
 from lading.hooks.site import Site
@@ -44,7 +43,6 @@ def serve_until_signal(
     :param managed: whether it ends when nothing needs it any more
     :param start: is called right before it begins
     """
-    raise_open_files_limit()
     acting = Controller(sites, mint, settings, managed, notify_listeners, extensions(settings))
 
     def stop(signum: int, frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ LOG_FOLDER_VARIABLE = "AIRFLOW__LOGGING__BASE_LOG_FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandWork:
     """A command.
 
     :param arguments: the program and its arguments; a shell is named where one is wanted
@@ -35,7 +35,7 @@ class Command:
         return {"type": COMMAND, **asdict(self)}
 
     @classmethod
-    def from_workload(cls, workload: Mapping[str, Any]) -> Command:
+    def from_workload(cls, workload: Mapping[str, Any]) -> CommandWork:
         """The command of a workload, with the variables that it was given when it was dispatched.
 
         :raises ValueError: it is none

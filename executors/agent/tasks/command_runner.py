@@ -1,6 +1,6 @@
 """How a command runs in a job's process: the runner of nodes without Airflow.
 
-The work of such a job is :class:`lading.hooks.spool.command.Command`, which any orchestrator but Airflow gives.
+The work of such a job is :class:`lading.hooks.spool.command.CommandWork`, which any orchestrator but Airflow gives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from lading.executors.agent import process_tree
 from lading.executors.agent.supervisor import AgentJob, AgentJobFailed
 from lading.hooks.files.safe_files import make_private, open_regular
-from lading.hooks.spool.command import LOG_FOLDER_VARIABLE, PROBE, Command
+from lading.hooks.spool.command import LOG_FOLDER_VARIABLE, PROBE, CommandWork
 from lading.scheduling.reasons import because
 
 
@@ -31,7 +31,7 @@ def run(workload: dict[str, Any], job: AgentJob) -> None:
     if workload.get("type") == PROBE:  # that this runs says all that is to be found out
         return
     try:
-        command = Command.from_workload(workload)
+        command = CommandWork.from_workload(workload)
     except ValueError as error:
         raise AgentJobFailed(because("workload_unreadable", text=str(error))) from error
     try:
@@ -76,7 +76,7 @@ def failure(code: int) -> AgentJobFailed:
     return AgentJobFailed(because("task_killed", signal=name), code)
 
 
-def open_log(command: Command) -> int | None:
+def open_log(command: CommandWork) -> int | None:
     """The file in which a command prints; None: what its process prints is kept with the job."""
     if not command.log_path:
         return None

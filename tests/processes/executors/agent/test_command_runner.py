@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lading.hooks.spool.command import Command
+from lading.hooks.spool.command import CommandWork
 from lading.hooks.spool.spool import Envelope
 from lading.scheduling.reasons import free_text
 from lading.scheduling.resources import Resources
@@ -34,8 +34,8 @@ def agent(tmp_path: Path) -> Iterator[NodeAgent]:
 
 @pytest.fixture
 def put(agent: NodeAgent, tmp_path: Path) -> Callable[..., None]:
-    def leave(token: str, workload: Command | dict[str, Any], **limits: Any) -> None:
-        is_command = isinstance(workload, Command)
+    def leave(token: str, workload: CommandWork | dict[str, Any], **limits: Any) -> None:
+        is_command = isinstance(workload, CommandWork)
         agent.spool.put(
             [
                 Envelope(
@@ -54,8 +54,8 @@ def put(agent: NodeAgent, tmp_path: Path) -> Callable[..., None]:
     return leave
 
 
-def shell(script: str, **others: Any) -> Command:
-    return Command(["sh", "-c", script], **others)
+def shell(script: str, **others: Any) -> CommandWork:
+    return CommandWork(["sh", "-c", script], **others)
 
 
 def test_a_command_has_its_folder_its_environment_and_its_log(
@@ -75,7 +75,7 @@ def test_a_command_has_its_folder_its_environment_and_its_log(
 def test_it_ends_with_its_exit_code_or_signal(agent: NodeAgent, put: Callable[..., None]) -> None:
     put("code", shell("exit 7"))
     put("signal", shell("kill -9 $$"))
-    put("nothing", Command(["/there/is/none"]))
+    put("nothing", CommandWork(["/there/is/none"]))
     put("another", {"type": "ExecuteTask"})
     ends = {token: agent.wait_for(token) for token in ("code", "signal", "nothing", "another")}
     assert {token: (each["cause"], each["exit_code"]) for token, each in ends.items()} == {
@@ -91,7 +91,7 @@ def test_it_ends_with_its_exit_code_or_signal(agent: NodeAgent, put: Callable[..
 def test_limits_hold_for_all_that_it_has_started(agent: NodeAgent, put: Callable[..., None], tmp_path: Path) -> None:
     put("time", shell("sleep 600 & sleep 600"), time_limit=1)
     hungry = "import time; kept = bytearray(300 * 2**20); time.sleep(600)"
-    put("memory", Command(["sh", "-c", f"python3 -c '{hungry}'; exit 0"]), memory_limit=100)
+    put("memory", CommandWork(["sh", "-c", f"python3 -c '{hungry}'; exit 0"]), memory_limit=100)
     assert agent.wait_for("time")["cause"] == "time_limit"
     assert agent.wait_for("memory")["cause"] == "out_of_memory"
 
