@@ -25,6 +25,7 @@ from lading.executors import controller_process, store
 from lading.executors.controller import leadership
 from lading.executors.controller.plugin_mark import PluginMark
 from lading.executors.controller_process import ControllerProcess, last_line
+from lading.executors.orchestrator import current
 from lading.executors.settings import Settings
 from lading.executors.store import JobRow, Lease, State
 from lading.hooks.machines.agent_host import AgentHost
@@ -461,7 +462,7 @@ time.sleep(600)
 @pytest.fixture
 def slow_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", BEGINS_SLOWLY, str(tmp_path), "controller"]
-    monkeypatch.setattr(controller_process.child_processes, "python_command", lambda *_: command)
+    monkeypatch.setattr(current.orchestrator(), "controller_command", lambda: command)
     monkeypatch.setattr(controller_process, "another_scheduler_lives", lambda *_: False)
     monkeypatch.setattr(controller_process, "SECONDS_UNTIL_BEGUN", 120.0)
 
