@@ -149,7 +149,7 @@ class LadingExecutor(BaseExecutor):
                 self.reported = ()
                 self._adopt_orphans(session)
                 jobs = store.unreported(session, self.owner, REPORTS_PER_SYNC)
-                retry_credits.acquit(session, jobs)
+                retry_credits.accept_reported_success(session, jobs)
                 session.add_all(entry for job in jobs if (entry := event_log_entry(job)) is not None)
                 session.add_all(retry_credits.give_back(session, jobs, self.settings.infrastructure_retries))
                 spans.trace_ended(session, jobs)

@@ -65,7 +65,7 @@ class PublishedSite:
 
     def at_once(self, asked: Resources) -> int | None:
         """How many jobs that ask for so much run there at the same time; None: as many as it launches machines for, or
-        as its batch system likes.
+        as its batch system allows.
         """
         if self.launches or self.dialect is not None or not self.locations:
             return None

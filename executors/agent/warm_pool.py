@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 
 # So long a supervisor without a job waits for one, seconds.
 PATIENCE = 5.0
-# So many jobs it runs at most, for what a library forgets to give back.
+# So many jobs it runs at most, for what a library leaks.
 MOST_JOBS = 100
 
 READY = b"."

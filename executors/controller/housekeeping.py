@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from lading.executors import store
 from lading.executors.controller.metrics import Metrics
-from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
+from lading.executors.controller.sites_file import bindings_of, difference, edition_now, possible, published_site
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.orchestrator import current
 from lading.executors.orchestrator.current import open_session
@@ -105,7 +105,7 @@ class Housekeeping:
             if not self.are_listed:
                 site_rows.save(session, map(site_row, self.sites.values(), count()))
             barred = {name: each.barred for name, each in self.stored.items()}
-            site_rows.hear(session, troubles, barred, time.time())
+            site_rows.note_answers(session, troubles, barred, time.time())
         # Apart from what was written, for this looks through many rows: others wait for the one lock that SQLite has.
         with open_session() as session:
             cancel_unwanted(session, time.time())
@@ -206,7 +206,7 @@ class Housekeeping:
         """What is published of a site, also of one that could not be asked yet or has no location now."""
         dialect = self.dialects.get(site.name) if seen else site.dialect()
         locations = possible(self.potential[site.name], lasting(site, seen))
-        return about(site, locations, dialect, needs_inputs=self.needs_inputs)
+        return published_site(site, locations, dialect, needs_inputs=self.needs_inputs)
 
 
 def lasting(site: Site[Any], seen: Sequence[ObservedLocation]) -> list[Location]:

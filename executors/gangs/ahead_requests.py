@@ -20,7 +20,7 @@ from lading.executors.store.durations import Durations, PastWaits
 from lading.executors.store.gangs import runs
 from lading.executors.store.gangs.runs import DagRunKey
 from lading.hooks.files.logs import Trouble
-from lading.scheduling.gangs.ahead_times import Expected, Time, before, course
+from lading.scheduling.gangs.ahead_times import Expected, Time, before, start_times
 from lading.scheduling.gangs.inheritance import Inheritance
 from lading.scheduling.gangs.room import Ways, Where
 from lading.scheduling.hints.hints import HintError, Hints
@@ -67,8 +67,9 @@ class Outlook:
     notes: list[TaskNote] = field(default_factory=list)
 
 
-class Ahead:
-    """
+class AheadRequests:
+    """The requests for capacity ahead of tasks that are to come, from tick to tick.
+
     :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
     :param latency: says how many seconds a decision takes
     """
@@ -356,7 +357,7 @@ class RunAhead:
 
     def _due(self, partitions: Mapping[str, Expected], done: set[str]) -> list[tuple[str, Time]]:
         """The partitions for which room is to be asked for, with their times; what starts first is last."""
-        times = course(partitions.values(), self.now, self.known.latency)
+        times = start_times(partitions.values(), self.now, self.known.latency)
         due = [
             (name, each)
             for name, each in times.items()

@@ -56,7 +56,7 @@ MOST_PER_HOST = 2
 MOST_HANGING_THERE = 2
 MOST_HANGING_OF_DAG = 8
 MOST_HANGING = 64
-# That a file lies somewhere, as it is, is believed for so long; then it is looked at again, seconds.
+# That a file lies somewhere, as it is, is taken as true for so long; then it is looked at again, seconds.
 SECONDS_KEPT = 60.0
 # What keeps failing at a place that answers fails its jobs after so many times.
 MOST_FAILURES = 5

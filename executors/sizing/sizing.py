@@ -225,7 +225,7 @@ def read(jobs: Sequence[UnsizedJob]) -> StoredFacts:
     """Read what the database knows of jobs of one task and run."""
     dag_id, run_id, task_id = jobs[0].task
     with open_session() as session:
-        known = usage.whole(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
+        known = usage.merged(usage.of_task(session, dag_id, task_id)) if any(map(is_auto, jobs)) else Usage()
         inputs = Inputs(session, dag_id, run_id, jobs[0].sources)
         history = earlier_tries(session, jobs)
         writer = current.orchestrator().reporting(session, dag_id, run_id, inputs.tasks) if inputs.tasks else None

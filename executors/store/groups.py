@@ -147,11 +147,11 @@ def of_group(group: JobGroup) -> tuple[Any, ...]:
         JobRow.dag_id == dag_id,
         JobRow.run_id == run_id,
         JobRow.task_id == group.task,
-        same(JobRow.max_jobs, group.max_jobs),
-        same(JobRow.run_max_jobs, group.run_max_jobs),
+        equals_or_null(JobRow.max_jobs, group.max_jobs),
+        equals_or_null(JobRow.run_max_jobs, group.run_max_jobs),
         LIMITED,
     )
 
 
-def same(column: Any, value: int | None) -> Any:
+def equals_or_null(column: Any, value: int | None) -> Any:
     return column.is_(None) if value is None else column == value

@@ -242,7 +242,7 @@ def loaded(
     prefetchable: int,
     need: Callable[[WaitingJob], Planned] = lambda job: job,
 ) -> Location:
-    """A location with what is on it, whatever its site thinks of that.
+    """A location with what is on it, whatever its site reports.
 
     :param here: the jobs that it has been given
     :param prefetchable: how many jobs may be prefetched to it, since its jobs are short

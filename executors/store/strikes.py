@@ -86,7 +86,7 @@ def _write(session: Session, tokens: Iterable[str], **values: str | None) -> Non
 def charge(session: Session, holder: str) -> list[Change]:
     """Strike the jobs that other controllers have noted and died or hung over; those struck too often have failed.
 
-    :param holder: who has just taken the lease
+    :param holder: the holder that has just taken the lease
     :returns: what has changed
     """
     noted = session.execute(

@@ -187,7 +187,7 @@ class JobRow(Base):
 
     queued_at: Mapped[float] = mapped_column(Double)
     placed_at: Mapped[float | None] = mapped_column(Double)
-    # When its own batch job was first heard of.
+    # When its own batch job first reported.
     submitted_at: Mapped[float | None] = mapped_column(Double)
     started_at: Mapped[float | None] = mapped_column(Double)
     ended_at: Mapped[float | None] = mapped_column(Double)
@@ -271,7 +271,7 @@ class UsageRow(Base):
 
 
 class RequestRow(Base):
-    """What a person asks the controller to do, written by the API server. Times are seconds since the epoch."""
+    """What users request of the controller, written by the API server. Times are seconds since the epoch."""
 
     __tablename__ = "lading_request"
 

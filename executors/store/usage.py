@@ -155,7 +155,7 @@ def of_tasks(session: Session, dag_id: str, task_ids: Collection[str]) -> dict[s
     return {task_id: each.classes for task_id, each in tries.items()}
 
 
-def whole(classes: dict[int, Usage]) -> Usage:
+def merged(classes: dict[int, Usage]) -> Usage:
     """The usage of all classes together."""
     found = Usage()
     for usage in classes.values():

@@ -186,7 +186,7 @@ class ApiGate:
         assert task is not None
         self._idle[task] = asyncio.get_running_loop().time()
         try:
-            await asyncio.wait_for(near.hear(), IDLE_TIMEOUT)
+            await asyncio.wait_for(near.receive(), IDLE_TIMEOUT)
         finally:
             self._idle.pop(task, None)
 
@@ -253,7 +253,7 @@ class TunnelSide:
             self.http.receive_data(await self.reader.read(READ))
         return event
 
-    async def hear(self) -> None:
+    async def receive(self) -> None:
         """Take the next bytes, unless some are there that no event was made of."""
         if not self.http.trailing_data[0]:
             self.http.receive_data(await self.reader.read(READ))
@@ -286,7 +286,7 @@ class TunnelSide:
 
 
 async def _send(request: h11.Request, near: TunnelSide, far: TunnelSide) -> None:
-    """Pass on a request and its body. A server that has heard enough may answer before all of it is there."""
+    """Pass on a request and its body. A server that has read enough may answer before all of it is there."""
     loop = asyncio.get_running_loop()
     until = loop.time() + BODY_TIMEOUT
     try:

@@ -57,8 +57,10 @@ UNTIL = attrgetter("until")
 
 
 @dataclass(slots=True)
-class Bucket:
-    """:param most: at most so many at once
+class TokenBucket:
+    """Tokens for requests, as EC2 counts them for each account and action.
+
+    :param most: at most so many at once
     :param refill: more each second
     """
 
@@ -212,7 +214,7 @@ class Shortages:
 
     @property
     def held(self) -> Reason | None:
-        """Why nothing can be launched before a person has done something; None: it can."""
+        """Why nothing can be launched before an administrator has acted; None: it can."""
         return self._refusal.reason or self._volumes.reason or self._doubt.reason
 
     @property

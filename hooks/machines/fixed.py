@@ -35,7 +35,7 @@ from lading.scheduling.text.units import format_time
 
 log = logging.getLogger(__name__)
 
-# How long the first look waits for answers, so that who only looks once knows what there is; later ones do not,
+# How long the first look waits for answers, so that a single look finds what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
 SECONDS_FOR_OTHERS = 2.0

@@ -37,7 +37,7 @@ INTERVAL = 0.05
 # A folder's modification time is as coarse as the clock that dates it: what follows a change at once may not
 # change it, seconds. How long it has been the same is measured here: a file server has another clock.
 CLOCK_TICK = 0.1
-# A controller asks more often, seconds; one of which nothing is heard is gone, and its connection hangs.
+# A controller asks more often, seconds; one that is silent is gone, and its connection hangs.
 MOST_SILENCE = 600.0
 # So many files of events, and bytes of all together, are read at once; the rest comes in the next exchange.
 MOST_FILES = 1000

@@ -290,7 +290,7 @@ class Spool:
                 rejected.move(path, error)
                 continue
             except OSError as error:  # it may be read another time
-                rejected.say(path.name, error)
+                rejected.report(path.name, error)
                 continue
             if faults and not found:
                 rejected.move(path, faults[0][1])

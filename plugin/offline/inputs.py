@@ -65,7 +65,7 @@ def market(args: argparse.Namespace) -> OfflineMarket:
     else:
         lines = read_table(args.catalogue, catalogue.REQUIRED, catalogue.COLUMNS)
         types = catalogue.parse_csv(lines, args.catalogue)
-    types = types.with_ebs(int(args.ebs_gib * catalogue.GIB)).less(Overhead(memory=args.overhead_memory))
+    types = types.with_ebs(int(args.ebs_gib * catalogue.GIB)).without_overhead(Overhead(memory=args.overhead_memory))
     try:
         return OfflineMarket(types.select(args.types, args.exclude_types), types)
     except ValueError as error:

@@ -115,7 +115,7 @@ def find_dag(dag_id: str) -> DAG:
     :raises UsageError: there is none; the message lists those that are close
     """
     parsed = Parsed()
-    # A Dag file may print what it likes: the script alone is this command's output.
+    # A Dag file may print anything: the script alone is this command's output.
     with contextlib.redirect_stdout(sys.stderr):
         parse(Namespace(verbose=False, dag_id=dag_id, found=parsed))
     if parsed.dag is None:

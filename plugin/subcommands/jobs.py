@@ -30,7 +30,7 @@ def jobs(args: Namespace) -> None:
     """Print the youngest jobs that the store knows, and to the standard error how many older ones there are."""
     with reading_store() as session:
         rows, older = youngest(session, args.limit, args.state, args.dag_id, args.run_id)
-        # A person reads the tables, and a terminal is narrow; programs get everything.
+        # Users read the tables, and a terminal is narrow; programs get everything.
         mapper, held = short_job_row if args.output in ("table", "plain") else job_row, held_for(session)
         show(group_rows(rows) if args.groups else [mapper(row, held.get(row.token)) for row in rows], args.output)
     if older:

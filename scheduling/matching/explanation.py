@@ -97,7 +97,7 @@ def _matching(job: WaitingJob, sites: Sequence[SiteView], places: Sequence[tuple
 
 def _cannot(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]) -> str:
     site = sites.get(target.site)
-    is_barred = site is not None and site.bars(replace(job, queue=target.within or job.queue)) is not None
+    is_barred = site is not None and site.barred_reason(replace(job, queue=target.within or job.queue)) is not None
     return f"it {'cannot' if is_barred else 'can never'} run there: {why_no_target(job, target, sites).sentence}"
 
 

@@ -78,7 +78,7 @@ class SiteView:
         asked = resolved(job, self.arch)
         return not self.possible or any(each.suits(asked) for each in self.possible)
 
-    def bars(self, job: WaitingJob) -> Reason | None:
+    def barred_reason(self, job: WaitingJob) -> Reason | None:
         """Why it takes no such jobs for now, as its account is not admitted; None: it takes them.
 
         One with native directives may have named another account.
@@ -213,7 +213,7 @@ def stop_at(
         changes += within(here, site.nodes_for(here))
     stop = Stop(site.name, None if job.targets is None else str(target), changes, rule, relaxed)
     asks = stop.asked(job)
-    return stop if site.bars(asks) is None and site.may_run(asks) else None
+    return stop if site.barred_reason(asks) is None and site.may_run(asks) else None
 
 
 def open_to(job: WaitingJob, sites: Iterable[SiteView]) -> list[SiteView]:
@@ -274,8 +274,8 @@ def why_no_target(job: WaitingJob, target: Target, sites: Mapping[str, SiteView]
 
 def unsuited(job: WaitingJob, sites: Sequence[SiteView]) -> Reason:
     """Why no location of these sites can ever run a job, named by the location that comes closest."""
-    barred = [why.at(each.name) for each in sites if (why := each.bars(job)) is not None]
-    if others := [each for each in sites if each.bars(job) is None]:
+    barred = [why.at(each.name) for each in sites if (why := each.barred_reason(job)) is not None]
+    if others := [each for each in sites if each.barred_reason(job) is None]:
         return _unsuited(job, others).with_also(*barred)
     return combined(barred)
 

@@ -1,4 +1,4 @@
-"""A site as tests drive it: a controller's side without a database, and what it has heard."""
+"""A site as tests drive it: a controller's side without a database, and the events of the site."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ S = TypeVar("S", bound="Site[Any]")
 
 
 class Driven(Generic[S]):
-    """A site, and the events that it has told."""
+    """A site, and the events that it has reported."""
 
     patience: ClassVar[float] = 60.0
     """Seconds for which events are waited for."""
@@ -56,7 +56,7 @@ class Driven(Generic[S]):
         return [self.of(kind)[token] for token in tokens]
 
     def take_over(self, other: Driven[S]) -> None:
-        """Know what the other one's controller had in its store."""
+        """Take over what the other site's controller had in its store."""
         for name in ("envelopes", "waiting", "given", "instances", "ordered_for"):
             setattr(self.solo, name, getattr(other.solo, name))
 

@@ -20,7 +20,7 @@ PATIENCE = 60.0
 
 
 class Drive:
-    """A controller's side of the site, and what it has heard."""
+    """A controller's side of the site, and the events of the site."""
 
     def __init__(self, site: EC2Site) -> None:
         self.site = site
@@ -39,7 +39,7 @@ class Drive:
 
     def answered(self) -> EC2Site:
         """The site when AWS has answered it for the first time, which may take long on a busy machine: until then a
-        controller hears that it could not be asked.
+        controller learns that it could not be asked.
         """
         self.until(lambda _: self.last is not None)
         return self.site

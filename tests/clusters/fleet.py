@@ -83,7 +83,7 @@ class Fleet(Paper):
 
     def go(self) -> list[dict[str, Any]]:
         """A tick, and what the site does after it; the events."""
-        if self.solo.site.poller is not self.poller:  # another controller, which knows what is in the store
+        if self.solo.site.poller is not self.poller:  # another controller on the same store
             self.solo.site = RoundsSite(self.poller, self.folder)
         events = self.solo.tick()
         self.poller.round()

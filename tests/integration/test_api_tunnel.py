@@ -191,7 +191,7 @@ def test_a_session_is_talked_with(connect: Callable[..., Any], way: str) -> None
         assert session.said() in (b"", b"noise\n")
         return not select.select([session.fileno()], [], [], 0.2)[0]
 
-    assert wait_until(is_quiet, 10, 0), "errors that nobody reads would wake who waits for news again and again"
+    assert wait_until(is_quiet, 10, 0), "errors that are not read would wake up the wait for news again and again"
     assert session.alive
     sshd.restart()
     assert wait_until(lambda: not session.alive, 30, 0.05)

@@ -276,7 +276,7 @@ def test_one_controller_holds_the_lease(session: Session) -> None:
     assert take("b"), "it has run out"
     assert take("c", dead="b"), "its holder is known to be dead"
     store.drop_lease(session, "b")
-    assert store.lease(session) is not None, "only the holder gives it up"
+    assert store.lease(session) is not None, "only the holder releases it"
     store.drop_lease(session, "c")
     assert take("d")
 

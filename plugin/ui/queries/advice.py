@@ -98,7 +98,7 @@ def advise_task(task_id: str, asked: tuple[float | None, int | None], classes: d
         cpus_asked=cpus,
         memory_asked=memory,
         by_input=by_input(classes),
-        **asdict(right_size(usage.whole(classes))),
+        **asdict(right_size(usage.merged(classes))),
     )
 
 
@@ -177,7 +177,7 @@ def savings_of_dag(session: Session, dag_id: str, spent: dict[str, BillParts]) -
     """
     found = []
     for task_id, classes in usage.of_tasks(session, dag_id, spent.keys()).items():
-        used = usage.whole(classes)
+        used = usage.merged(classes)
         size, cost = right_size(used), spent[task_id]
         asked = cost.used + cost.unused
         if size.line is None or not used.cpu_hours or not asked:

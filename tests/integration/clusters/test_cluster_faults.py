@@ -1,4 +1,4 @@
-"""What becomes of the jobs of a batch cluster when something fails. The jobs only ask an API server for its health."""
+"""How the jobs of a batch cluster end when something fails. The jobs only ask an API server for its health."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.services.sshd import Sshd
 
 
 class Site(Driven[ClusterSite]):
-    """A controller's side of a cluster, and what it has heard."""
+    """A controller's side of a cluster, and the events of the cluster."""
 
     patience = 90.0
     pause = 0.2
 
     def forget(self) -> None:
-        """Stop without a word, as a controller that is killed."""
+        """Stop without cleaning up, as a controller that is killed."""
         self.site.rounds.stop(60.0)
 
 

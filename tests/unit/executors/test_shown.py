@@ -190,11 +190,11 @@ def test_a_site_was_heard_of_when_it_answered_last() -> None:
 
     with Session(memory()) as session:
         site_rows.save(session, rows("a", "b"))
-        site_rows.hear(session, {"a": None, "b": "it is away"}, {"a": {"": free_text("no")}}, 5.0)
-        site_rows.hear(session, {"a": "it hangs", "b": "it is away"}, {}, 6.0)
+        site_rows.note_answers(session, {"a": None, "b": "it is away"}, {"a": {"": free_text("no")}}, 5.0)
+        site_rows.note_answers(session, {"a": "it hangs", "b": "it is away"}, {}, 6.0)
         shown = {row.name: row.barred for row in session.scalars(select(SiteRow))}
         assert shown == {"a": None, "b": None}, "it is not so any more"
-        site_rows.hear(session, {"a": "it hangs"}, {"a": {"": free_text("no")}}, 6.0)
+        site_rows.note_answers(session, {"a": "it hangs"}, {"a": {"": free_text("no")}}, 6.0)
         stored = session.scalar(select(SiteRow.barred).where(SiteRow.name == "a"))
         assert site_rows.of_text(stored) == {"": free_text("no")}
         assert site_rows.of_text(None) == {}

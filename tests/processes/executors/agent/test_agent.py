@@ -82,7 +82,7 @@ def test_jobs_start_as_room_allows_by_priority(agent: NodeAgent, tmp_path: Path)
     low, high = agent.wait_for("low"), agent.wait_for("high")
     assert low["started_at"] >= high["started_at"] + 0.1
     assert len(agent.of("low", "waiting")) == 1
-    assert agent.of("high", "waiting") == [], "a short wait is not worth telling"
+    assert agent.of("high", "waiting") == [], "a short wait is not worth reporting"
 
 
 def test_room_is_free_when_the_task_has_ended_not_when_its_reports_are_made(agent: NodeAgent, tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_an_agent_makes_a_lock_anew_that_was_removed_and_gives_way_to_one_that_h
         node.spool.ring()
         assert node.process.wait(120) == 0
     node.start()
-    assert node.wait_for("a")["cause"] is None, "its job goes on, and the next one looks after it"
+    assert node.wait_for("a")["cause"] is None, "its job goes on, and the next one takes it over"
     node.stop()
 
 
@@ -520,7 +520,7 @@ def test_a_signal_while_the_agent_looks_for_a_shutdown_is_not_lost(
 
 
 def test_nothing_begins_after_a_signal_that_comes_while_the_agent_looks(tmp_path: Path) -> None:
-    """Who ends a place ends its jobs, too: their room is free before the agent has come to its own end."""
+    """What ends a place ends its jobs, too: their room is free before the agent itself has ended."""
     spool = Spool(tmp_path / "spool")
     spool.create()
     agent = Agent(spool, agent_runner)
@@ -585,7 +585,7 @@ def test_jobs_that_were_about_to_start_wait_again(tmp_path: Path) -> None:
     claimed = node.spool.job("claimed")
     os.rename(claimed.workload, claimed.claim(2**22 + 1, 1))  # by a process that is dead
     node.put("renewed", "note", path=str(runs))
-    cancelled = node.spool.job("cancelled")  # and the agent died before it could tell
+    cancelled = node.spool.job("cancelled")  # and the agent died before it could report it
     cancelled.root.mkdir()
     node.put("cancelled", "note", path=str(runs))
     os.rename(node.spool.envelope("cancelled"), cancelled.workload)

@@ -1,4 +1,4 @@
-"""A node agent whose new controller knows less than the one before it, or wants something else."""
+"""A node agent whose new controller has less state than the one before it, or other requests."""
 
 from __future__ import annotations
 

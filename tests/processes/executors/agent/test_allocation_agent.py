@@ -109,7 +109,7 @@ def test_it_ends_when_nothing_runs(cluster: Cluster) -> None:
     process = cluster.start()
     assert cluster.wait_for("a")["cause"] is None
     assert process.wait(120) == 0
-    assert not cluster.spool.inbox.exists(), "whoever puts a job there notices it"
+    assert not cluster.spool.inbox.exists(), "the one that puts a job there notices it"
     with pytest.raises(FileNotFoundError):
         cluster.put("b")
 

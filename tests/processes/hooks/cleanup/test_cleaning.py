@@ -160,7 +160,7 @@ def test_bundles_that_a_job_reads_are_kept(site: ClusterSite, make: Make) -> Non
 
 
 def test_what_still_changes_is_kept(site: ClusterSite, make: Make) -> None:
-    """Results that somebody goes on with, deep in the folder of a run that ended long ago."""
+    """Results that are still being used, deep in the folder of a run that ended long ago."""
     run = make(f"scripts/{token()}", "exit", "results/deep/er/table")
     os.utime(run / "results/deep/er/table")
     assert clean(site) == {}

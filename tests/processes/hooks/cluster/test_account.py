@@ -1,4 +1,4 @@
-"""What becomes of jobs whose account a batch system does not admit, with commands of paper in the place of SLURM's."""
+"""Jobs whose account a batch system does not admit, with commands of paper in the place of SLURM's."""
 
 from __future__ import annotations
 

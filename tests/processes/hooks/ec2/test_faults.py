@@ -1,4 +1,4 @@
-"""What goes wrong around machines of EC2: no job is lost, nothing is launched twice, each end has a reason in words."""
+"""What goes wrong around machines of EC2: no job is lost, nothing is launched twice, and each end has a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unavailable(service: FakeEC2) -> None:
 
 
 def too_slow(service: FakeEC2) -> None:
-    """All is done, but long after whoever asked has gone."""
+    """All is done, but long after the caller has gone."""
     service.slow("*", 5.0)
 
 
@@ -150,7 +150,7 @@ def strange(service: FakeEC2, drive: Drive) -> str:
 
 
 def hanging(service: FakeEC2, drive: Drive) -> str:
-    """Its SSH server takes connections, and says nothing."""
+    """Its SSH server accepts connections, and sends nothing."""
 
     def freeze() -> bool:
         with suppress(OSError):  # it has not booted

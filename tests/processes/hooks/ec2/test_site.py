@@ -124,7 +124,7 @@ def test_prices_that_are_slow_to_come_keep_no_death_from_being_noticed(
     began = rounds.under_way_since
     service.kill(service.living()[0])
     drive.wait_for("released", name)
-    assert rounds.under_way_since == began, "AWS has not said yet what anything costs"
+    assert rounds.under_way_since == began, "AWS has not answered yet what anything costs"
 
 
 def test_what_is_refused_is_reported_and_what_is_not_answered_is_looked_up(

@@ -373,7 +373,7 @@ def test_an_array_whose_answer_never_came(hook: BatchHook, cluster: ToyCluster) 
 
 
 def test_an_array_that_was_submitted_twice_runs_once(hook: BatchHook, cluster: ToyCluster) -> None:
-    """Where the answer was lost and the job has a name that is not its own, nobody can look it up."""
+    """Where the answer was lost and the job has a name that is not its own, it cannot be looked up."""
     cluster.set("mute")
     run = submit_array(hook, "echo run >> ../times; sleep 1", jobname="mine")
     assert run.get(PATIENCE) == 0

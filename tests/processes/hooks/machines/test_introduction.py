@@ -34,7 +34,7 @@ class Counting(ShellTransport):
         self.sessions: list[Session] = []
 
     def session(self, command: Sequence[str], setup: str = "") -> Session:
-        assert "secret" not in " ".join(command), "everybody may read a command line"
+        assert "secret" not in " ".join(command), "every user may read a command line"
         self.sessions.append(super().session(command, setup))
         return self.sessions[-1]
 
@@ -138,7 +138,7 @@ def test_a_check_says_that_a_machine_s_folder_is_another_deployment_s(
 
 
 def test_what_cannot_be_introduced_is_served_all_the_same(tmp_path: Path) -> None:
-    """Its jobs are known, whatever has become of Lading there."""
+    """Its jobs are known, whatever state Lading is in there."""
     config, transport = table(tmp_path), Counting()
     host = config.hosts[0]
     (Path(config.root(host)) / "spool").mkdir(parents=True)

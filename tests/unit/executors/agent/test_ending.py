@@ -119,9 +119,9 @@ def of(seconds: float, grace: float) -> Ending:
 
 def test_jobs_get_what_time_there_is() -> None:
     assert of(100, 5).left == pytest.approx(70, abs=9)
-    assert of(100, 300).grace == 20, "what is told after that would not be heard"
-    assert of(10, 5).left < 0, "late as it is, they are asked to end at once"
-    assert of(4000, 5).left == pytest.approx(90, abs=9), "there is no more than is said before"
+    assert of(100, 300).grace == 20, "what is reported after that would not arrive"
+    assert of(10, 5).left < 0, "it is late, so they are asked to end at once"
+    assert of(4000, 5).left == pytest.approx(90, abs=9), "there is no more than was announced before"
 
 
 def test_the_words_of_aws_are_read_as_it_writes_them() -> None:

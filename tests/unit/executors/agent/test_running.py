@@ -1,4 +1,4 @@
-"""How the end of a job is judged that an agent has run."""
+"""How the end of a job that an agent has run is judged."""
 
 from __future__ import annotations
 

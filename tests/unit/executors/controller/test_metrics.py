@@ -77,7 +77,7 @@ def test_the_gauge_goes_back_to_zero(told: list[Any], session: Session) -> None:
 
 
 def everything(session: Session) -> None:
-    """Have everything told that is ever told."""
+    """Have every metric emitted that there is."""
     amounts = {"cpus": 4.0, "memory": 1, "gpus": 0.0}
     session.add(store.Capacity(site="local", name="host", since=0.0, usd_per_hour=0.4, **amounts))
     session.add(

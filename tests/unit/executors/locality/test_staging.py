@@ -159,12 +159,12 @@ def test_a_file_is_brought_once_for_all_jobs_of_a_machine_and_is_what_it_was(hou
     assert house.ready(Y=["plain", *tokens]) == {"Y": ["plain"]}, "what needs no files need not wait"
     house.session.expire_all()
     assert str(told(house.row("t3").reason)) == f"waits: {empty} is being copied to where it runs"
-    assert sorted(house.wait(house.ready)["Y"]) == sorted(tokens), "nobody has to ask for them again"
+    assert sorted(house.wait(house.ready)["Y"]) == sorted(tokens), "they need not be requested again"
     paths = house.paths("t7")
     assert Path(paths[str(file)]).read_bytes() == content
     assert Path(paths[str(file)]).name == file.name
     assert Path(paths[str(empty)]).read_bytes() == b""
-    assert stat.S_IMODE(os.stat(paths[str(file)]).st_mode) == 0o400, "nobody changes what others read"
+    assert stat.S_IMODE(os.stat(paths[str(file)]).st_mode) == 0o400, "what others read is not changed"
     assert told(house.row("t7").reason) is None
     assert sorted(house.copies("Y")) == sorted([file.name, "empty"])
     assert not [each for each in os.listdir(house.lab.areas["Y"].folder) if each.startswith(".")]
@@ -223,7 +223,7 @@ def test_a_file_that_was_written_anew_is_brought_anew(
     file.write_text("newer")
     house.ready()
     house.wait(house.ready)
-    assert Path(first).read_text() == "old", "who reads it goes on reading that"
+    assert Path(first).read_text() == "old", "a reader goes on reading that"
     assert Path(house.paths("a")[str(file)]).read_text() == "newer"
 
 
@@ -588,7 +588,7 @@ def test_stores_that_hang_for_two_dags_take_no_thread_from_a_third(house: House,
     house.wait(lambda: house.ready() or not any(each.name == "staging" for each in threading.enumerate()))
     assert {each.failure for each in fetches if "hangs" in each.address} == {
         house.row(token).reason for token in tokens
-    }, "whatever came of them later counts no more"
+    }, "their later results do not count any more"
 
 
 def test_one_store_takes_no_more_than_its_threads_whichever_dags_ask(house: House, hung: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""What Airflow says of the members of gangs."""
+"""What Airflow's tables say of the members of gangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads that find out what jobs ask for: nothing spins, and nobody waits for another Dag's files."""
+"""The threads that find out what jobs ask for: nothing spins, and no Dag waits for another Dag's files."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def ended(
         ({"cancelled": True, "native": job(None, 0)}, ("cancelled", 0)),
         ({"cancelled": True, "native": job(None, 0), "status": 0}, (None, 0)),
         ({"cancelled": True, "status": 0}, (None, 0)),
-        # Deleted by somebody, and forgotten by a batch system that keeps no history.
+        # Deleted, and forgotten by a batch system that keeps no history.
         ({"status": 143}, ("cancelled", 143)),
         ({"waited": True}, ("cancelled", None)),
         # Ended by such a one at its time limit.
@@ -91,7 +91,7 @@ def ended(
         ({"native": job(), "status": 143}, ("error", 143)),
         # What never can start has failed.
         ({"native": job("error", state="pending")}, ("error", None)),
-        # Its own supervisor knows what it has ended it for; where it does not, the batch system may.
+        # Its own supervisor has recorded why it ended it; where it has not, the batch system may have.
         ({"sentinel": Sentinel(cause="time_limit", exit_code=-15), "native": job("cancelled")}, ("time_limit", -15)),
         ({"sentinel": Sentinel(cause="cancelled", exit_code=-15), "native": job("error", 1)}, ("cancelled", -15)),
         ({"sentinel": Sentinel(cause="error", exit_code=-9), "native": job("out_of_memory")}, ("out_of_memory", -9)),
@@ -264,7 +264,7 @@ def test_who_has_cancelled_a_job() -> None:
         assert str(event["reason"]).startswith("the batch job was cancelled, and not by Lading")
         change = change_by_event(event)
         assert change is not None
-        assert change.values["state"] == "failed", "nobody wished it in Airflow"
+        assert change.values["state"] == "failed", "it was not requested in Airflow"
     event = told(None, own("terminated"), cancelled=True)
     change = change_by_event(event)
     assert change is not None

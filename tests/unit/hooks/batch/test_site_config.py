@@ -1,4 +1,4 @@
-"""What a site takes: from which Dags, and with which words of its batch system."""
+"""What a site takes: from which Dags, and with which directives of its batch system."""
 
 from __future__ import annotations
 

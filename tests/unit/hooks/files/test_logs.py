@@ -1,4 +1,4 @@
-"""What is said once of trouble that lasts."""
+"""Lasting trouble that is logged once."""
 
 from __future__ import annotations
 

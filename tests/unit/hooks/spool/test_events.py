@@ -153,7 +153,7 @@ def test_an_end_counts_though_another_version_left_parameters_of_its_reason_out(
     assert faults == []
     assert str(found["reason"]) == "the task has used 2 GiB of memory, its limit is ?"
     _, faults = events.read(text({"event": "waiting", "token": "x", "reason": less}))
-    assert len(faults) == 1, "a wait is told again"
+    assert len(faults) == 1, "a wait is reported again"
 
 
 @given(VALUES | st.fixed_dictionaries({"code": CODES | VALUES, "also": VALUES}))

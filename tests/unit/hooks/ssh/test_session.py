@@ -13,7 +13,7 @@ from lading.hooks.ssh.session import ChannelSession
 
 
 class GoneChannel:
-    """A channel whose connection is gone without a word."""
+    """A channel whose connection is gone without notice."""
 
     def exec_command(self, command: str) -> None:
         """It is still there."""
@@ -29,7 +29,7 @@ class GoneChannel:
             raise EOFError
 
     def recv(self, size: int) -> bytes:
-        raise EOFError  # it tells the other side that there is room again
+        raise EOFError  # it announces to the other side that there is room again
 
     def close(self) -> None:
         raise EOFError

@@ -232,7 +232,7 @@ def test_a_site_in_trouble_is_waited_for_until_its_time_is_over(possible: tuple[
         "b": f"waits: {DOWN}",
     }
     late = assign(jobs, replace(local, in_trouble=300.0), view("lab", MACHINE))
-    assert (sites_of(late), list(told(late.waits))) == ({"a": "lab"}, ["b"]), "who names it waits for it"
+    assert (sites_of(late), list(told(late.waits))) == ({"a": "lab"}, ["b"]), "a job that names it waits for it"
 
 
 def test_a_site_that_has_not_answered_yet_is_given_time_for_that() -> None:
@@ -438,12 +438,12 @@ def test_what_can_run_at_once_goes_to_what_is_up() -> None:
 
 def test_what_is_up_is_given_a_store_while_more_is_launched() -> None:
     found = assign(old(8), elastic(busy("L1"), most=3))
-    assert found.placed == {f"a{number:04}": ("hpc", "L1") for number in range(4)}, "who came first"
+    assert found.placed == {f"a{number:04}": ("hpc", "L1") for number in range(4)}, "the one that came first"
     assert len(found.provisions["hpc"].launches) == 2, "as if those that are prefetched had no place"
     assert set(told(found.waits)) == {f"a{number:04}" for number in range(4, 8)}
     two = assign(old(100), elastic(up("L1"), up("L2"), up("L3", draining=True)))
     assert [list(two.placed.values()).count(("hpc", name)) for name in ("L1", "L2", "L3")] == [8, 8, 0]
-    assert set(two.placed) == {f"a{number:04}" for number in range(16)}, "who came first"
+    assert set(two.placed) == {f"a{number:04}" for number in range(16)}, "the one that came first"
     short = assign(old(100), elastic(replace(up("L1"), prefetchable=20)))
     assert len(short.placed) == 20
 
@@ -479,7 +479,7 @@ def test_a_thousand_jobs_of_one_shape_hide_no_other() -> None:
 
 
 def test_what_a_site_can_never_launch_goes_on_or_is_reported_so() -> None:
-    """It is not known what the site could have; so it is not for certain, and the job does not fail."""
+    """What the site could have is unknown, so this is not certain, and the job does not fail."""
     large = old(1, cpus=5)
     site = elastic(possible=())
     lab = view("lab", replace(MACHINE, capacity=Resources(cpus=64, memory=8192)))

@@ -1,4 +1,4 @@
-"""What a controller and a cluster say to each other about allocations, with commands of paper in place of SLURM's."""
+"""The exchanges of a controller and a cluster about allocations, with commands of paper in place of SLURM's."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_a_job_that_may_not_have_arrived_is_looked_for(fleet: Fleet, monkeypatch
 
 
 def _cut(exchange: Any, word: str = "incoming", *, whole: bool = True) -> Any:
-    """An exchange that is done, and whose answer is lost, or that to one step, when the word is in a step."""
+    """An exchange that is done and whose answer is lost, or the answer to the step in which the word occurs."""
 
     def cut(steps: Any, *args: Any) -> Any:
         answers = exchange(steps, *args)

@@ -1,4 +1,4 @@
-"""The trial jobs of ``airflow lading check`` on a cluster, and what is told when one does not end well."""
+"""The trial jobs of ``airflow lading check`` on a cluster, and what is reported when one does not end well."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_it_is_a_command_without_airflow() -> None:
     assert time.monotonic() - began < 100
 
 
-# -- what is told
+# -- what is reported
 
 
 def sighting(native: NativeJob | None, output: str | None, node: str | None = "n1") -> TrialSighting:

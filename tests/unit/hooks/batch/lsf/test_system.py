@@ -137,7 +137,7 @@ def test_a_date_or_a_limit_that_cannot_be_read_costs_no_other_job_its_account(te
 
 
 def test_what_bhist_has_not_said() -> None:
-    """Never an error of ours: jobs that it does not know, or no answer."""
+    """Never an error of ours: unknown jobs, or no answer."""
     assert LSF().accounted(CommandResult(255, "No matching job found\n")) == []
     assert LSF().accounted(CommandResult(255, "", "No matching job found\n")) == []
     assert LSF().accounted(recorded("lsf/openlava_history_held")) == []
@@ -310,7 +310,7 @@ def test_names_of_queues_are_not_cut(tmp_path: Path) -> None:
 
 
 def test_a_job_that_traps_the_signal_of_its_run_limit_has_reached_it() -> None:
-    """OpenLava calls it done, for it has exited with 0."""
+    """OpenLava calls it done, since it has exited with 0."""
     answer = recorded("lsf/openlava_history_limit")
     end = answer.stdout.index("Exited with exit code 140")
     done = answer.stdout[:end] + "Done successfully." + answer.stdout[end + len("Exited with exit code 140.") :]

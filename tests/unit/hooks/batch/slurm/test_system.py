@@ -1,4 +1,4 @@
-"""SLURM where the conformance suite does not look: other versions, several clusters, federations, reasons in words."""
+"""SLURM where the conformance suite does not look: other versions, several clusters, federations, reasons as text."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ def test_a_job_whose_nodes_are_drained_waits() -> None:
     for lines in (nodes, sections["exclusive"][1:]):
         there = SLURM().survey.inventory(CommandResult(0, "".join(f"{line}\n" for line in lines)))
         assert there.queues == ["batch", "off", "short"]
-        assert there.census(["batch"]) == (1, 0)
+        assert there.count_nodes(["batch"]) == (1, 0)
 
 
 def test_refusals_of_newer_versions_are_for_good() -> None:
