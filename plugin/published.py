@@ -14,6 +14,7 @@ from lading.scheduling.hints.hints import HintError
 from lading.scheduling.job import NOTHING, PlannedJob
 from lading.scheduling.location import Location
 from lading.scheduling.machine_traits import valid_types
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.bindings import Binding
 from lading.scheduling.matching.wishes import default_arch, resolved
 from lading.scheduling.resources import Resources
@@ -49,6 +50,11 @@ class PublishedSite:
     stage_schemes: tuple[str, ...] | None = field(default=None, compare=False)
     holds: bool | None = field(default=None, compare=False)
     launches: bool = field(default=False, compare=False)
+
+    @property
+    def admission(self) -> Admission:
+        """Whose jobs it takes."""
+        return Admission.published(self.rules)
 
     def suits(self, job: PlannedJob) -> bool:
         """Whether a job may be able to run there."""

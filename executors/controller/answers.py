@@ -85,7 +85,7 @@ def view(site: Site[Any], answer: SiteAnswer | None, silence: str, possible: Seq
         trouble=silent if answer is None else trouble(answer),
         barred={} if answer is None else answer.observation.barred,
         burst_after=config.burst_after,
-        allowed_dags=config.allowed_dags,
+        admission=site.admission,
         holds=site.holds,
         launches=site.launches,
         attempts=config.attempts,

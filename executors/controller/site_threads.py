@@ -31,7 +31,7 @@ SECONDS_UNTIL_SILENT = 10.0
 SECONDS_BETWEEN_LOOKS = 0.1
 # What has failed is tried again after this, seconds.
 SECONDS_AFTER_TROUBLE = 2.0
-# So many events of a site are stored in one tick: a site that has many must not keep the others waiting.
+# The most events of a site that one tick stores: a site with many must not keep the others waiting.
 MOST_EVENTS = 1000
 
 NOT_YET = "it has not answered yet"

@@ -47,9 +47,9 @@ from lading.scheduling.text.printable import shortened
 
 log = logging.getLogger(__name__)
 
-# So many files are brought into one staging area at once: its site has other news as well.
+# The most files brought into one staging area at once: its site has other work as well.
 MOST_PER_AREA = 2
-# So many are read from one host at once, as the first of the places that have it.
+# The most that are read from one host at once, as the first of the places that have it.
 MOST_PER_HOST = 2
 # Threads that hang do no more work. Where so many do, at a host, for a Dag or in all, a file fails at once that would
 # be read there, for that Dag, or out of any store.

@@ -14,6 +14,7 @@ from airflow.models.dagbag import CachedDBDagBag
 from airflow.utils.state import TaskInstanceState
 
 from lading.executors.orchestrator import airflow_runs as runs
+from lading.executors.orchestrator.airflow_facts import DagFacts
 from lading.executors.orchestrator.executor_names import goes_to_lading
 from lading.executors.orchestrator.orchestrator import DagPast, DagStructure, DagTask, Forecaster
 from lading.executors.store.gangs.runs import DagRunKey
@@ -49,13 +50,17 @@ class Dags(Forecaster):
         self.pasts: dict[str, tuple[float, DagPast]] = {}
         self.trouble = Trouble(log)
         self._is_ours = cache(goes_to_lading)
+        self._facts = DagFacts()
 
     def read_structures(self, session: Session, runs_: Iterable[DagRunKey]) -> Mapping[DagRunKey, DagStructure | None]:
         """The Dags of those runs that there are."""
         return {key: self.structure(session, run) for key, run in runs.dag_runs(session, runs_).items()}
 
-    def is_ours(self, executor: str | None) -> bool:
-        return self._is_ours(executor)
+    def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
+        return self._facts.columns(session, dag_id)
+
+    def is_ours(self, executor: str | None, team: str | None) -> bool:
+        return self._is_ours(executor, team)
 
     @property
     def zone(self) -> tzinfo:

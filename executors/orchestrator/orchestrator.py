@@ -167,8 +167,16 @@ class Forecaster(ABC):
         """How earlier runs of a Dag went."""
 
     @abstractmethod
-    def is_ours(self, executor: str | None) -> bool:
-        """Whether a task with this ``executor`` becomes a job; None: it names none."""
+    def facts(self, session: Session, dag_id: str) -> Mapping[str, Any]:
+        """The columns of a job that say whose its Dag is: ``team``, ``dag_owner``, ``dag_tags``."""
+
+    @abstractmethod
+    def is_ours(self, executor: str | None, team: str | None) -> bool:
+        """Whether a task becomes a job.
+
+        :param executor: that it names; None: it names none
+        :param team: that of its Dag; None: it has none
+        """
 
     @property
     @abstractmethod

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lading.hooks.files.safe_files import make_private, visible
 
-# After so many seconds of silence it has long been found out otherwise, and the file says nothing new.
+# Seconds of silence after which it has long been noticed otherwise, so that the file adds nothing.
 SECONDS_UNTIL_FORGOTTEN = 86400
 
 

@@ -34,7 +34,7 @@ AT_WORK = (State.PLACED, State.RUNNING)
 COLUMNS = (
     JobRow.token, JobRow.cpus, JobRow.memory, JobRow.disk, JobRow.gpus, JobRow.site_hint, JobRow.queued_at,
     JobRow.reason, JobRow.priority, JobRow.instance_type, JobRow.queue_hint, JobRow.native_hint, JobRow.nodes,
-    JobRow.dag_id, JobRow.memory_limit, JobRow.time_limit, JobRow.arch, JobRow.os, JobRow.features,
+    JobRow.dag_id, JobRow.team, JobRow.memory_limit, JobRow.time_limit, JobRow.arch, JobRow.os, JobRow.features,
     JobRow.capacity_type, JobRow.run_id, JobRow.task_id, JobRow.max_instances, JobRow.run_max_instances,
     JobRow.targets, JobRow.queue, JobRow.soft, JobRow.max_usd, JobRow.map_index, JobRow.input_values,
 )  # fmt: skip

@@ -104,6 +104,8 @@ class JobRow(Base):
     team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     dag_owner: Mapped[str | None] = mapped_column(String(LONGEST_NAME))
     dag_tags: Mapped[str | None] = mapped_column(Text)
+    # Of the executor that reports it to Airflow; None: of the one for all teams, which Dags of any team may use.
+    executor_team: Mapped[str | None] = mapped_column(String(LONGEST_TEAM))
     workload: Mapped[str] = mapped_column(Text)
 
     cpus: Mapped[float] = mapped_column(Double)

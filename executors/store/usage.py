@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SECONDS_PER_DAY = 86400
 # What jobs used is known for so long after they have been forgotten.
 DAYS_KEPT = 366
-# So many jobs are forgotten at a time, so that no tick takes long.
+# How many jobs are deleted at a time, so that no tick takes long.
 MOST_FORGOTTEN = 2000
 # Of each task the youngest tries count; more of them would be of code that is no more.
 MOST_TRIES = 1000

@@ -35,7 +35,7 @@ from lading.scheduling.reasons import Reason, because
 # How long the first look waits for an answer, so that a single look finds what there is; later ones do not,
 # seconds.
 FIRST_ANSWER = 10.0
-# So many connections are closed at a time.
+# How many connections are closed at a time.
 MOST_AT_ONCE = 32
 STOPPED = because("airflow_stopped")
 

@@ -13,7 +13,7 @@ from lading.hooks.job_scripts import layout
 from lading.hooks.job_scripts.result import JobRun, RunKeeper, SavedRun
 from lading.hooks.job_scripts.run import RunRecord
 
-# So many elements that have failed are named in a message.
+# How many failed elements are named in a message.
 MOST_NAMED = 10
 
 

@@ -15,14 +15,14 @@ from lading.hooks.spool.tokens import JWT
 
 log = logging.getLogger(__name__)
 
-# So many unreadable files are kept.
+# How many unreadable files are kept.
 MOST_REJECTED = 100
 # Of a file so much is kept, bytes, and of its name so many characters.
 MOST_KEPT_BYTES = 2**20
 LONGEST_NAME = 200
-# For so long the site's note names a file that could not be read, seconds.
+# How long the site's note names a file that could not be read, seconds.
 SECONDS_NOTED = 3600.0
-# So many files are remembered; one that is forgotten may be said again.
+# How many files are kept in mind; one that is dropped may be reported again.
 REMEMBERED = 1000
 LONGEST_NOTE = 300
 

@@ -19,7 +19,7 @@ from lading.scheduling.text import csv_tables
 from lading.scheduling.text.csv_tables import TableError
 from lading.scheduling.text.printable import printable, shortened
 
-# So much of a file is split into lines at once, in characters.
+# How much of a file is split into lines at once, in characters.
 PART = 2**16
 
 

@@ -48,7 +48,7 @@ BURST = 6
 # of lengths, the less often a wait is worth while, and the less each has to count for jobs to wait no longer on
 # average: half, where the logarithms of lengths are off by a fifth.
 DELAY, UNSURE = 0.75, 5.0
-# In so many parts of the last seconds jobs begin where they come as often as COMES says.
+# In how many parts of the last seconds jobs begin where they come as often as COMES says.
 RECENT, PART, USUAL = 600.0, 10.0, 10
 # Rounds of ruin and recreate per job that waits, and at most.
 ROUNDS = {"fast": (4, 400), "best": (40, 10_000)}

@@ -18,7 +18,7 @@ from lading.scheduling.packing.problem import Bin, Vector, fits, offered, vector
 
 # How many machines a fleet has.
 SIZES = (1, 2, 3, 4, 6, 8, 12)
-# So many steps that have no room are passed over for ones behind them.
+# How many steps that have no room are passed over for ones behind them.
 MOST_PASSED = 40
 # A user lets a run take so many times its critical path.
 SLACK = 1.25

@@ -44,16 +44,16 @@ class Driven(Generic[S]):
     def look(self) -> None:
         self.events += self.solo.tick()
 
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
+    def events_of(self, kind: str) -> dict[str, dict[str, Any]]:
         return {event["token"]: event for event in self.events if event["event"] == kind}
 
     def wait_for(self, kind: str, tokens: list[str], seconds: float | None = None) -> list[dict[str, Any]]:
         def there() -> bool:
             self.look()
-            return set(tokens) <= self.of(kind).keys()
+            return set(tokens) <= self.events_of(kind).keys()
 
         assert wait_until(there, seconds or self.patience, self.pause), (self.events, self.solo.seen)
-        return [self.of(kind)[token] for token in tokens]
+        return [self.events_of(kind)[token] for token in tokens]
 
     def take_over(self, other: Driven[S]) -> None:
         """Take over what the other site's controller had in its store."""

@@ -47,7 +47,7 @@ class Drive:
     def until(self, reached: Callable[[dict[str, LocationState]], bool], seconds: float = PATIENCE) -> None:
         assert wait_until(lambda: reached(self.look()), seconds, 0.1), (self.last, self.events)
 
-    def of(self, kind: str) -> dict[str, dict[str, Any]]:
+    def events_of(self, kind: str) -> dict[str, dict[str, Any]]:
         return {event["token"]: event for event in self.events if event["event"] == kind}
 
     def order(self, count: int = 1, **changes: Any) -> list[str]:
@@ -71,5 +71,5 @@ class Drive:
         return tokens
 
     def wait_for(self, kind: str, *tokens: str, seconds: float = PATIENCE) -> list[dict[str, Any]]:
-        self.until(lambda _: set(tokens) <= self.of(kind).keys(), seconds)
-        return [self.of(kind)[token] for token in tokens]
+        self.until(lambda _: set(tokens) <= self.events_of(kind).keys(), seconds)
+        return [self.events_of(kind)[token] for token in tokens]

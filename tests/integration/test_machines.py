@@ -115,7 +115,7 @@ def test_jobs_run_on_all_machines(make: Callable[..., Lab], hosts: list[Host], a
     lab.look()
     assert {given.location for given in lab.solo.given.values()} == {"lab1", "lab2"}
     assert {event["cause"] for event in lab.wait_for("finished", tokens)} == {None}
-    assert lab.of("started").keys() == set(tokens)
+    assert lab.events_of("started").keys() == set(tokens)
     assert asked(api) == len(tokens), "each ran once"
     for host in hosts:
         machine = lab.site.connections[host.name].machine
@@ -411,6 +411,6 @@ def test_a_clock_that_is_wrong(make: Callable[..., Lab], hosts: list[Host], tmp_
     tokens = lab.put(2)
     ends = lab.wait_for("finished", tokens)
     assert {event["cause"] for event in ends} == {None}
-    times = [event["at"] for event in (*ends, *lab.of("started").values())]
+    times = [event["at"] for event in (*ends, *lab.events_of("started").values())]
     # By the controller's clock, as well as one look can tell what the other one says.
     assert all(begun - 60 < at < time.time() + 60 for at in times), times

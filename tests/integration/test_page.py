@@ -454,7 +454,7 @@ def test_who_may_read_one_dag_sees_of_the_others_grey_rectangles(full: Airflow, 
     page.close()
 
 
-def test_nothing_is_asked_while_nobody_looks(full: Airflow, admin: str, browser: Browser) -> None:
+def test_nothing_is_asked_while_the_page_is_hidden(full: Airflow, admin: str, browser: Browser) -> None:
     window = Window(browser, full.url, token=admin)
     page = window.open("/plugin/lading")
     drawn(page)

@@ -470,7 +470,7 @@ def test_a_server_that_hangs_before_it_begins_a_command_is_abandoned(
     assert only(transport, "echo 2", 120)[1] == "2\n"
 
 
-def test_whoever_closes_a_connection_does_not_wait_for_a_server_that_says_nothing(
+def test_closing_a_connection_does_not_wait_for_a_silent_server(
     make_site: Callable[[str], Site], monkeypatch: pytest.MonkeyPatch, black_hole: int
 ) -> None:
     site = make_site("ssh")
@@ -596,7 +596,7 @@ def test_an_unknown_connection_is_no_answer(make_site: Callable[[str], Site], mo
     assert "'site'" in words
 
 
-def test_a_persons_connection_is_used_and_left_alone(make_site: Callable[[str], Site]) -> None:
+def test_a_users_connection_is_used_and_left_alone(make_site: Callable[[str], Site]) -> None:
     site = make_site("control_master")
     site.open()
     path = site.folder / "mine"

@@ -305,7 +305,7 @@ class AllocationMode(ClusterPoller):
 
 # In which state allocations are, as the batch system and their agents say.
 
-# So long ago may have been said what is read of an agent's time, seconds.
+# How old what is read of an agent's time may be, seconds.
 LONGEST_REPORTED_AGO = SECONDS_BETWEEN_REPORTS + SECONDS_UNTIL_SEEN
 
 
@@ -343,7 +343,7 @@ class AllocationStates(ClusterPart):
     def read_begun(self, allocations: Sequence[Allocation], answer: CommandResult) -> None:
         """Take in which agents have started, and until when they will run.
 
-        :param answer: to :meth:`ups`
+        :param answer: to :meth:`begun_question`
         """
         contents = self.begun_question(allocations).contents(answer)
         for allocation, content in zip(allocations, contents, strict=True):

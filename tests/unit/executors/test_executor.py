@@ -301,7 +301,7 @@ def test_nothing_is_reported_to_another_scheduler(engine: Engine, scheduler: Lad
     assert sync(new_executor(tmp_path, OTHER)) == {}
 
 
-def test_a_callback_is_reported_as_airflow_wants_it(engine: Engine, scheduler: LadingExecutor) -> None:
+def test_a_callback_is_reported_as_airflow_expects_it(engine: Engine, scheduler: LadingExecutor) -> None:
     id = UUID(int=5)
     with Session(engine) as session:
         scheduler.queue_workload(callback(id), session)
@@ -331,7 +331,7 @@ class Process:
         self.rung += 1
 
 
-def test_the_controller_hears_at_once_of_what_waits(
+def test_the_controller_is_woken_at_once_by_what_waits(
     engine: Engine, scheduler: LadingExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = Process()

@@ -111,7 +111,7 @@ def test_a_lane_is_settled_once_and_the_jobs_of_a_queue_are_on_nodes() -> None:
         assert {token: jobs(session)[token].lane for token in ("c", "d", "queued")} == {"c": 0, "d": 0, "queued": None}
 
 
-def test_a_job_whose_task_airflow_refused_in_the_end_is_in_nobodys_way() -> None:
+def test_a_job_whose_task_airflow_refused_in_the_end_blocks_no_lane() -> None:
     with Session(memory()) as session:
         ended = {"state": State.FAILED, "started_at": None, "ended_at": 20.0}
         add(session, "refused", cpus=2.0, started_at=5.0)
@@ -184,7 +184,7 @@ def test_what_a_machine_has_is_kept_from_when_to_when() -> None:
         assert there.all() == ["a", "b", "c"]
 
 
-def test_a_site_was_heard_of_when_it_answered_last() -> None:
+def test_the_last_contact_of_a_site_is_its_last_answer() -> None:
     def rows(*names: str) -> list[SiteRow]:
         return [SiteRow(name=name, kind="local", position=0, limits="{}") for name in names]
 

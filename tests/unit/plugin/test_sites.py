@@ -243,7 +243,7 @@ def test_what_the_machines_of_a_site_are_besides_amounts(make: Make) -> None:
             load_sites(make(f"{CLUSTER}\n{wrong}"))
 
 
-def test_a_cluster_without_a_word_for_excluded_nodes_says_so(make: Make) -> None:
+def test_a_cluster_without_a_directive_for_excluded_nodes_says_so(make: Make) -> None:
     text = CLUSTER.replace('"slurm"', '"torque"')
     assert text != CLUSTER
     load_sites(make(text))

@@ -598,7 +598,7 @@ def test_one_of_a_killed_scheduler_that_begins_while_another_one_stops_is_stoppe
     assert not stopping.is_alive()
 
 
-def test_an_agent_that_has_yet_to_say_who_it_is_ends_with_its_site(tmp_path: Path) -> None:
+def test_an_agent_that_has_not_identified_itself_yet_ends_with_its_site(tmp_path: Path) -> None:
     """A controller was killed right after it had started it."""
     agent = NodeAgent(tmp_path)
     began = AgentHost(agent.spool, RejectedFiles(agent.spool.rejected))

@@ -274,7 +274,7 @@ def test_ages_of_less_than_an_hour_are_refused() -> None:
         sweep("/x", RUNS, (), YOUNGEST - 1, dry_run=True)
 
 
-def test_the_words_of_live_jobs() -> None:
+def test_identifiers_of_live_jobs() -> None:
     system = SLURM()
     jobs = [
         system.statuses(system_answer(row))[0]
@@ -290,7 +290,7 @@ def system_answer(row: str) -> Any:
     return CommandResult(0, f"{row}\n")
 
 
-def test_positions_in_logs_that_nobody_needs(site: ClusterSite, tmp_path: Path) -> None:
+def test_positions_in_logs_that_are_not_needed(site: ClusterSite, tmp_path: Path) -> None:
     known = token()
     copies = LogCopies(tmp_path / "logs", site.folder / "logs.json")
     copies.add(known, "a.log", b"words")

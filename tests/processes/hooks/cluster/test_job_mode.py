@@ -201,7 +201,7 @@ def test_nothing_is_concluded_while_the_batch_system_is_away(paper: Paper) -> No
     assert [job.token for job in paper.poller.tracker.live()] == ["b"]
 
 
-def test_what_jobs_say_is_heard_while_the_commands_of_the_batch_system_hang(
+def test_events_of_jobs_are_read_while_the_commands_of_the_batch_system_hang(
     paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of LSF do while it is down."""
@@ -255,7 +255,7 @@ def test_max_submitted_holds_jobs_back(tmp_path: Path) -> None:
     assert not list(paper.poller.tracker.waiting())
 
 
-def test_a_refusal_fails_the_job_in_the_site_s_words(paper: Paper) -> None:
+def test_a_refusal_fails_the_job_with_the_site_s_message(paper: Paper) -> None:
     paper.write("mode", "refuse")
     paper.give("a")
     event = only(paper.go(), "finished")

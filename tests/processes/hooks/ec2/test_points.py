@@ -271,7 +271,7 @@ def test_a_spot_machine_costs_what_it_costs_at_the_time(
     assert row.usd == pytest.approx(bought["usd"], abs=CENT), house.told()
 
 
-def test_a_spot_machine_is_billed_by_prices_that_nobody_has_looked_at(
+def test_a_spot_machine_is_billed_by_prices_that_were_never_read(
     house: House, service: FakeEC2, api: ExecutionApi
 ) -> None:
     house.config = house.config.model_copy(update={"capacity_type": "spot"})

@@ -74,7 +74,7 @@ def test_a_look_starts_nothing_and_ends(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_python_that_is_not_there_is_refused_with_the_words_of_the_shell(tmp_path: Path) -> None:
+def test_a_python_that_is_not_there_is_refused_with_the_message_of_the_shell(tmp_path: Path) -> None:
     config = table(tmp_path, python=str(tmp_path / "nowhere"))
     spool = introduction.spool_connection(Counting(), config, config.hosts[0], API)
     begun = time.monotonic()

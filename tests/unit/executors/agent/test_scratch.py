@@ -82,7 +82,7 @@ def test_the_folder_of_a_failed_job_stays_for_a_while_and_counts(tmp_path: Path)
     assert not made.path.exists()
 
 
-def test_a_job_that_died_without_a_word_has_failed(tmp_path: Path) -> None:
+def test_a_job_that_died_without_a_report_has_failed(tmp_path: Path) -> None:
     made, parent = JobScratch(str(tmp_path), "a"), root(str(tmp_path))
     os.close(made._held)  # as its end does
     found = time.time() + 1000

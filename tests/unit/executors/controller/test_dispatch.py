@@ -28,7 +28,7 @@ def given(token: str, state: State, expires_at: float | None = NOW + 600) -> Giv
 OLD, FULL = because("site_full", site="old"), because("busy", locations=["node1"])
 
 
-def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
+def test_what_is_decided_is_recorded_with_the_place_and_the_reason() -> None:
     jobs = [WaitingJob(name=token, resources=Resources(1, 100), reason=reason) for token, reason in
             (("a", None), ("b", OLD), ("c", OLD), ("d", None), ("e", FULL), ("f", None))]  # fmt: skip
     found = Assignment(
@@ -50,7 +50,7 @@ def test_what_is_decided_is_recorded_with_the_place_and_the_words() -> None:
     assert decision.more_waiting
 
 
-def test_words_of_a_plugin_are_words_that_every_database_takes() -> None:
+def test_texts_of_a_plugin_are_made_fit_for_every_database() -> None:
     """Or one job's reason would keep everything that a tick has decided from being stored, tick after tick."""
     bad = "its policy has failed: OSError: /data/\udcff\0" + "x" * 100_000
     names = ("waits", "goes", "fails", "told")

@@ -160,7 +160,7 @@ def finish(site: FakeElasticSite, name: str, token: str) -> None:
     site.tell("finished", token, at=time.time(), **left)
 
 
-def test_an_order_is_in_the_store_before_the_site_hears_of_it_and_it_hears_once(
+def test_an_order_is_in_the_store_before_it_reaches_the_site_and_reaches_it_once(
     house: House, site: FakeElasticSite
 ) -> None:
     stored: list[str] = []

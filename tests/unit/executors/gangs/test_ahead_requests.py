@@ -202,7 +202,7 @@ def test_a_first_partition_whose_start_has_moved(
 
 
 @pytest.mark.parametrize(("state", "hints"), [("failed", {}), ("running", {"time": None})])
-def test_behind_what_has_failed_or_ends_nobody_knows_when_nothing_is_asked_for(
+def test_behind_what_has_failed_or_has_no_known_end_nothing_is_asked_for(
     session: Session, asks: Asks, state: str, hints: dict[str, Any]
 ) -> None:
     task(session, "a", state=state, **hints)

@@ -287,7 +287,7 @@ def test_what_cannot_be_brought_fails_its_job_and_no_other(house: House, tmp_pat
     assert house.staging.waiting["lab"] == {}
 
 
-def test_a_site_without_depots_says_so(house: House) -> None:
+def test_a_site_without_staging_areas_says_so(house: House) -> None:
     house.job("a", "/file", site="bare", location="here")
     found, changes = house.staging.ready(house.session, "bare", {"here": ["a"]})
     assert found == {}
@@ -360,7 +360,7 @@ def test_what_has_ended_or_gone_elsewhere_is_not_given(house: House, tmp_path: P
 
 
 @pytest.mark.usefixtures("apart")
-def test_what_nobody_waits_for_any_more_is_not_brought(house: House, tmp_path: Path) -> None:
+def test_files_that_no_job_waits_for_any_more_are_not_brought(house: House, tmp_path: Path) -> None:
     files = [tmp_path / f"{number}" for number in range(9)]
     for each in files:
         each.write_text(each.name)

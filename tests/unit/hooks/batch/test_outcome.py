@@ -190,7 +190,7 @@ def test_both_engines_give_the_same_answer(
 
 
 @given(natives, natives, statuses, st.booleans(), st.booleans(), seconds)
-def test_nothing_succeeds_without_a_word_and_no_cause_is_forgotten(
+def test_nothing_succeeds_without_evidence_and_no_cause_is_left_out(
     native: NativeJob | None,
     account: NativeJob | None,
     status: int | None,
@@ -245,7 +245,7 @@ def test_what_a_job_can_know_itself(said: dict[str, Any], certain: bool) -> None
     assert sentinel.is_certain == certain
 
 
-def test_the_words_of_an_end() -> None:
+def test_the_reason_of_an_end() -> None:
     assert str(told(job(None, 0), own("out_of_memory", -9, "its limit"))["reason"]) == "its limit"
     event = told(job(None, 0), None, "last line")
     assert (event["cause"], "its task reported nothing" in str(event["reason"])) == ("lost", True)

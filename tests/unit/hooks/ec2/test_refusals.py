@@ -166,7 +166,7 @@ VALIDATED = (
         ("SomethingNew", "which nobody has seen yet", "offering", ""),
     ],
 )  # fmt: skip
-def test_a_refusal_holds_what_it_concerns_and_says_the_code_the_words_and_the_remedy(
+def test_a_refusal_holds_what_it_concerns_and_shows_the_code_the_message_and_the_remedy(
     code: str, words: str, scope: str, remedy: str
 ) -> None:
     shortages = in_subnets()

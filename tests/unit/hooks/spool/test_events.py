@@ -132,7 +132,7 @@ def test_a_newer_agents_events_change_nothing_and_are_no_fault() -> None:
     assert events.read(text(newer, STARTED | {"mood": "fine"})) == ([STARTED], [])
 
 
-def test_words_that_are_no_unicode_are_taken() -> None:
+def test_texts_that_are_no_unicode_are_taken() -> None:
     odd = FINISHED | {"cause": "error", "reason": "a\udc80b\0"}
     assert events.read(text(odd)) == ([odd | {"reason": free_text("a?b\ufffd")}], [])
 

@@ -47,7 +47,7 @@ def test_what_is_said_to_it_is_an_error_of_the_transport() -> None:
     channel: Any = GoneChannel()
     session = ChannelSession(channel, b"", 1.0)
     with pytest.raises(TransportError):
-        session.say(b"text", 1.0)
+        session.write(b"text", 1.0)
     assert session._receive(1.0) == b""
 
 

@@ -681,7 +681,7 @@ def test_names_that_no_database_takes_are_refused(session: Session, client: Test
             requests.ask(session, RequestKind.PAUSE, target, "x")
 
 
-def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(
+def test_users_that_may_change_the_configuration_may_send_requests_and_the_audit_log_says_so(
     session: Session, client: TestClient
 ) -> None:
     add_house(session)
@@ -825,7 +825,7 @@ def test_the_openapi_document_says_what_is_answered(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_name_of_a_dag_reaches_who_may_not_read_it(
+def test_no_name_of_a_dag_reaches_a_user_that_may_not_read_it(
     session: Session, client: TestClient, routes: list[str], data: st.DataObject
 ) -> None:
     if not store.knows(session, "run1"):
@@ -855,7 +855,7 @@ def test_no_name_of_a_dag_reaches_who_may_not_read_it(
         assert "hush_dag" not in said
 
 
-def test_the_pages_own_files_need_nobody_and_hold_no_data(client: TestClient) -> None:
+def test_the_pages_own_files_need_no_login_and_hold_no_data(client: TestClient) -> None:
     for name in ("lading.js", "vendor/echarts.min.js", "vendor/echarts.LICENSE", "lading.svg"):
         answer = client.get(f"/static/{name}", headers={"Authorization": ""})
         assert answer.status_code == 200, name

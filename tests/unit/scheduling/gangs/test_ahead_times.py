@@ -52,7 +52,7 @@ def test_a_start_that_has_moved_is_what_later_ones_reckon_with(first: Expected, 
     assert found == {"a": start, "b": start + 60.0, "c": start + 120.0}
 
 
-def test_behind_what_takes_nobody_knows_how_long_nothing_is_asked_for() -> None:
+def test_behind_what_takes_an_unknown_time_nothing_is_asked_for() -> None:
     chain = [Expected("a", None), Expected("b", 60.0, frozenset("a")), Expected("c", 60.0, frozenset("b"))]
     assert starts(*chain) == {"a": NOW}
     assert starts(Expected("a", 0.0), Expected("b", 1.0, frozenset("a"))) == {"a": NOW, "b": NOW}

@@ -62,7 +62,7 @@ def test_what_cannot_be_compared_stays_where_the_file_has_it() -> None:
     )
 
 
-def test_a_job_that_names_a_place_asks_nobody() -> None:
+def test_a_job_that_names_a_place_is_not_ranked() -> None:
     def never(job: PlannedJob, matches: Sequence[Match]) -> Sequence[Match]:
         raise AssertionError("it is asked")
 

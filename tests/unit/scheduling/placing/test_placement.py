@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lading.scheduling.job import LAYOUT, NATIVE, PlannedJob
 from lading.scheduling.location import Location
+from lading.scheduling.matching.admission import Admission
 from lading.scheduling.matching.market import Market, kind, need
 from lading.scheduling.matching.sites import SiteView
 from lading.scheduling.matching.waiting import WaitingJob
@@ -328,7 +329,7 @@ def test_what_was_not_looked_at_is_not_overtaken() -> None:
 
 
 def test_a_site_takes_only_the_dags_that_its_table_names() -> None:
-    hpc, lab = view("hpc", MACHINE, allowed_dags=("etl_*",)), view("lab", MACHINE)
+    hpc, lab = view("hpc", MACHINE, admission=Admission(("etl_*",))), view("lab", MACHINE)
     named = [
         ("a", "etl_x", None),
         ("b", "other", None),
@@ -454,7 +455,7 @@ def test_kinds_share_no_allocation() -> None:
     assert [(each.kind, each.jobs) for each in found.provisions["hpc"].launches] == [(GPU, ("b",))]
 
 
-def test_a_job_in_the_words_of_a_batch_system_is_launched_for() -> None:
+def test_a_job_with_native_directives_is_launched_for() -> None:
     [job] = [replace(each, queue="gpu", hints=frozenset([NATIVE])) for each in old(1)]
     site = elastic(possible=[replace(MACHINE, hints=frozenset([NATIVE]))])
     assert [each.kind for each in assign([job], site).provisions["hpc"].launches] == [GPU]

@@ -252,7 +252,7 @@ def test_resources_are_free_while_the_supervisor_still_reports(node: NodeAgent, 
     node.wait((node.spool.job(token).root / "ended").exists)
     node.wait(lambda: api.states(token))
     node.read()
-    assert node.of(token, "finished") == []
+    assert node.events_of(token, "finished") == []
     reported = time.time()
     api.gates["/state"].set()
     assert node.wait_for(token)["at"] < reported, "the recorded end is the moment at which its room is given back"
@@ -357,7 +357,7 @@ def test_orphans_of_a_task_do_not_stay_zombies(node: NodeAgent) -> None:
     node.wait(lambda: logged.exists() and "all have ended" in logged.read_text())
     # The task itself is the only one.
     node.wait(lambda: sum(process.parent == pid for process in process_tree.everything()) == 1)
-    assert node.of(token, "finished") == []
+    assert node.events_of(token, "finished") == []
     (node.spool.root.parent / "seen").touch()
     assert node.wait_for(token)["cause"] is None
 

@@ -105,7 +105,7 @@ def _ended(
 @pytest.mark.parametrize("year", ["", " 2026", " CET 2026"])
 @pytest.mark.parametrize("limits", [MINUTE, TWO_LIMITS])
 @pytest.mark.parametrize("code", [140, 255])
-def test_a_run_limit_of_which_no_word_is_said(code: int, limits: str, year: str) -> None:
+def test_a_run_limit_that_is_not_reported(code: int, limits: str, year: str) -> None:
     assert _ended(code, limits, year=year) == ("time_limit", code)
 
 
@@ -284,7 +284,7 @@ def test_refusals_that_any_job_of_the_account_would_meet(words: str) -> None:
     assert (error.kind, error.of_account) == ("permanent", True)
 
 
-def test_a_job_that_could_not_be_started_anywhere_has_failed_in_the_words_of_lsf() -> None:
+def test_a_job_that_could_not_be_started_anywhere_has_failed_with_the_message_of_lsf() -> None:
     words = "TERM_CWD_NOTEXIST: current working directory is not accessible or does not exist on the execution host"
     could_not, killed = LSF().statuses(CommandResult(0, f"{COLUMNS}7^0^EXIT^255^-^{words}^-^x\n8^0^EXIT^-^-^-^-^x\n"))
     assert (could_not.cause, could_not.reason, could_not.exit_code) == ("error", words, 255)

@@ -208,7 +208,7 @@ def test_a_queue_of_univa_with_tasks_that_cannot_be_read() -> None:
         (recorded("sge/submitted_warning"), "3"),
     ],
 )
-def test_submissions_with_other_words_around(answer: CommandResult, id: str) -> None:
+def test_submissions_with_other_text_around(answer: CommandResult, id: str) -> None:
     assert SGE().submitted(answer) == id
 
 
