@@ -21,7 +21,7 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, run_rows, site_rows
+from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, run_rows, site_rows, usage
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
@@ -125,7 +125,9 @@ class Housekeeping:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY
                 is_all = store.forget_ended(session, before) < MOST_FORGOTTEN
                 self.next_purge = now + SECONDS_BETWEEN_PURGES if is_all else now
-                instances.forget_ended(session, before)
+                if is_all:  # those that were on a machine go before it
+                    usage.keep_launched(session, before)
+                    instances.forget_ended(session, before)
                 data.forget(session, before)
                 capacity.forget(session, before)
                 requests.forget(session, before)

@@ -68,6 +68,7 @@ class JobChoice:
 
     q: str | None = None
     dag_id: Sequence[str] = ()
+    team: Sequence[str] = ()
     run_id: str | None = None
     task_id: str | None = None
     site: Sequence[str] = ()
@@ -88,7 +89,7 @@ class JobChoice:
         """The conditions for these jobs."""
         found: list[Any] = [
             getattr(JobRow, name).in_(values)
-            for name in ("dag_id", "site", "state", "cause", "reason_code")
+            for name in ("dag_id", "team", "site", "state", "cause", "reason_code")
             if (values := getattr(self, name))
         ]
         found += [
@@ -234,13 +235,13 @@ def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> l
 # A file of all rows.
 
 COLUMNS = (
-    JobRow.token, JobRow.dag_id, JobRow.run_id, JobRow.task_id, JobRow.kind, JobRow.map_index, JobRow.try_number,
-    JobRow.state, JobRow.cause, JobRow.reason_code, JobRow.reason, JobRow.site, JobRow.location, JobRow.node,
-    JobRow.native_id, JobRow.queue, JobRow.queued_at, JobRow.started_at, JobRow.ended_at, JobRow.exit_code,
+    JobRow.token, JobRow.dag_id, JobRow.team, JobRow.run_id, JobRow.task_id, JobRow.kind, JobRow.map_index,
+    JobRow.try_number, JobRow.state, JobRow.cause, JobRow.reason_code, JobRow.reason, JobRow.site, JobRow.location,
+    JobRow.node, JobRow.native_id, JobRow.queue, JobRow.queued_at, JobRow.started_at, JobRow.ended_at, JobRow.exit_code,
     JobRow.cpus, JobRow.nodes, JobRow.memory, JobRow.gpus, JobRow.peak_memory, JobRow.cpu_seconds,
 )  # fmt: skip
 TITLES = (
-    "dag_id", "run_id", "task_id", "map_index", "try_number", "state", "cause", "reason_code", "reason", "site",
+    "dag_id", "team", "run_id", "task_id", "map_index", "try_number", "state", "cause", "reason_code", "reason", "site",
     "location", "node", "native_id", "queue", "queued_at", "started_at", "ended_at", "exit_code", "waited_seconds",
     "ran_seconds", "cpus", "nodes", "memory_mib", "gpus", "peak_memory_mib", "cpu_seconds", "cpu_hours", "usd",
 )  # fmt: skip
@@ -270,9 +271,9 @@ def csv_row(row: Any, now: float) -> tuple[Any, ...]:
     waited = (now if begun is None else begun) - row.queued_at
     ran = None if row.started_at is None else (now if row.ended_at is None else row.ended_at) - row.started_at
     return (
-        row.dag_id, row.run_id, row.task_id or row.kind, row.map_index if row.map_index >= 0 else None, row.try_number,
-        row.state, row.cause, row.reason_code, None if row.reason is None else str(row.reason), row.site, row.location,
-        row.node, row.native_id, row.queue, iso(row.queued_at), iso(row.started_at), iso(row.ended_at), row.exit_code,
+        row.dag_id, row.team, row.run_id, row.task_id or row.kind, row.map_index if row.map_index >= 0 else None,
+        row.try_number, row.state, row.cause, row.reason_code, None if row.reason is None else str(row.reason), row.site,
+        row.location, row.node, row.native_id, row.queue, iso(row.queued_at), iso(row.started_at), iso(row.ended_at), row.exit_code,
         round(waited, 3), None if ran is None else round(ran, 3), row.cpus, row.nodes or 1, row.memory, row.gpus,
         row.peak_memory, row.cpu_seconds,
         None if ran is None else ran * row.cpus * (row.nodes or 1) / 3600, row.usd,
