@@ -35,7 +35,14 @@ USED = case((JobRow.cpu_seconds < ASKED, JobRow.cpu_seconds), else_=ASKED)
 
 # In the place of a size of inputs: what is kept of machines at hand, and of those that were launched for no job.
 AT_HAND, LAUNCHED = -2, -3
-BY = (JobRow.site, JobRow.dag_id, TASK, JobRow.team, JobRow.dag_owner)
+# By the columns themselves SQLite would look at all jobs, in the order of an index that has some of them.
+BY = (
+    func.coalesce(JobRow.site, ""),
+    func.coalesce(JobRow.dag_id, ""),
+    TASK,
+    func.coalesce(JobRow.team, ""),
+    func.coalesce(JobRow.dag_owner, ""),
+)
 
 
 class BillKey(NamedTuple):
@@ -53,6 +60,11 @@ class BillKey(NamedTuple):
     task_id: str | None = None
     team: str | None = None
     owner: str | None = None
+
+
+def as_key(values: Iterable[str | None]) -> BillKey:
+    """The key of a row, in which what is not known is empty."""
+    return BillKey(*(value or None for value in values))
 
 
 class Charge(NamedTuple):
@@ -95,7 +107,7 @@ def of_jobs(session: Session, since: float, until: float) -> list[tuple[BillKey,
     rows: Any = session.execute(select(*BY, *sums).where(*ended).group_by(*BY))
     return [
         (
-            BillKey(*key),
+            as_key(key),
             BillParts(
                 jobs=jobs,
                 failed=int(failed or 0),
@@ -135,7 +147,7 @@ def of_forgotten(session: Session, since: float, until: float) -> list[tuple[Bil
             usd_boot=usd_boot,
             is_priced=any(each is not None for each in usd),
         )
-        found.append((BillKey(site or None, dag_id or None, task_id or None, team, owner), parts))
+        found.append((as_key((site, dag_id, task_id, team, owner)), parts))
     return found
 
 
@@ -192,7 +204,7 @@ def charges(session: Session, tokens: Sequence[str], now: float | None = None) -
             there.append(JobRow.ended_at.is_not(None))
         query: Any = select(JobRow.location, *BY, func.sum(usd), func.sum(ran)).where(*there)
         for name, *key, money, seconds in session.execute(query.group_by(JobRow.location, *BY)):
-            found.setdefault(name, []).append(Charge(BillKey(*key), float(money or 0.0), float(seconds or 0.0)))
+            found.setdefault(name, []).append(Charge(as_key(key), float(money or 0.0), float(seconds or 0.0)))
     return found
 
 
@@ -334,7 +346,7 @@ def running(session: Session, now: float) -> dict[BillKey, BillParts]:
     query: Any = select(*BY, func.count(), func.sum(seconds), func.sum(usd_until(now)))
     found: dict[BillKey, BillParts] = {}
     for *key, jobs, asked, usd in session.execute(query.where(JobRow.state == State.RUNNING).group_by(*BY)):
-        found[BillKey(*key)] = BillParts(
+        found[as_key(key)] = BillParts(
             jobs=jobs, used=float(asked or 0.0), usd_used=float(usd or 0.0), is_priced=usd is not None
         )
     living = session.scalars(select(InstanceRow).where(InstanceRow.state != InstanceState.ENDED)).all()

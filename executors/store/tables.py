@@ -219,7 +219,7 @@ class JobRow(Base):
         Index("lading_job_history", "dag_id", "task_id", "ended_at"),
         # By these the page finds the youngest of millions (see lading.plugin.ui.queries.explorer).
         Index("lading_job_queued", "queued_at", "token"),
-        Index("lading_job_named", "dag_id", "task_id", "queued_at"),
+        Index("lading_job_dag", "dag_id", "queued_at", "state", "cause"),
         Index("lading_job_place", "location", "started_at"),
         Index("lading_job_site", "site", "queued_at"),
         Index("lading_job_outcome", "state", "ended_at", "queued_at", "cause"),

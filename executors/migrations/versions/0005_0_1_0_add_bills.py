@@ -27,7 +27,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
 }
 INDICES = {
     "lading_job_queued": ("queued_at", "token"),
-    "lading_job_named": ("dag_id", "task_id", "queued_at"),
+    "lading_job_dag": ("dag_id", "queued_at", "state", "cause"),
     "lading_job_place": ("location", "started_at"),
     "lading_job_site": ("site", "queued_at"),
     "lading_job_outcome": ("state", "ended_at", "queued_at", "cause"),

@@ -579,7 +579,7 @@ def test_what_right_sizes_would_save_in_a_month(session: Session, client: TestCl
     session.commit()
     found = client.get("/savings").json()
     [task] = found["tasks"]
-    assert (task["dag_id"], task["task_id"], found["dags_left_out"]) == ("mine", "big", 0)
+    assert (task["dag_id"], task["task_id"], found["tasks_left_out"]) == ("mine", "big", 0)
     assert task["usd"] == found["usd"] == pytest.approx(25 * 3 / 4, rel=0.03)
     assert task["line"].startswith("executor_config=resources(cpus=1")
 
