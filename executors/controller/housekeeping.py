@@ -21,7 +21,19 @@ from lading.executors.controller.metrics import Metrics
 from lading.executors.controller.sites_file import about, bindings_of, difference, edition_now, possible
 from lading.executors.controller_process import another_scheduler_lives
 from lading.executors.settings import Settings
-from lading.executors.store import CHUNK, JobRow, State, capacity, data, instances, requests, run_rows, site_rows, usage
+from lading.executors.store import (
+    CHUNK,
+    JobRow,
+    State,
+    capacity,
+    data,
+    instances,
+    requests,
+    run_rows,
+    site_rows,
+    starts,
+    usage,
+)
 from lading.executors.store.leases import DatabaseNow
 from lading.executors.store.tables import as_name
 from lading.executors.store.usage import MOST_FORGOTTEN
@@ -120,6 +132,7 @@ class Housekeeping:
             instances.end_at_other_sites(session, launching, NOTHING_LAUNCHED, time.time())
             live = store.count_live(session)
             metrics.round(session, live)
+            starts.say(session, time.time())
             is_work = bool(live) or instances.count_living(session) > 0
             if now >= self.next_purge:
                 before = time.time() - self.settings.job_retention_days * SECONDS_PER_DAY

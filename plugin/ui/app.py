@@ -63,6 +63,7 @@ from lading.plugin.ui.queries.runs import (
     tries,
 )
 from lading.plugin.ui.queries.sight import Sight
+from lading.plugin.ui.queries.starts import StartAccuracy, start_accuracy
 from lading.scheduling.hints.finish_by import parse_finish_by
 from lading.scheduling.insight.periods import Period
 from lading.scheduling.plan import MOST_HURRY
@@ -224,6 +225,12 @@ def get_failures(session: SessionDep, sight: SightDep, since: Time) -> FailureGr
 def get_queue_waits(session: SessionDep) -> list[QueueWait]:
     """How long batch jobs have waited in the queues of sites, by their size."""
     return queue_waits(session)
+
+
+@looks.get("/starts")
+def get_starts(session: SessionDep, since: Time) -> list[StartAccuracy]:
+    """How often jobs that have started since a time did so within the interval that was said of them first."""
+    return start_accuracy(session, since)
 
 
 @looks.get("/bill")

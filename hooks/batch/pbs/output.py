@@ -128,7 +128,8 @@ def _job(
         reason = None if index is not None and _is_of_array(comment, array) else comment
         cause: Cause | None = "error" if reason and _START_FAILED.search(reason) else None
         never = bool(reason and _NEVER.search(reason))
-        starts_at = _moment(_text(attributes, "estimated.start_time"))
+        estimated = attributes.get("estimated")
+        starts_at = _moment(_text(estimated, "start_time")) if isinstance(estimated, Mapping) else None
         return NativeJob(
             **common, state=state, cause=cause, reason=reason or _held(attributes), never=never, starts_at=starts_at
         )

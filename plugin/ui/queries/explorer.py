@@ -22,9 +22,10 @@ from lading.executors.store import JobRow, State, usd_until
 from lading.executors.store.figures import CPUS
 from lading.executors.store.gangs.rows import held_for
 from lading.executors.store.jobs import CHUNK, chunks
+from lading.executors.store.starts import expected_starts
 from lading.plugin.ui.queries.runs import TrySummary, as_try, boots_of
 from lading.plugin.ui.queries.sight import Sight
-from lading.plugin.ui.queries.starts import as_estimate, starts
+from lading.plugin.ui.queries.starts import as_estimate
 
 # It is counted how many match, up to so many.
 MOST_COUNTED = 10_000
@@ -364,7 +365,7 @@ def load(session: Session, sight: Sight, tokens: Sequence[str], now: float) -> l
     }
     jobs = [rows[token] for token in tokens if token in rows]
     boots, held = boots_of(session, [job for job, _ in jobs]), held_for(session)
-    expected = starts(session, [job for job, _ in jobs], now)
+    expected = expected_starts(session, [job for job, _ in jobs], now)
     return [
         as_try(
             job, sight, usd, boots.get(job.location or ""), held.get(job.token), as_estimate(expected.get(job.token))

@@ -46,7 +46,7 @@ AMOUNTS = {"cpus": 4.0, "memory": 8192, "gpus": 0.0}
 SECRETS = ("hush_dag", "hush_task", "hush_run", "hush_reason", "hush_native", "hush_node", "hush_gang")
 ROUTES = (
     "summary", "costs", "waits", "machines", "packing", "jobs", "jobs.csv", "requests", "failures", "queue-waits",
-    "bill", "savings",
+    "bill", "savings", "starts",
 )  # fmt: skip
 # The parameters that may be given several times.
 LISTS = ("state", "dag_id", "team", "site", "cause", "reason_code")
