@@ -141,7 +141,10 @@ _NEVER = (
     "Ask for less, or for a machine that there is; or add such a machine to a site.",
 )
 _NAME_SITE = "Name a site that can run it with the hint site."
-_ALLOW_DAG = "Name another site with the hint site, or have its pattern added to allowed_dags of the site."
+_ALLOW_DAG = (
+    "Name another site with the hint site, or have its pattern added to the site: allowed_dags, allowed_teams, or "
+    "accounts."
+)
 _NEXT = ("What happens next", "Nothing, or let it go to another site sooner: burst_after of the site, hint site.")
 
 
@@ -1014,6 +1017,11 @@ _TABLE = (
     _never(
         "dag_not_allowed",
         "Dag {dag} is not allowed there: {tables}; name another site, or have the pattern added",
+        remedy=_ALLOW_DAG,
+    ),
+    _never(
+        "team_not_allowed",
+        "Dag {dag} of team {team} is not allowed there: {tables}; name another site, or have the pattern added",
         remedy=_ALLOW_DAG,
     ),
     _never(

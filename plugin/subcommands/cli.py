@@ -72,6 +72,7 @@ ARG_POLICY = Arg(
 )
 ARG_STATE = Arg(("--state",), nargs="+", choices=STATES, help="Only jobs in these states")
 ARG_DAG = Arg(("--dag-id",), type=utf8_name, help="Only jobs of this Dag")
+ARG_TEAM = Arg(("--team",), type=utf8_name, help="Only jobs of the Dags of this team of Airflow's")
 ARG_RUN = Arg(("--run-id",), type=utf8_name, help="Only jobs of this run")
 ARG_LIMIT = Arg(("--limit",), type=count, default=50, help="At most so many jobs, the youngest (default: 50)")
 ARG_BOOTSTRAP_SITE = Arg(("site",), help="The site, of kind ec2")
@@ -172,7 +173,7 @@ def get_commands() -> list[GroupCommand]:
                 command(
                     "jobs",
                     "List jobs, the youngest first",
-                    (ARG_STATE, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
+                    (ARG_STATE, ARG_TEAM, ARG_DAG, ARG_RUN, ARG_LIMIT, ARG_GROUPS, ARG_OUTPUT),
                 ),
                 command(
                     "explain",

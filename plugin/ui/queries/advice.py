@@ -98,7 +98,7 @@ def advise_task(task_id: str, asked: tuple[float | None, int | None], classes: d
         cpus_asked=cpus,
         memory_asked=memory,
         by_input=by_input(classes),
-        **asdict(right_size(usage.whole(classes))),
+        **asdict(right_size(usage.merged(classes))),
     )
 
 
@@ -177,7 +177,7 @@ def saving_of(session: Session, dag_id: str, task_id: str, cost: BillParts) -> S
 
     :param cost: what it has cost within a month
     """
-    used = usage.whole(usage.of_task(session, dag_id, task_id))
+    used = usage.merged(usage.of_task(session, dag_id, task_id))
     size, asked = right_size(used), cost.used + cost.unused
     if size.line is None or not used.cpu_hours or not asked:
         return None

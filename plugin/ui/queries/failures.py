@@ -171,7 +171,7 @@ def advise(session: Session, cause: str, dag_id: str, task_id: str) -> dict[str,
     """What a task should ask for, by what its tries used, where it has asked for too little."""
     if cause not in ("out_of_memory", "time_limit"):
         return {"advice": None, "line": None}
-    advised = right_size(usage.whole(usage.of_task(session, dag_id, task_id)))
+    advised = right_size(usage.merged(usage.of_task(session, dag_id, task_id)))
     size = advised.memory if cause == "out_of_memory" else advised.time
     if size.nearly_all is None:
         return {"advice": None, "line": None}

@@ -27,6 +27,7 @@ from lading.executors.store.figures import (
     busy,
     live_jobs,
     queues,
+    teams,
     total,
     usd_per_hour,
     waiting,
@@ -71,6 +72,15 @@ class SiteState(BaseModel):
     usd_per_hour: float | None
 
 
+class TeamState(BaseModel):
+    """What a team of Airflow's has now."""
+
+    name: str
+    running: int
+    waiting: int
+    cpus_used: float
+
+
 class Summary(BaseModel):
     """How things are."""
 
@@ -88,6 +98,8 @@ class Summary(BaseModel):
     failed: int
     """Within 24 hours."""
     sites: list[SiteState]
+    teams: list[TeamState]
+    """Those that have jobs."""
     may_act: bool = False
     """Whether the user may ask something of sites."""
 
@@ -114,6 +126,10 @@ def summary(session: Session, now: float) -> Summary:
         usd_per_hour=total(prices),
         failed=count_failed(session, now - SECONDS_PER_DAY),
         sites=sites,
+        teams=[
+            TeamState(name=each.team, running=each.running, waiting=each.waiting, cpus_used=each.cpus)
+            for each in teams(session)
+        ],
     )
 
 

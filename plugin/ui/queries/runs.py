@@ -48,6 +48,8 @@ class TrySummary(BaseModel):
     id: str
     hidden: bool
     dag_id: str | None
+    team: str | None
+    """Airflow's team of its Dag."""
     run_id: str | None
     task_id: str | None
     map_index: int

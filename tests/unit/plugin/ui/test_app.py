@@ -54,7 +54,7 @@ USERS = ("viewer", "operator", "nobody")
 
 
 class Viewers:
-    """An auth manager with one Dag of three for everybody, and rights by the name of the user."""
+    """An auth manager with one Dag of three for all users, and rights by the name of the user."""
 
     def __init__(self, dags: frozenset[str]) -> None:
         self.dags = dags
@@ -86,7 +86,7 @@ def session(airflow_database: Engine) -> Iterator[Session]:
 
 @pytest.fixture(scope="module")
 def app() -> FastAPI:
-    """The application, which takes longer to make than to ask and keeps nothing of who has asked."""
+    """The application, which takes longer to make than to ask and keeps nothing of the user that has asked."""
     from lading.plugin.ui.app import create_app
 
     return create_app()
@@ -183,7 +183,7 @@ def test_how_things_are(session: Session, client: TestClient) -> None:
     found = client.get("/summary").json()
     assert (found["running"], found["waiting"], found["machines"]) == (3, 3, 2)
     assert (found["cpus_used"], found["cpus_up"], found["usd_per_hour"]) == (3, 8, 2.0)
-    assert not found["controller_lives"], "nobody holds the lease"
+    assert not found["controller_lives"], "the lease is free"
     local, hpc = found["sites"]
     assert (local["name"], local["state"], local["cpus_up"], local["usd_per_hour"]) == ("local", "up", 4, None)
     assert (local["nodes"], hpc["nodes"], hpc["idle_nodes"]) == (None, 40, 12)
@@ -226,7 +226,9 @@ def test_why_jobs_wait_largest_first(session: Session, client: TestClient) -> No
     assert first["sentences"] == ["waits: 4 of 4 allocations are busy (max_allocations)"]
     assert first["dags"] == [{"dag_id": "mine", "jobs": 6}]
     assert "max_allocations" in first["remedy"]
-    assert (others["sentences"], others["dags"], others["hidden"]) == ([], [], True), "its words name a task of its Dag"
+    assert (others["sentences"], others["dags"], others["hidden"]) == ([], [], True), (
+        "its sentence names a task of its Dag"
+    )
 
 
 def test_who_holds_what_while_it_waits(session: Session, client: TestClient) -> None:
@@ -679,7 +681,7 @@ def test_names_that_no_database_takes_are_refused(session: Session, client: Test
             requests.ask(session, RequestKind.PAUSE, target, "x")
 
 
-def test_who_may_change_the_configuration_may_ask_and_the_audit_log_says_so(
+def test_users_that_may_change_the_configuration_may_send_requests_and_the_audit_log_says_so(
     session: Session, client: TestClient
 ) -> None:
     add_house(session)
@@ -823,7 +825,7 @@ def test_the_openapi_document_says_what_is_answered(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_name_of_a_dag_reaches_who_may_not_read_it(
+def test_no_name_of_a_dag_reaches_a_user_that_may_not_read_it(
     session: Session, client: TestClient, routes: list[str], data: st.DataObject
 ) -> None:
     if not store.knows(session, "run1"):
@@ -853,7 +855,7 @@ def test_no_name_of_a_dag_reaches_who_may_not_read_it(
         assert "hush_dag" not in said
 
 
-def test_the_pages_own_files_need_nobody_and_hold_no_data(client: TestClient) -> None:
+def test_the_pages_own_files_need_no_login_and_hold_no_data(client: TestClient) -> None:
     for name in ("lading.js", "vendor/echarts.min.js", "vendor/echarts.LICENSE", "lading.svg"):
         answer = client.get(f"/static/{name}", headers={"Authorization": ""})
         assert answer.status_code == 200, name

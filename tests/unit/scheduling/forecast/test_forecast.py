@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lading.scheduling.forecast.forecast import CycleError, Forecast, WorkflowStep
+from lading.scheduling.forecast.forecast import GOES_ON, MOMENT, CycleError, Forecast, WorkflowStep
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.resources import Resources
 
@@ -13,12 +15,14 @@ def step(name: str, seconds: float, *parents: str, begun: float | None = None, s
     return WorkflowStep(PlannedJob(name, Resources(1, 1)), seconds, parents, begun, spread=spread)
 
 
-def of(*steps: WorkflowStep) -> Forecast:
+def forecast_of(*steps: WorkflowStep) -> Forecast:
     return Forecast({each.job.name: each for each in steps})
 
 
 def test_the_longest_rest_counts() -> None:
-    found = of(step("a", 10, begun=100.0), step("b", 5, "a"), step("c", 20, "a"), step("d", 1, "b", "c", "ended"))
+    found = forecast_of(
+        step("a", 10, begun=100.0), step("b", 5, "a"), step("c", 20, "a"), step("d", 1, "b", "c", "ended")
+    )
     assert found.rests(104.0) == {"a": 6 + 21, "b": 6, "c": 21, "d": 1}
     # What is free of all that does not run yet, and of these the longest rest first.
     assert list(found.by_rest(found.rests(104.0))) == ["c", "b", "d"]
@@ -26,18 +30,33 @@ def test_the_longest_rest_counts() -> None:
 
 def test_what_runs_for_longer_than_expected_goes_on_the_longer() -> None:
     known, unknown = step("a", 10, begun=0.0), step("a", 10, begun=0.0, spread=1.2)
-    assert [known.left(now) for now in (4.0, 10.0, 100.0)] == [6, 1, 1]
+    assert [known.left(now) for now in (4.0, 10.0)] == [6, 1]
+    assert known.left(10.5) < 2 < known.left(20.0) < known.left(100.0)
     assert unknown.left(4.0) == 6
     assert 1 < unknown.left(10.0) < unknown.left(100.0)
 
 
+@given(st.floats(0.1, 1e5), st.floats(0.0, 3.0), st.lists(st.floats(1.0, 100.0), min_size=2, max_size=2))
+def test_what_is_overdue_is_expected_to_go_on_however_certain_its_length_was(
+    seconds: float, spread: float, times: list[float]
+) -> None:
+    its = step("a", seconds, begun=0.0, spread=spread)
+    sooner, later = (its.left(seconds * each) for each in sorted(times))
+    assert 0 < sooner <= later, "the longer it is overdue, the longer it goes on"
+    assert later <= 1.001 * (MOMENT + GOES_ON * seconds * max(times)), "by no more than a part of what it has run"
+    certain = step("a", seconds, begun=0.0).left(seconds * max(times))
+    assert certain <= later, "and the longer, the less is known"
+    twice = step("a", seconds, begun=0.0, spread=spread).left(2 * seconds)
+    assert twice >= 0.4 * seconds, "where it has taken twice as long, its end is not expected at once"
+
+
 def test_tasks_that_wait_for_each_other_are_named() -> None:
     with pytest.raises(CycleError, match="2 tasks wait for each other, among them b, c"):
-        _ = of(step("a", 1), step("b", 1, "c"), step("c", 1, "b")).order
+        _ = forecast_of(step("a", 1), step("b", 1, "c"), step("c", 1, "b")).order
 
 
 def test_the_nearest_steps_know_what_was_left_out_behind_them() -> None:
-    whole = of(
+    whole = forecast_of(
         step("runs", 10, begun=100.0), step("a", 5, "runs"), step("b", 7, "a"), step("c", 1, "b"), step("d", 50, "runs")
     )
     found = whole.nearest(2, 100.0)

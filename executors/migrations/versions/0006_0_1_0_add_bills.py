@@ -1,7 +1,7 @@
 """Find jobs by what they have, keep what bills are made of by site, and store when jobs are expected to start.
 
 Revision ID: 1ad1ce5a0028
-Revises: 1ad1ce5a0026
+Revises: 1ad1ce5a0027
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from airflow.models.base import StringID
 from alembic import op
 
 revision = "1ad1ce5a0028"
-down_revision = "1ad1ce5a0026"
+down_revision = "1ad1ce5a0027"
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "lading_job": {
