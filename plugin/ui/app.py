@@ -27,7 +27,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from tenacity import Retrying
 
-from lading.executors.store import JobRow, State, requests, run_rows
+from lading.executors.orchestrator import airflow_run_requests
+from lading.executors.store import JobRow, State, requests
 from lading.executors.store.requests import RequestKind
 from lading.plugin.ui.access import (
     ActsDep,
@@ -387,7 +388,7 @@ def post_hurry(session: SessionDep, user: GetUserDep, dag_id: str, run_id: str, 
     """Say what the end of a live run is worth, and when it shall have ended; or take that back."""
 
     def noted() -> RunOutlook:
-        run_rows.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
+        airflow_run_requests.ask(session, dag_id, run_id, asked.hurry, asked.finish_by, user.get_name())
         answer = outlook(session, dag_id, run_id)
         assert answer is not None
         session.commit()
@@ -442,6 +443,16 @@ async def say_what_is_wrong(request: Request, error: Exception) -> Response:
     return Response(text, status.HTTP_422_UNPROCESSABLE_CONTENT, media_type="application/json")
 
 
+class PageFiles(StaticFiles):
+    """The page's own files. Their names stay the same from one release to the next: a browser asks whether they do."""
+
+    def file_response(self, *given: Any, **more: Any) -> Response:
+        """Answer with a file, or that it has not changed."""
+        answer = super().file_response(*given, **more)
+        answer.headers["Cache-Control"] = "no-cache"
+        return answer
+
+
 def create_app() -> FastAPI:
     """The application, to be mounted at ``/lading``."""
     app = FastAPI(
@@ -457,5 +468,5 @@ def create_app() -> FastAPI:
     app.add_exception_handler(RequestValidationError, say_what_is_wrong)
     # Some machines' tables of file types do not know it, and a browser runs no module of another type.
     mimetypes.add_type("text/javascript", ".js")
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount("/static", PageFiles(directory=STATIC), name="static")
     return app
