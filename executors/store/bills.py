@@ -67,7 +67,7 @@ def as_key(values: Iterable[str | None]) -> BillKey:
     return BillKey(*(value or None for value in values))
 
 
-class Charge(NamedTuple):
+class MachineCharge(NamedTuple):
     """What jobs of one key were charged on a machine, USD, and the cpu-seconds that they had there."""
 
     key: BillKey
@@ -159,7 +159,7 @@ def of_launched(session: Session, since: float, until: float) -> list[tuple[Bill
     return [part for row in rows for part in shared(row, charged.get(row.token, ()))]
 
 
-def shared(row: InstanceRow, charged: Sequence[Charge]) -> list[tuple[BillKey, BillParts]]:
+def shared(row: InstanceRow, charged: Sequence[MachineCharge]) -> list[tuple[BillKey, BillParts]]:
     """What no job was charged of a machine that has ended, and is not kept with jobs that were forgotten.
 
     :param charged: what those jobs were charged that are still there
@@ -171,7 +171,7 @@ def shared(row: InstanceRow, charged: Sequence[Charge]) -> list[tuple[BillKey, B
     return [(each.key, scaled(left, weight)) for each, weight in zip(charged, weights, strict=True)]
 
 
-def part_of_each(charged: Sequence[Charge]) -> list[float]:
+def part_of_each(charged: Sequence[MachineCharge]) -> list[float]:
     """The part of each charge in all of them: of the money, or of the cpus where none was charged any."""
     by_usd = sum(each.usd for each in charged) > 0
     weights = [each.usd if by_usd else each.cpu_seconds for each in charged]
@@ -190,25 +190,25 @@ def scaled(parts: BillParts, factor: float) -> BillParts:
     )
 
 
-def charges(session: Session, tokens: Sequence[str], now: float | None = None) -> dict[str, list[Charge]]:
+def charges(session: Session, tokens: Sequence[str], now: float | None = None) -> dict[str, list[MachineCharge]]:
     """What jobs on machines were charged, by the machine's name.
 
     :param now: those that run are counted until now; None: they are not counted
     """
     ran = ASKED if now is None else CPUS * (func.coalesce(JobRow.ended_at, now) - JobRow.started_at)
     usd = JobRow.usd if now is None else usd_until(now)
-    found: dict[str, list[Charge]] = {}
+    found: dict[str, list[MachineCharge]] = {}
     for chunk in chunks(tokens):
         there = [JobRow.location.in_(chunk), JobRow.started_at.is_not(None)]
         if now is None:
             there.append(JobRow.ended_at.is_not(None))
         query: Any = select(JobRow.location, *BY, func.sum(usd), func.sum(ran)).where(*there)
         for name, *key, money, seconds in session.execute(query.group_by(JobRow.location, *BY)):
-            found.setdefault(name, []).append(Charge(as_key(key), float(money or 0.0), float(seconds or 0.0)))
+            found.setdefault(name, []).append(MachineCharge(as_key(key), float(money or 0.0), float(seconds or 0.0)))
     return found
 
 
-def rest(row: InstanceRow, charged: Iterable[Charge], until: float | None) -> BillParts:
+def rest(row: InstanceRow, charged: Iterable[MachineCharge], until: float | None) -> BillParts:
     """What of a machine no job was charged until a time.
 
     :param charged: what the jobs were charged that are still there
@@ -249,7 +249,7 @@ def share_with_forgotten(session: Session, jobs: Sequence[Any]) -> dict[str, Bil
         charged = charges(session, [row.token for row in rows])
         for row in rows:
             leaving = [
-                Charge(BillKey(job.site), job.usd or 0.0, max(0.0, job.ended_at - job.started_at) * cpus_of(job))
+                MachineCharge(BillKey(job.site), job.usd or 0.0, max(0.0, job.ended_at - job.started_at) * cpus_of(job))
                 for job in there[row.token]
             ]
             known = charged.get(row.token, [])
@@ -354,3 +354,11 @@ def running(session: Session, now: float) -> dict[BillKey, BillParts]:
     for row in living:
         found.setdefault(BillKey(row.site), BillParts()).add(rest(row, charged.get(row.token, ()), now))
     return found
+
+
+def oldest(session: Session) -> float | None:
+    """When the first of what is kept ended, epoch seconds; None: nothing is."""
+    day: Any = session.scalar(select(func.min(UsageRow.day)).where(UsageRow.jobs > 0))
+    ended = session.scalar(select(func.min(JobRow.ended_at)))
+    known = [each for each in (None if day is None else day * float(SECONDS_PER_DAY), ended) if each is not None]
+    return min(known, default=None)
