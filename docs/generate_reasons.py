@@ -15,9 +15,9 @@ INTRODUCTION = """\
 
 <!-- Written by docs/generate_reasons.py from scheduling/reason_codes.py: run it again after a change. -->
 
-Every message about a job or a machine is one of these: search this page for a few of its words, or for the code, which is
-`reason_code` in `airflow lading jobs --output json`. `{…}` stands for what differs from job to job. Before each table stand
-who can act, the author of the Dag or the operator of the site, the account or Lading, and what to do.
+Every message about a job or a machine is one of these: search this page for a part of it, or for its code, which is
+`reason_code` in `airflow lading jobs --output json`. `{…}` stands for what differs from job to job. Each table is
+preceded by who can act (the author of the Dag, or the operator of the site, the account or Lading) and what to do.
 
 """
 PARTS = {
