@@ -67,8 +67,8 @@ def python_of(account: Account) -> Path:
     )
     if tried.returncode:
         raise DemoError(
-            f"jobs run as another user, who cannot read this clone: move it to where everybody can, such as /opt or /srv, "
-            f"not below {Path.home()}"
+            "jobs run as another user, who cannot read this clone: move it to where everybody can, such as /opt or "
+            f"/srv, not below {Path.home()}"
         )
     return python
 
