@@ -6,16 +6,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
-from airflow.models.log import Log
-from airflow.models.taskinstancekey import TaskInstanceKey
-from airflow.utils.state import TaskInstanceState
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lading.executors.columns import hint_columns
-from lading.executors.dag_facts import DagFacts
+from lading.executors.orchestrator import current
+from lading.executors.orchestrator.orchestrator import TaskNote, TaskState, TaskTry
 from lading.executors.settings import Settings
 from lading.executors.store import State, groups, queue
 from lading.executors.store.durations import Durations, PastWaits
@@ -48,10 +46,12 @@ TROUBLE = "Of some runs it is not known what they will need, so nothing is asked
 SECONDS_UNTIL_FORGOTTEN = 60.0
 
 EVENT = "lading asks ahead"
-TO_COME = (None, TaskInstanceState.SCHEDULED)
-BEGUN = (TaskInstanceState.RUNNING, TaskInstanceState.DEFERRED, TaskInstanceState.UP_FOR_RESCHEDULE)
-FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)
+TO_COME = (None, TaskState.SCHEDULED)
+BEGUN = (TaskState.RUNNING, TaskState.DEFERRED, TaskState.UP_FOR_RESCHEDULE)
+FAILED = (TaskState.FAILED, TaskState.UPSTREAM_FAILED)
 
+# Whether what is to come of a task of a run is launched at the site of a name by its forecast.
+IsPlanned: TypeAlias = Callable[[DagRunKey, str, str], bool]
 # All that waits comes before what is yet to come.
 LAST = -(10**9)
 NO_COLUMNS = {column.key: None for column in groups.COLUMNS}
@@ -66,7 +66,7 @@ class Outlook:
     """
 
     wanted: dict[str, list[WaitingJob]] = field(default_factory=dict)
-    notes: list[Log] = field(default_factory=list)
+    notes: list[TaskNote] = field(default_factory=list)
 
 
 class AheadRequests:
@@ -74,13 +74,21 @@ class AheadRequests:
 
     :param durations: predict how long tasks run; ``waits``: how long it takes until there is room for them
     :param latency: says how many seconds a decision takes
+    :param is_planned: whether what is to come of a task of a run is launched at a site by its forecast
     """
 
     def __init__(
-        self, settings: Settings, durations: Durations, waits: PastWaits, latency: Callable[[], float], ways: Ways
+        self,
+        settings: Settings,
+        durations: Durations,
+        waits: PastWaits,
+        latency: Callable[[], float],
+        ways: Ways,
+        is_planned: IsPlanned = lambda run, task_id, site: False,
     ) -> None:
         self.settings, self.durations, self.waits, self.latency, self.ways = settings, durations, waits, latency, ways
-        self.facts = DagFacts()
+        self.is_planned = is_planned
+        self.dags = current.orchestrator().forecaster()
         self.steps: dict[DagRunKey, dict[str, GangTask]] = {}
         self.seen_at: dict[DagRunKey, float] = {}
         self.asked_at: dict[DagRunKey, dict[str, float]] = {}
@@ -106,7 +114,7 @@ class AheadRequests:
         if due:
             sites = [replace(each, waits=self.waits.read(session)) for each in sites]
             known = self._known(session, sites, by_dag, database_ahead)
-            coming = runs.unfinished(session, due)
+            coming = current.orchestrator().unfinished(session, due)
             for run in due:
                 self.looked_at[run] = now
                 here = RunAhead(run, known, sites, self.asked_at.setdefault(run, {}), now)
@@ -132,11 +140,12 @@ class AheadRequests:
             ways.filters,
             by_dag,
             database_ahead,
+            self.is_planned,
         )
 
-    def _look_at(self, session: Session, here: RunAhead, rows: Sequence[Any], live: Sequence[Any]) -> list[Log]:
+    def _look_at(self, session: Session, here: RunAhead, rows: Sequence[Any], live: Sequence[Any]) -> list[TaskNote]:
         """Find out what is asked for for a run; returns what is said of it."""
-        run, asked_at, notes = here.run, self.asked_at[here.run], list[Log]()
+        run, asked_at, notes = here.run, self.asked_at[here.run], list[TaskNote]()
         self.found[run] = []
         try:
             self.found[run] = here.ask(self._steps(session, run), rows, live)
@@ -152,8 +161,8 @@ class AheadRequests:
     def _steps(self, session: Session, run: DagRunKey) -> dict[str, GangTask]:
         """The tasks of a run; read once."""
         if run not in self.steps:
-            configs = runs.configs(session, run).items()
-            facts = self.facts.columns(session, run.dag_id)
+            configs = current.orchestrator().hints(session, run).items()
+            facts = self.dags.facts(session, run.dag_id)
             self.steps[run] = {
                 task_id: gang_task(run, task_id, config, self.settings, facts) for task_id, config in configs
             }
@@ -164,7 +173,7 @@ class AheadRequests:
             for known in (self.seen_at, self.looked_at, self.steps, self.asked_at, self.found):
                 known.pop(run, None)
 
-    def _notes(self, run: DagRunKey, asked: Sequence[UpcomingJob]) -> list[Log]:
+    def _notes(self, run: DagRunKey, asked: Sequence[UpcomingJob]) -> list[TaskNote]:
         """What is said of what is asked for first: of each task once."""
         first = {each.task_id: each for each in reversed(asked)}
         for each in first.values():
@@ -192,6 +201,7 @@ class AheadHistory:
     filters: Mapping[str, GetTargets]
     by_dag: bool
     database_ahead: float = 0.0
+    is_planned: IsPlanned = lambda run, task_id, site: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +234,10 @@ class UpcomingJob:
     def task_id(self) -> str:
         return str(self.row.task_id)
 
-    def note(self, run: DagRunKey) -> Log:
+    def note(self, run: DagRunKey) -> TaskNote:
         """What the event log of its task says of it."""
-        key = TaskInstanceKey(run.dag_id, self.task_id, run.run_id, self.row.try_number, self.row.map_index)
-        return Log(event=EVENT, task_instance=key, extra=self.text)
+        key = TaskTry(run.dag_id, self.task_id, run.run_id, self.row.try_number, self.row.map_index)
+        return TaskNote(EVENT, key, self.text)
 
 
 @dataclass(slots=True)
@@ -303,12 +313,16 @@ class RunAhead:
         if waiting := [row for row in live if row.task_id == task_id and row.state != State.RUNNING]:
             wait = max(self._wait_of(row, place) for row in waiting)
             return replace(expected, wait=wait, asked_at=max(map(self._asked_at, waiting)))
-        if place is None or not all(row.state in TO_COME for row in rows):
+        if place is None or not all(row.state in TO_COME for row in rows) or self._is_planned(task_id, place):
             return expected
         if not step.asks or place.site.market is None:
             return replace(expected, wait=place.wait)
         self.to_come.add(task_id)
         return replace(expected, wait=place.wait, may_ask=True, asked_at=self.asked_at.get(step.partition))
+
+    def _is_planned(self, task_id: str, place: FirstPlace) -> bool:
+        """Whether what it needs is launched by a forecast, so that it waits for nothing as far as that can be had."""
+        return self.known.is_planned(self.run, task_id, place.site.name)
 
     def _asked_at(self, row: Any) -> float:
         """Since when room is looked for for a job that waits, by our clock."""
@@ -455,7 +469,7 @@ def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings, 
         hints.ahead_after,
         coming_row(run, task_id, hints, settings, facts),
         # What a run may still cost is decided when its jobs wait.
-        hints.ahead and not (hints.expressions or hints.auto or hints.matching or hints.max_usd),
+        bool(hints.ahead) and not (hints.expressions or hints.auto or hints.matching or hints.max_usd),
         min((each for each in limits if each is not None), default=None),
     )
 

@@ -1,4 +1,4 @@
-"""Bills: what jobs and machines have cost within a time, by site, Dag and task, in the parts of a bill.
+"""Bills: what jobs and machines have cost within a time, by site, Dag, task, team and owner, in the parts of a bill.
 
 A job counts when it has ended, with what it was charged; a machine that was launched when it has ended, with what of it
 no job was charged; a machine that is at hand all the time. So the sums of a time in which machines came and went are
@@ -38,11 +38,15 @@ class BillKey(NamedTuple):
 
     :param dag_id: None: of no Dag, as what no job has used of a machine
     :param site: None: that is not known any more
+    :param team: Airflow's team of the Dag; None: it has none
+    :param owner: the owners of the Dag, with ", " between them; None: that is not known
     """
 
     site: str | None
     dag_id: str | None
     task_id: str | None
+    team: str | None = None
+    owner: str | None = None
 
 
 def bill(session: Session, since: float, until: float) -> dict[BillKey, BillParts]:
@@ -73,12 +77,12 @@ def of_jobs(session: Session, since: float, until: float) -> list[tuple[BillKey,
         func.sum(JobRow.usd),
         func.sum(JobRow.usd * share_used),
     )
-    by = (JobRow.site, JobRow.dag_id, TASK)
+    by = (JobRow.site, JobRow.dag_id, TASK, JobRow.team, JobRow.dag_owner)
     ended = (JobRow.ended_at >= since, JobRow.ended_at < until, JobRow.started_at.is_not(None))
     rows: Any = session.execute(select(*by, *sums).where(*ended).group_by(*by))
     return [
         (
-            BillKey(site, dag_id, task_id),
+            BillKey(site, dag_id, task_id, team, owner),
             BillParts(
                 jobs=jobs,
                 failed=int(failed or 0),
@@ -89,18 +93,18 @@ def of_jobs(session: Session, since: float, until: float) -> list[tuple[BillKey,
                 is_priced=usd is not None,
             ),
         )
-        for site, dag_id, task_id, jobs, failed, asked, used, usd, usd_used in rows
+        for site, dag_id, task_id, team, owner, jobs, failed, asked, used, usd, usd_used in rows
     ]
 
 
 def of_forgotten(session: Session, since: float, until: float) -> list[tuple[BillKey, BillParts]]:
     """The jobs of which only sums by day are kept."""
     sums = (UsageRow.jobs, UsageRow.failed, UsageRow.cpu_seconds, UsageRow.cpu_seconds_used, UsageRow.usd)
-    by = (UsageRow.dag_id, UsageRow.task_id)
+    by = (UsageRow.dag_id, UsageRow.task_id, UsageRow.team, UsageRow.dag_owner)
     days = (UsageRow.day >= int(since // SECONDS_PER_DAY), UsageRow.day < -int(-until // SECONDS_PER_DAY))
     rows: Any = session.execute(select(*by, *map(func.sum, sums)).where(*days).group_by(*by))
     found = []
-    for dag_id, task_id, jobs, failed, asked, used, usd in rows:
+    for dag_id, task_id, team, owner, jobs, failed, asked, used, usd in rows:
         share = min(1.0, float(used) / float(asked)) if asked else 1.0
         amounts = BillParts(
             jobs=int(jobs),
@@ -111,7 +115,7 @@ def of_forgotten(session: Session, since: float, until: float) -> list[tuple[Bil
             usd_unused=(1 - share) * float(usd or 0.0),
             is_priced=usd is not None,
         )
-        found.append((BillKey(None, dag_id, task_id), amounts))
+        found.append((BillKey(None, dag_id, task_id, team, owner), amounts))
     return found
 
 
@@ -214,13 +218,13 @@ def running(session: Session, now: float) -> dict[BillKey, BillParts]:
     What jobs have been charged already that have ended on such a machine is not in what it has cost.
     """
     seconds = CPUS * (now - JobRow.started_at)
-    by = (JobRow.site, JobRow.dag_id, TASK)
+    by = (JobRow.site, JobRow.dag_id, TASK, JobRow.team, JobRow.dag_owner)
     query = select(*by, func.count(), func.sum(seconds), func.sum(usd_until(now)))
     found: dict[BillKey, BillParts] = {}
-    for site, dag_id, task_id, jobs, asked, usd in session.execute(
+    for site, dag_id, task_id, team, owner, jobs, asked, usd in session.execute(
         query.where(JobRow.state == State.RUNNING).group_by(*by)
     ):
-        found[BillKey(site, dag_id, task_id)] = BillParts(
+        found[BillKey(site, dag_id, task_id, team, owner)] = BillParts(
             jobs=jobs, used=float(asked or 0.0), usd_used=float(usd or 0.0), is_priced=usd is not None
         )
     living = session.scalars(select(InstanceRow).where(InstanceRow.state != InstanceState.ENDED)).all()
