@@ -24,6 +24,7 @@ const CHIPS: readonly Chip[] = [
   {name: "dag", parameter: "dag_id", title: "Dag", many: true},
   {name: "run", parameter: "run_id", title: "run", many: false},
   {name: "task", parameter: "task_id", title: "task", many: false},
+  {name: "team", parameter: "team", title: "team", many: true},
   {name: "site", parameter: "site", title: "site", many: true},
   {name: "location", parameter: "location", title: "machine", many: false},
   {name: "state", parameter: "state", title: "state", many: true},
