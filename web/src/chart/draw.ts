@@ -16,7 +16,11 @@ interface Api {value: (dimension: number) => number; coord: (point: [number, num
 const ROWS_AT_ONCE = 24, ROWS = "rows", RIGHT = 56;
 const BOX = {dimensions: ["from", "to", "top", "bottom"], encode: {x: [0, 1], y: [2, 3]}};
 let loading: Promise<ECharts> | undefined;
-export const loadECharts = (): Promise<ECharts> => (loading ??= import("./echarts"));
+export const loadECharts = (): Promise<ECharts> =>
+  (loading ??= import("./echarts").catch((error: unknown) => {
+    loading = undefined; // the next chart tries again
+    throw error;
+  }));
 
 const escaped = (text: unknown) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 const lines = (parts: (string | null | undefined | false)[]) => parts.filter(Boolean).join("<br>");
