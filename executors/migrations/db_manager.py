@@ -10,7 +10,7 @@ from airflow.utils.db_manager import BaseDBManager
 from airflow.utils.session import create_session
 from alembic import command
 
-from lading.executors.store import data, metadata, run_rows  # noqa: F401 - each of these modules has its own tables
+from lading.executors.store import data, metadata, run_rows, share_rows  # noqa: F401 - each of these modules has its own tables
 from lading.executors.store.gangs import tables  # noqa: F401
 
 HERE = Path(__file__).parents[1]
@@ -24,7 +24,7 @@ class LadingDBManager(BaseDBManager):
     migration_dir = str(HERE / "migrations")
     alembic_file = str(HERE / "alembic.ini")
     supports_table_dropping = True
-    revision_heads_map = {"0.1.0": "1ad1ce5a0026"}  # noqa: RUF012 - the base class declares it so
+    revision_heads_map = {"0.1.0": "1ad1ce5a0027"}  # noqa: RUF012 - the base class declares it so
 
     def upgradedb(
         self,

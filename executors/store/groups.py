@@ -36,7 +36,8 @@ COLUMNS = (
     JobRow.reason, JobRow.priority, JobRow.instance_type, JobRow.queue_hint, JobRow.native_hint, JobRow.nodes,
     JobRow.dag_id, JobRow.memory_limit, JobRow.time_limit, JobRow.arch, JobRow.os, JobRow.features,
     JobRow.capacity_type, JobRow.run_id, JobRow.task_id, JobRow.max_instances, JobRow.run_max_instances,
-    JobRow.targets, JobRow.queue, JobRow.soft, JobRow.max_usd, JobRow.map_index, JobRow.input_values,
+    JobRow.targets, JobRow.queue, JobRow.soft, JobRow.max_usd, JobRow.map_index, JobRow.input_values, JobRow.team,
+    JobRow.dag_owner, JobRow.dag_tags,
 )  # fmt: skip
 # The order in which jobs should start.
 ORDER = (JobRow.priority.desc(), JobRow.queued_at, JobRow.token)
