@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quietly = @printf '%s\n' '$(1)' && mkdir -p .venv && { { $(2); } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }; }
 
 .DELETE_ON_ERROR:
-.PHONY: help demo dev coverage test test-unit test-versions lint types format lock wheel package clean
+.PHONY: help demo dev docs coverage test test-unit test-versions lint types format lock wheel package clean
 
 help:  ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -35,7 +35,10 @@ dev: .venv/locked  ## make the checkout importable as lading, and open a shell i
 	@echo 'lading is this checkout until the shell ends and another target installs the wheel: exit leaves it'
 	@VIRTUAL_ENV="$(CURDIR)/.venv" PATH="$(CURDIR)/$(BIN):$$PATH" $${SHELL:-sh} || true
 
-test: lint types  ## check formatting, lint and types, then run all tests
+docs: .venv/installed .environments/docs/installed  ## build the site of the documentation in docs/_build; warnings are errors
+	$(call quietly,docs,.environments/docs/bin/python -m sphinx --builder html --fresh-env --fail-on-warning --keep-going --quiet docs docs/_build)
+
+test: lint types docs  ## check formatting, lint, types and the documentation, then run all tests
 	@LADING_PICTURES="$${LADING_PICTURES:-$(CURDIR)/.pictures}" $(BIN)/python -m pytest -n 5
 
 test-unit: .venv/installed  ## run the tests that need no services
@@ -47,14 +50,12 @@ coverage: .venv/installed  ## run the tests that need no Airflow, and say which 
 test-versions: .venv/installed .environments/tools/installed  ## run the tests that touch Airflow on each of its versions; VERSIONS=3.3.0 names some
 	@$(BIN)/python -m tests.versions $(VERSIONS)
 
-lint: .venv/locked  ## check formatting, lint, spelling and the links of the documentation
+lint: .venv/locked  ## check formatting, lint and spelling
 	@echo 'ruff'
 	@$(BIN)/ruff format --quiet --diff .
 	@$(BIN)/ruff check --quiet .
 	@echo 'codespell'
 	@$(BIN)/codespell
-	@echo 'links'
-	@$(BIN)/python docs/check_links.py
 
 types: .venv/installed  ## check types, strictly
 	@echo 'mypy'
@@ -64,13 +65,15 @@ format: .venv/locked  ## format the code and fix what lint can fix
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-lock:  ## resolve the dependencies anew into requirements.lock
+lock:  ## resolve the dependencies anew into requirements.lock, and those of the site into docs/requirements.txt
 	@echo 'resolving the dependencies'
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	    $(PYTHON) -m venv "$$folder" && "$$folder/bin/pip" install --quiet uv && \
 	    "$$folder/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.10 --extra test --no-header \
-	    --no-annotate --generate-hashes --no-emit-index-url --output-file requirements.lock pyproject.toml
-	@git --no-pager diff --stat -- requirements.lock
+	    --no-annotate --generate-hashes --no-emit-index-url --output-file requirements.lock pyproject.toml && \
+	    "$$folder/bin/uv" pip compile --quiet --upgrade --universal --python-version 3.10 --group docs --no-header \
+	    --no-annotate --generate-hashes --no-emit-index-url --output-file docs/requirements.txt
+	@git --no-pager diff --stat -- requirements.lock docs/requirements.txt
 
 wheel: .venv/installed  ## build dist/*.whl
 	@ls dist/*.whl
@@ -79,7 +82,7 @@ package: .venv/installed .environments/tools/installed  ## build sdist and wheel
 	@$(BIN)/python -m tests.package
 
 clean:  ## remove all that make has made
-	rm -rf .venv .environments .demo .pictures .coverage .coverage.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .environments .demo .pictures docs/_build .coverage .coverage.html build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock names every package there is to be, so pip has nothing to resolve; `pip check` proves it. A changed lock
@@ -111,4 +114,14 @@ clean:  ## remove all that make has made
 	@rm -rf .environments/tools && mkdir -p .environments
 	$(call quietly,installing uv and twine, \
 	    $(PYTHON) -m venv .environments/tools && .environments/tools/bin/pip install --quiet uv twine)
+	@touch $@
+
+# The site's tools see Airflow and Lading, whose docstrings they read, in .venv below them; .venv stays as the lock says.
+.environments/docs/installed: .venv/locked docs/requirements.txt
+	@rm -rf .environments/docs && mkdir -p .environments
+	$(call quietly,installing what docs/requirements.txt names, \
+	    $(BIN)/python -m venv .environments/docs && \
+	    $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	        > "$$(.environments/docs/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth" && \
+	    .environments/docs/bin/pip install --quiet --no-deps --require-hashes -r docs/requirements.txt)
 	@touch $@

@@ -100,7 +100,7 @@ def main() -> None:
             nonlocal now
             now += 1.0
             with Session(engine) as session:
-                return sum(map(len, ahead.look(session, [site], now, by_dag=False).wanted.values()))
+                return sum(map(len, ahead.look_ahead(session, [site], now, by_dag=False).wanted.values()))
 
         what, looks = f"{options.dag_runs} runs of {options.tasks} tasks", -(-options.dag_runs // MOST_RUNS_PER_TICK)
         measure(f"{what}, ticks that look at some of them first", looks, lambda: void(look()))

@@ -156,7 +156,7 @@ class House:
             name="cloud", possible=possible, market=self.market, policy=FORECAST, locations=there, launched=there
         )
         waiting = queue.waiting(session)
-        plans = self.plans.look(session, [site], waiting, now, by_dag=False)
+        plans = self.plans.foresee(session, [site], waiting, now, by_dag=False)
         self.placing.assign(session, waiting, [site], [], now, {}, plans)
         self.cpu.append(time.thread_time() - cpu)
         return time.perf_counter() - begun, plans.actions["cloud"].is_of_now

@@ -43,16 +43,16 @@ def jobs(number: int, shapes: int, *, alike: bool) -> list[PlannedJob]:
 def there(number: int) -> list[Location]:
     """Machines with running jobs, and as much room."""
     chance = random.Random(6)
-    goods = modern().types["m7i.4xlarge"]
-    half = Resources(goods.capacity.cpus / 2, goods.capacity.memory // 2)
+    offer = modern().types["m7i.4xlarge"]
+    half = Resources(offer.capacity.cpus / 2, offer.capacity.memory // 2)
     return [
         Location(
             f"i-{i:05}",
-            goods.capacity,
+            offer.capacity,
             half,
-            goods.name,
-            usd_per_hour=goods.offerings[0].usd_per_hour,
-            arch=goods.arch,
+            offer.name,
+            usd_per_hour=offer.offerings[0].usd_per_hour,
+            arch=offer.arch,
             launched_at=NOW - 3_000,
             jobs=1,
             running_jobs=(AssignedJob(NOW - 600, Prediction(chance.uniform(700, 7_200), 0.3), half),),

@@ -1,4 +1,4 @@
-"""Draw docs/packing.svg from a real plan: the same jobs packed by both policies on the bundled catalogue.
+"""Draw docs/images/packing.svg from a real plan: the same jobs packed by both policies on the bundled catalogue.
 
 python docs/draw_packing.py
 """
@@ -112,7 +112,9 @@ def main() -> None:
         f'font-size="13" fill="{INK}"><title>The same jobs packed by greedy and by priced</title>'
         f'<rect width="{WIDTH}" height="{bottom:.0f}" fill="white"/>'
     )
-    Path(__file__).with_name("packing.svg").write_text("\n".join([head, *body, "</svg>"]) + "\n", encoding="utf-8")
+    (Path(__file__).parent / "images" / "packing.svg").write_text(
+        "\n".join([head, *body, "</svg>"]) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

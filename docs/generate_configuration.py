@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the options that the provider info declares and the models of the kinds of sites.
+"""Writes docs/reference/configuration.md from the options of the provider info and the models of the kinds of sites.
 
 Run it after a change to them: python docs/generate_configuration.py
 """
@@ -6,6 +6,7 @@ Run it after a change to them: python docs/generate_configuration.py
 from __future__ import annotations
 
 import re
+from os.path import relpath
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +20,7 @@ from lading.plugin.manager import site_kinds
 from lading.plugin.provider_info import options
 from lading.plugin.sites import keys
 
-PAGE = Path(__file__).with_name("configuration.md")
+PAGE = Path(__file__).parent / "reference" / "configuration.md"
 
 INTRODUCTION = f"""\
 # Configuration
@@ -181,7 +182,13 @@ def page() -> str:
         models.setdefault(site.config_model, []).append(name)
     kinds = (kind(names, model) for model, names in models.items())
     sections = (section(name, option) for name, option in options().items())
-    return "\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), *kinds])
+    return linked("\n".join([INTRODUCTION, *sections, SITES, bindings(), rules(), *kinds]))
+
+
+def linked(text: str) -> str:
+    """The text with links that go from this page's folder: descriptions name a page alone, wherever it stands."""
+    folders = {page.name: page.parent for page in PAGE.parents[1].glob("*/*.md")}
+    return re.sub(r"(?<=\]\()([a-z0-9_]+\.md)", lambda m: relpath(folders[m[1]] / m[1], PAGE.parent), text)
 
 
 def rules() -> str:

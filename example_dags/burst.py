@@ -1,8 +1,8 @@
 """More work than this machine can do: what finds no room goes to spot machines, also when AWS reclaims one of them.
 
 The tasks name no site, so they fill the first one of the sites file and overflow to the next that takes such tasks: see
-docs/ec2.md for the tables. A part whose machine is reclaimed is done again and uses up no try; it says in its log when
-it learns of that, for that is when a longer one would store what it has. The report says what ran where.
+docs/how_to/ec2.md for the tables. A part whose machine is reclaimed is done again and uses up no try; it says in its
+log when it learns of that, for that is when a longer one would store what it has. The report says what ran where.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tasks of three sizes on the machines of a site called `lab`: an estimate of π from random points.
 
 Lading packs them by what they ask for: a machine of two cores runs eight small ones, or a large one and four small
-ones. The report says which machine has run how many. See docs/machines.md for the table of the site.
+ones. The report says which machine has run how many. See docs/how_to/machines.md for the table of the site.
 """
 
 from __future__ import annotations

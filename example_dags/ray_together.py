@@ -5,8 +5,8 @@ but cost money. Here the head hands out ranges of numbers over the network, each
 it gets, and the head adds them up. Without ``gang`` Airflow might start the head when there is room for one task
 alone, and the workers hours later.
 
-It runs on any site whose machines can hold room (docs/gangs.md), and on several machines where these reach each other
-by their host names.
+It runs on any site whose machines can hold room (docs/how_to/gangs.md), and on several machines where these reach each
+other by their host names.
 """
 
 from __future__ import annotations

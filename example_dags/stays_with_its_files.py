@@ -2,7 +2,7 @@
 
 The machines are those of a site called `lab`, whose disks are their own, with `policy = "data_locality"` and
 `locality_wait = "10m"`: a task waits for so long for the machine that has its file. What a task returns names the file
-that it has written, which is all that Lading needs to know. See docs/placement.md.
+that it has written, which is all that Lading needs to know. See docs/explanation/placement.md.
 """
 
 from __future__ import annotations

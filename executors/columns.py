@@ -65,7 +65,7 @@ def resource_columns(workload: ExecutorWorkload, settings: Settings) -> dict[str
     :raises HintError: its hints are wrong
     """
     config = workload.ti.executor_config if isinstance(workload, workloads.ExecuteTask) else None
-    hints = Hints.of(config)
+    hints = Hints.from_config(config)
     return {
         **hint_columns(hints, settings),
         **workload_sizing_columns(workload, hints),

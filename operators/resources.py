@@ -113,17 +113,17 @@ def resources(
         is a bare flag, False takes away what the site's ``resources`` have
     :param nodes: at a batch site with ``mode = "job"``: the machines of its one batch job; the task runs on the first,
         and ``mpirun`` and ``srun`` in it see all. ``memory``, ``disk`` and ``gpus`` are those of each. Not with
-        ``cpus``. A range, ``(2, 8)``: 2 will do, and it gets 8 at most (docs/hints.md)
+        ``cpus``. A range, ``(2, 8)``: 2 will do, and it gets 8 at most (docs/reference/hints.md)
     :param ppn: processes on each of them, 1 without it
     :param threads: cpus of each process, 1 without it
-    :param gang: a name: all jobs of a run with the same start together, or none of them does (docs/gangs.md)
+    :param gang: a name: all jobs of a run with the same start together, or none of them does (docs/how_to/gangs.md)
     :param spread: whether each job of a gang runs on a location of its own, as on a machine of its own
     :param partial: whether those of a gang start for which there is room, and the others are each tried alone
     :param on_failure: what happens to a gang's other jobs when one has failed: ``"cancel"``, or ``"leave"``
     :param attempts: how often room is looked for before the job, or the gang, fails: a number, or
         ``{"pauses": ["15m", "15m", "30m", "1h"], "count": 5, "timeout": "10m"}``, which is what a gang has without it
     :param ahead: whether what the task needs is launched before Airflow has queued it, so that it is there in time; in
-        ``default_args`` of the Dag for all its tasks (docs/gangs.md)
+        ``default_args`` of the Dag for all its tasks (docs/how_to/gangs.md)
     :return: plain JSON values under the key ``lading``
     """
     given = locals()  # all of them by name

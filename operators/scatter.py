@@ -53,7 +53,7 @@ def scatter(
     check_positive("max_instances", max_instances)
     check_positive("max_jobs", max_jobs)
     check_positive("chunk_size", chunk_size)
-    template = Template.of(task)
+    template = Template.from_task(task)
     template.check_inputs(inputs)
     hints = given_hints(resources)
     limits = {"max_instances": max_instances, "max_jobs": max_jobs}

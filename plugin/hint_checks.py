@@ -155,7 +155,7 @@ def check_script(task: BaseOperator | MappedOperator) -> None:
     if system is None or not isinstance(properties, Mapping):
         return
     try:
-        SiteRules.of(site.rules).check_script(properties, system)
+        SiteRules.from_table(site.rules).check_script(properties, system)
     except NotAllowed as error:
         raise HintError(f"properties: at site {name!r}, {error}") from error
 
@@ -214,7 +214,7 @@ def check_native(hints: Hints, known: Mapping[str, PublishedSite]) -> None:
     ask(
         sites,
         "native",
-        lambda system, profile, site: refuse(hints.native, system, profile, SiteRules.of(site.rules)),
+        lambda system, profile, site: refuse(hints.native, system, profile, SiteRules.from_table(site.rules)),
     )
 
 

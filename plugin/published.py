@@ -131,8 +131,8 @@ def bindings(settings: Settings) -> list[Binding]:
         published = None
     if published is None:
         tables = sites_file.read_sites_document(settings.sites_file).get("bindings", []) if settings.sites_file else []
-        return [Binding.of(each) for each in tables]
-    return [Binding.of(each) for each in published]
+        return [Binding.from_table(each) for each in tables]
+    return [Binding.from_table(each) for each in published]
 
 
 def edition(settings: Settings) -> str | None:

@@ -111,7 +111,7 @@ class Agent:
                 self._read_config()
                 self._read_shutdown()
                 self._obey_end()
-                self.inbox.look()
+                self.inbox.refresh()
                 self._read_cancels()
                 self.running.collect(self.inbox)
                 pause = self._enforce_limits()
@@ -207,7 +207,7 @@ class Agent:
     def _obey_end(self) -> None:
         """Know when the machine goes, and end its jobs in time."""
         if self.ending is None and self.config is not None and self.config.is_spot:
-            self.ending = self._notice.look(self.spool, self.config.kill_grace)
+            self.ending = self._notice.read(self.spool, self.config.kill_grace)
         if self.ending is not None and self.ending.left <= 0:
             self._end_all(self.ending.cause, self.ending.grace)
 
@@ -250,7 +250,7 @@ class Agent:
     def _hold_room(self) -> None:
         if (config := self.config) is not None:
             devices = self.running.free_devices(config.gpu_devices)
-            self.holds.look(
+            self.holds.refresh(
                 lambda: queueing.QueueRoom(self._free(config), self.holds.without(devices)), takes=self.shutdown is None
             )
 
@@ -290,7 +290,7 @@ class Agent:
         used = self.running.used() + self.holds.used()
         free = config.capacity - used
         if config.measure_disk:
-            return replace(free, disk=min(free.disk, self.scratch.look(used.disk)))
+            return replace(free, disk=min(free.disk, self.scratch.measure(used.disk)))
         return replace(free, disk=max(free.disk - self.scratch.counted, 0))
 
     def _hopeful(self, ready: list[queueing.QueuedJob], config: AgentConfig) -> list[queueing.QueuedJob]:

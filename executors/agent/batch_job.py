@@ -52,7 +52,7 @@ ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
 class NothingWaiting:
     """There is only one job here: nothing waits behind it."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Nothing else comes."""
 
     def hold(self, token: str, error: object) -> None:

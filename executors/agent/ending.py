@@ -90,7 +90,7 @@ class SpotNotice:
         self._backoff = Backoff(first=INTERVAL, longest=LONGEST_PAUSE)
         self._trouble = Trouble(log)
 
-    def look(self, spool: Spool, kill_grace: float) -> Ending | None:
+    def read(self, spool: Spool, kill_grace: float) -> Ending | None:
         """The end of this machine, which is announced to jobs; None: none is known, or it is too early to ask again.
 
         :param kill_grace: seconds between SIGTERM and SIGKILL, as far as there is time for that

@@ -62,7 +62,7 @@ class AgentHolds:
                 left[device] -= each.devices[device]
         return left
 
-    def look(self, room: Callable[[], QueueRoom], *, takes: bool) -> None:
+    def refresh(self, room: Callable[[], QueueRoom], *, takes: bool) -> None:
         """Grant what is new as far as there is room, forget what was dropped, and let run out what is over.
 
         :param room: what is free now, less what is held

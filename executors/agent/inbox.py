@@ -78,7 +78,7 @@ class Inbox:
         self._order: list[QueuedJob] = []
         self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read what is new or was replaced, forget what was taken away. One that was closed has nothing any more."""
         now = time.monotonic()
         try:

@@ -44,7 +44,7 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class WaitingJobs(Protocol):
     """Where the jobs of this location wait to be started, as far as those that run depend on it."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read what is new or was replaced."""
 
     def hold(self, token: str, error: object) -> None:
@@ -288,7 +288,7 @@ class RunningJobs:
                 self._adopt(token, owner)
                 return
         job_folder.remove(folder)
-        inbox.look()
+        inbox.refresh()
         if problem is not None:
             inbox.hold(token, problem)
 

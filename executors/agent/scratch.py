@@ -112,7 +112,7 @@ class Scratch:
         self._failures = 0
         self._remover: subprocess.Popen[bytes] | None = None
 
-    def look(self, promised: int) -> int:
+    def measure(self, promised: int) -> int:
         """Measure what may be promised to further jobs, in MiB.
 
         :param promised: MiB that running jobs have been promised, used by now or not

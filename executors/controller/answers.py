@@ -265,7 +265,7 @@ class Comparison:
     absent: MissingSince = field(default_factory=MissingSince)
     strange: MissingSince = field(default_factory=MissingSince)
 
-    def of(self, answer: SiteAnswer, decision: Decision, now: float) -> Decision:
+    def apply(self, answer: SiteAnswer, decision: Decision, now: float) -> Decision:
         """The decision with what follows from the differences: jobs are lost, given again, or ended as strangers."""
         site, here, seen = answer.site.name, queue.by_location(answer.jobs), answer.observation.locations
         asked = {each.name: each.known for each in seen if each.known is not None}
@@ -279,11 +279,11 @@ class Comparison:
         elsewhere = (job for job in answer.jobs if job.token not in asked.get(str(job.location), ()))
         moved = {job.token: where[job.token] for job in elsewhere if job.token in where}
         jobs = [job for job in answer.jobs if job.location in asked and job.token not in moved]
-        absent = self.absent.look((job.token for job in jobs if job.token not in asked[str(job.location)]), unasked)
+        absent = self.absent.update((job.token for job in jobs if job.token not in asked[str(job.location)]), unasked)
         given = {job.token for job in answer.jobs}
         strange = {token: name for name, known in asked.items() for token in known - given}
         silent = self.strange.since.keys() if any(each.known is None for each in seen) else ()
-        unknown = strangers(self.strange.look(strange, silent))
+        unknown = strangers(self.strange.update(strange, silent))
         decision = decision.with_changes([*relocations(moved), *lost(jobs, absent, now)])
         for name in asked:
             cancels = {job.token: job.cancel for job in here.get(name, ()) if job.cancel}

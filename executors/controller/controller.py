@@ -197,7 +197,7 @@ class Controller:
         if not self.idle_detector.lasts(self.threads) or self.any_wait():
             with self.metrics.tick(), self.site_plans.paused():
                 self._work(time.time())
-            self.threads.look()
+            self.threads.request_observations()
         if self.housekeeping.due(self.metrics, self.threads.troubles()):
             self.stop()
 
@@ -304,14 +304,14 @@ class Controller:
             waiting, at_work = self._waiting() if any_wait else ([], [])
             with create_session(scoped=False) as session:
                 by_dag, ahead = self.by_dag, self.leadership.database_ahead
-                foreseen = self.site_plans.look(
+                foreseen = self.site_plans.foresee(
                     session, together.sites, waiting, now, by_dag=by_dag, database_ahead=ahead
                 )
                 assignment = self.placing.assign(
                     session, waiting, together.sites, at_work, now, wanted=together.wanted, foreseen=foreseen
                 )
             for name, absence in self.turned_away.items():
-                absence.look(assignment.turned_away.get(name, ()))
+                absence.update(assignment.turned_away.get(name, ()))
             by_name = {site.name: site for site in together.sites}
             for name, provision in assignment.provisions.items():
                 assignment.provisions[name] = self.launched[name].without_abandoned(
@@ -321,7 +321,7 @@ class Controller:
             for each in seen:
                 decision = decision.with_recalls(each.site.name, recalled(each, by_name[each.site.name], now))
         for each in (answer for answer in seen if answer.is_new):
-            decision = self.compared[each.site.name].of(each, decision, now)
+            decision = self.compared[each.site.name].apply(each, decision, now)
         return decision
 
     def _together(self, sites: Sequence[SiteView], now: float) -> GangOutcome:
@@ -358,7 +358,7 @@ class Controller:
             if is_work and name in answers:
                 each = with_locations(each, answers[name], self.throughput[name].prefetchable(), now)
             views.append(paused(each, self.requests.paused.get(name)))
-        since = self.troubled.look(each.name for each in views if each.trouble is not None)
+        since = self.troubled.update(each.name for each in views if each.trouble is not None)
         return [
             replace(
                 each,

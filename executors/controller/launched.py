@@ -94,7 +94,7 @@ class Launched:
             session.flush()
             session.expire_all()
             rows = instances.living(session, self.site)
-        gone = self.gone.look(row.token for row in rows if row.token not in names)
+        gone = self.gone.update(row.token for row in rows if row.token not in names)
         found = changes(rows, seen, gone, now)
         if any("ready_at" in values for values in found.values()):
             self.boots = None

@@ -125,7 +125,7 @@ class Leadership:
             if leads and not self.leads_until:
                 store.forget_other_sites(session, self.sites)
                 capacity.end_other_sites(session, self.sites, time.time())
-                if (left := self.mark.found()) is not None:
+                if (left := self.mark.read()) is not None:
                     self.may_look_ahead = strikes.blame(session, *left)
                 struck = strikes.charge(session, self.holder)
         if leads and not self.leads_until:

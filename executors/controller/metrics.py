@@ -1,4 +1,4 @@
-"""What Lading reports to Airflow's metrics backend, as ``lading.*``: docs/metrics.md lists it."""
+"""What Lading reports to Airflow's metrics backend, as ``lading.*``: docs/reference/metrics.md lists it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class PluginMark:
         self.path = path
         self._file: int | None = None
 
-    def found(self) -> tuple[str, str] | None:
+    def read(self) -> tuple[str, str] | None:
         """By which controller, and over which job, the mark was left; None: over none."""
         try:
             text = read_regular(self.path, 2 * LENGTH + 1).decode()

@@ -79,7 +79,7 @@ class SiteDriver:
         there = with_locations(view(self.site, answer, "", ()), answer, self.throughput.prefetchable(), now)
         there = replace(there, turned_away=self.turned_away.seconds())
         found = assign(sorted(self.waiting.values(), key=lambda job: job.rank), [there], now=now)
-        self.turned_away.look(found.turned_away.get(self.site.name, ()))
+        self.turned_away.update(found.turned_away.get(self.site.name, ()))
         self._act(found, now)
         if isinstance(self.site, ElasticSite) and (back := recalled(answer, there, now)):
             self.site.recall(back)

@@ -27,7 +27,7 @@ class MissingSince:
 
     since: dict[str, float] = field(default_factory=dict)
 
-    def look(self, missing: Iterable[str], unasked: Container[str] = ()) -> dict[str, float]:
+    def update(self, missing: Iterable[str], unasked: Container[str] = ()) -> dict[str, float]:
         """For each token that is missing now: for how many seconds it has been. The others are forgotten.
 
         :param unasked: those of which nothing could be learnt now, which changes nothing for them

@@ -68,23 +68,23 @@ class SiteThreads:
         """Those of sites that answer. At the first time the sites are looked at, and given a moment for that."""
         if not self._has_looked:
             self._has_looked = True
-            self.look()
+            self.request_observations()
             self._wait_for_the_first_answers()
         for thread in self:
             if not self._is_silent(thread):
                 yield thread
 
-    def look(self) -> None:
+    def request_observations(self) -> None:
         """Have all sites looked at again."""
         for thread in self:
-            thread.look()
+            thread.request_observation()
 
     def meet(self, seconds: float) -> None:
         """Have sites looked at that were not yet, within so many seconds: only what is known there can be ended."""
         deadline = time.monotonic() + seconds
         for thread in self:
             if not thread.answers_within(0.0):
-                thread.look()
+                thread.request_observation()
         for thread in self:
             while not thread.answers_within(min(1.0, left := deadline - time.monotonic())) and left > 0:
                 self.beat()
@@ -196,7 +196,7 @@ class SiteThread:
 
     # -- what the controller calls; none of it waits for the site, but where it says for how long
 
-    def look(self) -> None:
+    def request_observation(self) -> None:
         """Have the site looked at; the thread begins with the first call."""
         with self._change:
             self._is_wanted = True

@@ -147,7 +147,7 @@ def about(
         "needs_files": site.config.policy not in BUILT_IN or site.config.policy == DATA_LOCALITY,
         "needs_inputs": needs_inputs or site.config.policy not in BUILT_IN,
         "stage_schemes": list(site.config.stage_schemes),
-        "rules": asdict(SiteRules.of(site.config)),
+        "rules": asdict(SiteRules.from_table(site.config)),
     }
 
 

@@ -21,7 +21,7 @@ class AllocationWork:
         self.foreseen: dict[str, bool] = {}
         """Of the allocations in which jobs were: whether these were all of runs of which it is known what comes."""
 
-    def look(
+    def coming_work(
         self,
         runs: Sequence[ComingRun],
         site: SiteView,
@@ -42,7 +42,7 @@ class AllocationWork:
         """
         self.at_site = parts_at(runs, site.name, self.at_site)
         its = site_forecast(self.at_site.values(), pools)
-        _, held_up = self.held_up.look(its, now)
+        _, held_up = self.held_up.update(its, now)
         there = {each.name for each in site.launched}
         self.foreseen = {name: value for name, value in self.foreseen.items() if name in there}
         for name, are_known in located(its.forecast, known).items():

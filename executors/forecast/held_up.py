@@ -16,7 +16,7 @@ class HeldUpSteps:
     def __init__(self) -> None:
         self.since: Mapping[str, float] = {}
 
-    def look(self, its: SiteForecast, now: float) -> tuple[list[str], list[str]]:
+    def update(self, its: SiteForecast, now: float) -> tuple[list[str], list[str]]:
         """The steps that could have begun or been queued lately, and those that are held up by something that is not
         known here: a full pool that others fill, the time until a retry, an earlier run, a site without room."""
         names = its.unqueued()

@@ -137,7 +137,7 @@ class LiveRuns:
         """When live jobs were queued, by token, epoch seconds."""
         self._is_ours: Callable[[str | None], bool] = cache(goes_to_lading)
 
-    def look(
+    def coming_runs(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
     ) -> list[ComingRun]:
         """What is to come of all live runs, and the jobs of none.
@@ -162,11 +162,11 @@ class LiveRuns:
         self._forget(rows, now)
         self._hear(run_rows.asked(session))
         self._read(session, by_run, by_dag, now, database_ahead)
-        here = Places(sites, self.ways, self.needs, by_dag)
-        found = [self._coming(run, known, by_run.get(run, ()), here, now) for run, known in self.known.items()]
+        first_sites = FirstSites(sites, self.ways, self.needs, by_dag)
+        found = [self._coming(run, known, by_run.get(run, ()), first_sites, now) for run, known in self.known.items()]
         for row in rows:
             if row.task_id is None:
-                job = self._job(row, row.token, here, now)
+                job = self._job(row, row.token, first_sites, now)
                 found.append(alone(job, row.queued_at - database_ahead))
         return found
 
@@ -281,19 +281,23 @@ class LiveRuns:
         configs = runs.configs(session, run).items()
         return {task_id: asking_task(run, task_id, config, last, self.settings, by_dag) for task_id, config in configs}
 
-    def _coming(self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], here: Places, now: float) -> ComingRun:
+    def _coming(
+        self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], first_sites: FirstSites, now: float
+    ) -> ComingRun:
         """What is to come of a run; the same as before where nothing has changed, and of few others at a time where
         only more is known of lengths."""
         asked, learnt = (frozenset(map(signature, rows)), known.version), self.learnt.get(run.dag_id, 0)
         is_same = known.made is not None and known.made[0] == asked
-        if is_same and known.learnt != learnt and here.more_to_learn > 0:
-            here.more_to_learn -= 1
+        if is_same and known.learnt != learnt and first_sites.more_to_learn > 0:
+            first_sites.more_to_learn -= 1
             is_same = False
         if known.made is None or not is_same:
-            known.made, known.learnt = (asked, self._made(run, known, rows, here, now)), learnt
+            known.made, known.learnt = (asked, self._made(run, known, rows, first_sites, now)), learnt
         return known.made[1]
 
-    def _made(self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], here: Places, now: float) -> ComingRun:
+    def _made(
+        self, run: DagRunKey, known: KnownRun, rows: Sequence[Any], first_sites: FirstSites, now: float
+    ) -> ComingRun:
         by_task: dict[str, list[Any]] = {}
         for each in known.rows:
             by_task.setdefault(each.task_id, []).append(each)
@@ -309,16 +313,16 @@ class LiveRuns:
             mine = live.get(task_id, ())
             pools = {row.map_index: (row.pool, row.pool_slots) for row in its_rows}
             jobs = [
-                self._job(row, job_name(run, task_id, row.map_index), here, now, *pools.get(row.map_index, ()))
+                self._job(row, job_name(run, task_id, row.map_index), first_sites, now, *pools.get(row.map_index, ()))
                 for row in mine
             ]
             # Nothing is known of what comes after the jobs of a Dag that cannot be read.
             have_come = {row.map_index for row in mine}
             rest = [each for each in its_rows if each.map_index not in have_come]
             if rest and known.structure is not None and task_id not in doomed:
-                site, need = (None, None) if ask.job is None else here.find(ask.job)
+                site, need = (None, None) if ask.job is None else first_sites.find(ask.job)
                 of = TaskToCome(run, task_id, task, known.past, site, need, self._expected(ask))
-                jobs += self._to_come(of, rest, here, now, has_come=bool(mine))
+                jobs += self._to_come(of, rest, first_sites, now, has_come=bool(mine))
             has_ended = not jobs and rest and all(each.state in HANDED_OVER for each in rest)
             if not has_ended:
                 limits = [each for each in (ask.most, task.most) if each is not None]
@@ -354,7 +358,7 @@ class LiveRuns:
         return found
 
     def _to_come(
-        self, of: TaskToCome, rows: Sequence[Any], here: Places, now: float, *, has_come: bool
+        self, of: TaskToCome, rows: Sequence[Any], first_sites: FirstSites, now: float, *, has_come: bool
     ) -> list[ComingJob]:
         """The jobs of a task that are to come, and its instances that are at work without one.
 
@@ -362,7 +366,7 @@ class LiveRuns:
         """
         found: list[ComingJob] = []
         for row in rows:
-            is_ours = here.is_ours(row.executor)
+            is_ours = first_sites.is_ours(row.executor)
             if row.state in BEGUN and not (is_ours and row.state in HANDED_OVER):  # it is at work without a job
                 begun = now if row.start_date is None else min(now, row.start_date.timestamp())
                 found.append(ComingJob(of.name(row.map_index), of.expected, index=row.map_index, begun=begun))
@@ -387,21 +391,23 @@ class LiveRuns:
 
     def _expected(self, ask: AskingTask) -> Prediction:
         return (
-            self.durations.history.predict((), None) if ask.row is None else self.durations.of(ask.row, ENOUGH, WEIGHT)
+            self.durations.history.predict((), None)
+            if ask.row is None
+            else self.durations.predict(ask.row, ENOUGH, WEIGHT)
         )
 
     def _job(
-        self, row: Any, name: str, here: Places, now: float, pool: str | None = None, pool_slots: int = 1
+        self, row: Any, name: str, first_sites: FirstSites, now: float, pool: str | None = None, pool_slots: int = 1
     ) -> ComingJob:
         """A job that waits or is at work."""
         begun = None
         if row.state in groups.AT_WORK:
             began = row.started_at if row.state == State.RUNNING else row.placed_at
             begun = now if began is None else min(now, began)
-        site, need = here.of_row(row, begun is not None)
+        site, need = first_sites.of_row(row, begun is not None)
         return ComingJob(
             name,
-            self.durations.of(row, ENOUGH, WEIGHT),
+            self.durations.predict(row, ENOUGH, WEIGHT),
             site,
             need,
             row.map_index,
@@ -413,7 +419,7 @@ class LiveRuns:
         )
 
 
-class Places:
+class FirstSites:
     """Where jobs go first, in one tick.
 
     :param needs: what is known of jobs already, by their tokens: the site, and what they take there

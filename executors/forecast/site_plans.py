@@ -130,7 +130,7 @@ class SitePlan:
         self.spent = 0.0
         """What those have cost that have gone, USD."""
 
-    def look(
+    def next_actions(
         self, its: SiteForecast, site: SiteView, market: MachineMarket, now: float, *, is_blind: bool = False
     ) -> ForeseenActions:
         """What is to be done now.
@@ -141,7 +141,7 @@ class SitePlan:
         :raises Exception: whatever planning has raised
         """
         self.planner.hurry = market.hurry
-        unqueued, held_up = self.held_up.look(its, now)
+        unqueued, held_up = self.held_up.update(its, now)
         forecast = its.forecast.without(held_up) if held_up else its.forecast
         # What was held up may go on at any time.
         is_blind = is_blind or any(not its.forecast.steps[name].elsewhere for name in held_up)
@@ -346,7 +346,7 @@ class SitePlans:
         finally:
             self.may_plan.set()
 
-    def look(
+    def foresee(
         self,
         session: Session,
         sites: Sequence[SiteView],
@@ -387,7 +387,7 @@ class SitePlans:
             trouble = TROUBLE.format(site=name)
             try:
                 its = site_forecast(plan.parts(runs, name), self.live_runs.pools)
-                actions = plan.look(its, site, market, now, is_blind=not blind.isdisjoint(its.forecast.began))
+                actions = plan.next_actions(its, site, market, now, is_blind=not blind.isdisjoint(its.forecast.began))
             except Exception as error:  # without a plan jobs are decided about as by machine-hours
                 self.trouble.begin(trouble, error, traceback=True)
                 self.plans.pop(name)
@@ -415,7 +415,7 @@ class SitePlans:
         for site in sites:
             work, trouble = self.work.setdefault(site.name, AllocationWork()), NO_WORK.format(site=site.name)
             try:
-                found[site.name] = work.look(
+                found[site.name] = work.coming_work(
                     runs, site, self.waits.launches, known, now, pools=self.live_runs.pools, is_blind=bool(unclear)
                 )
             except Exception as error:  # without it allocations are decided about as if nothing were to come
@@ -427,9 +427,9 @@ class SitePlans:
     def read(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
     ) -> Sequence[ComingRun]:
-        """What is to come of all live runs, read once in a tick; see :meth:`LiveRuns.look`."""
+        """What is to come of all live runs, read once in a tick; see :meth:`LiveRuns.coming_runs`."""
         if self.read_at != now:
-            self.runs = self.live_runs.look(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
+            self.runs = self.live_runs.coming_runs(session, sites, now, by_dag=by_dag, database_ahead=database_ahead)
             self.read_at = now
             if self.settings.order == CRITICAL_PATH:
                 self._read_rests(now)

@@ -45,7 +45,7 @@ def asking_task(
     :param by_dag: whether some site does not take every Dag
     """
     try:
-        hints = Hints.of(config)
+        hints = Hints.from_config(config)
     except HintError:  # which is said when its job has come
         return AskingTask()
     known = (hints.max_jobs, hints.run_max_jobs, hints.hurry, hints.finish_by, hints.max_usd is not None)

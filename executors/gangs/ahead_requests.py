@@ -85,7 +85,7 @@ class Ahead:
         self.looked_at: dict[DagRunKey, float] = {}
         self.trouble = Trouble(log)
 
-    def look(
+    def look_ahead(
         self, session: Session, sites: Sequence[SiteView], now: float, *, by_dag: bool, database_ahead: float = 0.0
     ) -> Outlook:
         """What is to be launched for tasks that are to come.
@@ -438,7 +438,7 @@ class GangTask:
 def gang_task(run: DagRunKey, task_id: str, config: object, settings: Settings) -> GangTask:
     """A task by its ``executor_config``; of one that is not Lading's, or not readable, nothing is known."""
     try:
-        hints = Hints.of(config)
+        hints = Hints.from_config(config)
     except HintError:
         return GangTask(task_id)
     if hints.ahead_after is None:

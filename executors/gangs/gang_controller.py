@@ -112,7 +112,7 @@ class GangController:
         outcome.active = frozenset(active)
         outcome.sites = tick.room.with_held()
         if self.ahead is not None:
-            outlook = self.ahead.look(session, outcome.sites, now, by_dag=by_dag, database_ahead=database_ahead)
+            outlook = self.ahead.look_ahead(session, outcome.sites, now, by_dag=by_dag, database_ahead=database_ahead)
             outcome.notes += outlook.notes
             for site, jobs in outlook.wanted.items():
                 outcome.wanted.setdefault(site, []).extend(jobs)

@@ -83,7 +83,7 @@ class Tick:
         known, first = self.known.gangs.get(token), members[0]
         if known is not None:
             try:
-                return GangMemory.of(known)
+                return GangMemory.from_row(known)
             except UNREADABLE as error:
                 log.warning("Gang %s begins anew, for its row cannot be read: %r", token, error)
                 self._forget(token)
@@ -147,7 +147,7 @@ class GangMemory:
         return found
 
     @classmethod
-    def of(cls, row: GangRow) -> GangMemory:
+    def from_row(cls, row: GangRow) -> GangMemory:
         """As a row has it."""
         said = json.loads(row.memory)
         terms = GangTerms.from_json(said["terms"])

@@ -193,11 +193,11 @@ class Fetch:
             except TransportError as error:  # another place may have it
                 trouble = error
             else:
-                return copying.found(self.area, self.address, version) or self._brought(where, source, version)
+                return copying.find_file(self.area, self.address, version) or self._brought(where, source, version)
         if trouble is not None:
             raise trouble
         # A file whose version cannot be found out will do as it is.
-        if (path := copying.found(self.area, self.address, None)) is not None:
+        if (path := copying.find_file(self.area, self.address, None)) is not None:
             return path
         message = "; ".join(why) or "no task has left it anywhere"
         raise FileNotFoundError(message)

@@ -156,7 +156,7 @@ class FileSizes:
         self._entries = 0
         self._deadline = time.monotonic() + MOST_SECONDS
 
-    def of(self, values: Any) -> int:
+    def total_bytes(self, values: Any) -> int:
         """Bytes of all files in a value; one that is named twice counts once.
 
         :raises ExpressionError: one is missing or cannot be looked at

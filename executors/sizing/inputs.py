@@ -71,7 +71,7 @@ class Inputs:
         several = self.sources.get("fixed", {}), self.sources.get("mapped", {}), {"rows": self.sources.get("rows", {})}
         return {task for some in several for source in some.values() if (task := self._task(source))}
 
-    def of(self, map_index: int) -> list[dict[str, Any]]:
+    def for_job(self, map_index: int) -> list[dict[str, Any]]:
         """The inputs of a job by name; of several where it is a chunk of a scatter.
 
         :raises ExpressionError: they are not known

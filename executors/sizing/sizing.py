@@ -109,7 +109,7 @@ class JobFacts:
     def input_size(self) -> int:
         # A cached_property would not do: before Python 3.12 one that hangs holds up all others.
         if not self.measured:
-            self.measured.append(self.sizes.of([self.value(name) for name in self.inputs]))
+            self.measured.append(self.sizes.total_bytes([self.value(name) for name in self.inputs]))
         return self.measured[0]
 
     def value(self, name: str) -> object:
@@ -120,7 +120,7 @@ class JobFacts:
         return value
 
     def size(self, name: str) -> int:
-        return self.sizes.of(self.value(name))
+        return self.sizes.total_bytes(self.value(name))
 
 
 def waiting_dags(session: Session) -> dict[str, bool]:
@@ -257,7 +257,7 @@ def read_inputs(job: UnsizedJob, inputs: Inputs) -> Sequence[Mapping[str, Any]] 
     except Exception as error:  # the data is whatever was stored
         return error
     try:
-        return inputs.of(job.map_index) if is_needed or job.sources else ()
+        return inputs.for_job(job.map_index) if is_needed or job.sources else ()
     except SQLAlchemyError:
         raise
     except Exception as error:  # the data is whatever tasks have written

@@ -77,9 +77,9 @@ class Durations:
     def known(self, row: Any) -> float | None:
         """Seconds that the job of a row will run: by what has ended of its task, else its limit; None: neither is
         known."""
-        return self.of(row).seconds if self.history.knows(levels(row)) else row.time_limit
+        return self.predict(row).seconds if self.history.knows(levels(row)) else row.time_limit
 
-    def of(self, row: Any, enough: int = ENOUGH, weight: float = 1.0) -> Prediction:
+    def predict(self, row: Any, enough: int = ENOUGH, weight: float = 1.0) -> Prediction:
         """How long the job of a row will run, which has the :data:`COLUMNS`.
 
         :param enough: of so many jobs that are like it a level of the history must know

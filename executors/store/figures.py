@@ -63,11 +63,11 @@ class CpusInUse(NamedTuple):
 def busy(live: Iterable[LiveJobs]) -> dict[str, CpusInUse]:
     """The cpus of jobs that run, by site."""
     by_site: dict[str, CpusInUse] = {}
-    for each in live:
-        if each.state == State.RUNNING and each.site is not None:
-            used, batch = by_site.get(each.site, CpusInUse())
-            by_site[each.site] = (
-                CpusInUse(used, batch + each.cpus) if each.is_batch else CpusInUse(used + each.cpus, batch)
+    for jobs in live:
+        if jobs.state == State.RUNNING and jobs.site is not None:
+            used, batch = by_site.get(jobs.site, CpusInUse())
+            by_site[jobs.site] = (
+                CpusInUse(used, batch + jobs.cpus) if jobs.is_batch else CpusInUse(used + jobs.cpus, batch)
             )
     return by_site
 

@@ -209,7 +209,9 @@ def apply(session: Session, changes: Iterable[Change], site: str | None = None) 
     rounds: dict[int, dict[StatementKind, dict[str, int]]] = {}
     seen: Counter[str] = Counter()
     for number, change in enumerate(changes):
-        rounds.setdefault(seen[change.token], {}).setdefault(StatementKind.of(change), {})[change.token] = number
+        rounds.setdefault(seen[change.token], {}).setdefault(StatementKind.for_change(change), {})[change.token] = (
+            number
+        )
         seen[change.token] += 1
     session.flush()
     applied: set[int] = set()
@@ -276,7 +278,7 @@ class StatementKind(NamedTuple):
     report: bool
 
     @classmethod
-    def of(cls, change: Change) -> StatementKind:
+    def for_change(cls, change: Change) -> StatementKind:
         nulls = {name for name, value in change.values.items() if value is None}
         columns = change.values.keys() - nulls
         return cls(tuple(sorted(columns)), tuple(sorted(nulls)), tuple(sorted(change.only_if)), change.report)

@@ -194,7 +194,7 @@ def as_waiting(
         nodes=row.nodes or 1,
         max_instances=row.max_instances,
         run_max_instances=row.run_max_instances,
-        expected=None if durations is None else durations.of(row),
+        expected=None if durations is None else durations.predict(row),
     )
 
 

@@ -132,7 +132,7 @@ class Exclusion:
     node: str = "{}"
     separator: str = ","
 
-    def of(self, nodes: Sequence[str]) -> str:
+    def render(self, nodes: Sequence[str]) -> str:
         """The directive, for at least one node."""
         return self.directive.format(self.separator.join(map(self.node.format, nodes)))
 

@@ -56,7 +56,7 @@ class Inventory:
         """Those of some queues that are not there."""
         return [name for name in names if self.queues and name not in self.queues]
 
-    def of(self, names: Sequence[str]) -> list[Nodes]:
+    def nodes_of_queues(self, names: Sequence[str]) -> list[Nodes]:
         """The nodes on which jobs of these queues can run.
 
         :param names: empty: of the default queue
@@ -69,7 +69,7 @@ class Inventory:
 
         None: that is not known, of the idle ones or of all; several queues may have the same nodes.
         """
-        kinds = self.of(names)
+        kinds = self.nodes_of_queues(names)
         if not kinds or len({nodes.queue for nodes in kinds} - {None}) > 1:
             return None
         idle = [nodes.idle for nodes in kinds if nodes.idle is not None]

@@ -153,7 +153,7 @@ class SiteRules:
     refused_native: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, table: Any) -> SiteRules:
+    def from_table(cls, table: Any) -> SiteRules:
         """The rules in a site's table, its model, or what is published of it."""
         dags, allowed, refused = (
             table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)

@@ -3,7 +3,7 @@
 A batch system only translates: what is asked for becomes directives and commands, what commands say becomes jobs. It
 runs nothing, waits for nothing and keeps nothing, so that it can be tested with recorded answers alone; transport,
 retries and state live in shared code. Every question is about many jobs at once. How another system is added:
-``docs/new_batch_system.md``.
+``docs/how_to/new_batch_system.md``.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class BatchSystem(ABC):
             return []
         if self.exclusion is None:
             raise Unsupported(f"excluded nodes {', '.join(nodes)}: {self.name} has no option to avoid nodes")
-        directive = self.exclusion.of(nodes)
+        directive = self.exclusion.render(nodes)
         return [] if sets_any(directive, native, self.synonyms) else [directive]
 
     @abstractmethod

@@ -124,7 +124,7 @@ def _properties(options: argparse.Namespace) -> JobProperties:
         if not key:
             raise ValueError(f"--native {directive!r}: KEY=VALUE is expected, or KEY for a bare flag")
         pairs[key] = value if equals else True
-    return JobProperties.of(pairs, None)
+    return JobProperties.from_mapping(pairs, None)
 
 
 if __name__ == "__main__":

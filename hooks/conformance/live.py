@@ -249,7 +249,10 @@ class Trial:
 
     def _own(self) -> None:
         folder = ClusterFolder(f"{self.folder}/owned")
-        ours, theirs = Owner.of("one", "", "http://one.example.org"), Owner.of("two", "", "http://two.example.org")
+        ours, theirs = (
+            Owner.from_key("one", "", "http://one.example.org"),
+            Owner.from_key("two", "", "http://two.example.org"),
+        )
         first, second, again = self.transport.exchange([load(folder, each) for each in (ours, theirs, ours)])
         if first.status != 0 or again.status != 0:
             raise Failure(f"the folder could not be marked. {self._shown(first if first.status else again)}")
@@ -350,13 +353,13 @@ class Trial:
             return None
         since = time.monotonic()
 
-        def look() -> Outcome | None:
+        def poll_outcome() -> Outcome | None:
             said = self.transport.get(self.folder, [f"{name}.exit"])[f"{name}.exit"]
             sentinel = None if not said else Sentinel.of_status(int(said))
             gone = time.monotonic() - since
             return decide(Evidence(native=job, sentinel=sentinel, gone=gone, patience=PATIENCE, deadline=PATIENCE))
 
-        return self._wait(look, lambda outcome: outcome is not None, 2 * PATIENCE)
+        return self._wait(poll_outcome, lambda outcome: outcome is not None, 2 * PATIENCE)
 
     def _wait(self, look: Callable[[], T], reached: Callable[[T], bool], seconds: float | None = None) -> T:
         """What is seen when something is reached, or last."""

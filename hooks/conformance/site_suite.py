@@ -72,14 +72,14 @@ class DrivenSite:
             assert time.monotonic() < end, f"not within {self.patience:g} s: {what}; {self.events}; {self.seen}"
             time.sleep(0.1)
 
-    def of(self, kind: str, token: str) -> list[dict[str, Any]]:
+    def events_of(self, kind: str, token: str) -> list[dict[str, Any]]:
         """The events of one kind of one job."""
         return [event for event in self.events if event["event"] == kind and event["token"] == token]
 
     def wait_for(self, kind: str, *tokens: str) -> list[dict[str, Any]]:
         """The first event of this kind of each job."""
-        self.until(lambda: all(self.of(kind, token) for token in tokens), f"{kind} of {tokens}")
-        return [self.of(kind, token)[0] for token in tokens]
+        self.until(lambda: all(self.events_of(kind, token) for token in tokens), f"{kind} of {tokens}")
+        return [self.events_of(kind, token)[0] for token in tokens]
 
     def place(self, envelope: Envelope) -> str:
         """A location that takes jobs, launched for this one where the site launches its locations."""
@@ -152,7 +152,7 @@ class SiteConformance(ABC):
         drive.site.put({name: [envelope]})
 
         def is_known() -> bool:
-            return drive.knows(envelope.token) or bool(drive.of("finished", envelope.token))
+            return drive.knows(envelope.token) or bool(drive.events_of("finished", envelope.token))
 
         drive.until(is_known, "it is known at once")
         drive.site.put({name: [envelope]})
@@ -161,16 +161,16 @@ class SiteConformance(ABC):
         [end] = drive.wait_for("finished", envelope.token)
         assert (end["cause"], end["exit_code"]) in ((None, 0), (None, None))
         drive.until(lambda: not drive.knows(envelope.token), "what is over is not known any more")
-        assert len(drive.of("started", envelope.token)) == len(drive.of("finished", envelope.token)) == 1
+        assert len(drive.events_of("started", envelope.token)) == len(drive.events_of("finished", envelope.token)) == 1
 
     def test_it_is_known_from_first_to_last(self, make: Make) -> None:
         drive = self.drive(make)
         envelope = self.envelope(3)
         drive.site.put({drive.place(envelope): [envelope]})
-        while not drive.of("finished", envelope.token):
+        while not drive.events_of("finished", envelope.token):
             drive.observe()
             asked = drive.seen is not None and all(each.known is not None for each in drive.seen.locations)
-            assert not asked or drive.knows(envelope.token) or drive.of("finished", envelope.token), (
+            assert not asked or drive.knows(envelope.token) or drive.events_of("finished", envelope.token), (
                 "a job that is not known for long is lost, so it must be known until its end is reported"
             )
             time.sleep(0.05)
@@ -179,7 +179,7 @@ class SiteConformance(ABC):
         drive = self.drive(make)
         envelope = self.envelope()
         drive.site.put({drive.place(envelope): [envelope]})
-        drive.until(lambda: bool(drive.of("finished", envelope.token)), "its end", acknowledge=False)
+        drive.until(lambda: bool(drive.events_of("finished", envelope.token)), "its end", acknowledge=False)
         drive.events.clear()
         drive.wait_for("finished", envelope.token)
 
@@ -226,7 +226,7 @@ class SiteConformance(ABC):
         site.put({name: [other]})
         site.drop({name: [dropped.token]})
         drive.wait_for("finished", other.token)
-        assert not drive.of("hold_lost", held.token)
+        assert not drive.events_of("hold_lost", held.token)
 
     def test_another_controller_goes_on(self, make: Make) -> None:
         first = self.drive(make)
@@ -235,7 +235,9 @@ class SiteConformance(ABC):
         first.wait_for("started", envelope.token)
         first.site.close("hand_over", self.patience)
         second = self.drive(make)
-        second.until(lambda: second.knows(envelope.token) or bool(second.of("finished", envelope.token)), "it is known")
+        second.until(
+            lambda: second.knows(envelope.token) or bool(second.events_of("finished", envelope.token)), "it is known"
+        )
         [end] = second.wait_for("finished", envelope.token)
         assert end["cause"] is None
 

@@ -8,8 +8,8 @@ that its commands have given, with what they mean::
         accepted = [(Answer(0, "Submitted 17\\n"), "17")]
         ...
 
-How such answers are recorded: ``docs/new_batch_system.md``. This module needs no pytest itself. As a program it tries a
-batch system against a real server: ``python -m lading.hooks.conformance --live SYSTEM``.
+How such answers are recorded: ``docs/how_to/new_batch_system.md``. This module needs no pytest itself. As a program it
+tries a batch system against a real server: ``python -m lading.hooks.conformance --live SYSTEM``.
 """
 
 from __future__ import annotations

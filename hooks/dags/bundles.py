@@ -167,7 +167,7 @@ class DagBundles:
         self._fixed: dict[Bundle, Snapshot] = {}
         self._readings: dict[Bundle, Future[Snapshot | None]] = {}
 
-    def look(self, bundle: Bundle, known: Collection[str] = (), *, pack: bool = False) -> Snapshot | None:
+    def snapshot(self, bundle: Bundle, known: Collection[str] = (), *, pack: bool = False) -> Snapshot | None:
         """What is in a bundle now; None: it comes with Airflow's packages and need not be sent.
 
         :param known: the hashes of which no archive is wanted
@@ -204,7 +204,7 @@ class DagBundles:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                found = self.look(bundle)
+                found = self.snapshot(bundle)
             except BundleUnavailable:
                 if bundle not in self._readings or time.monotonic() > deadline:
                     raise
@@ -218,7 +218,7 @@ class DagBundles:
             return None
         with self.source.open(bundle) as folder:
             found = self._members(bundle, folder)
-            hash = self._hashes.setdefault(bundle, Hashes()).of(found)
+            hash = self._hashes.setdefault(bundle, Hashes()).hash_folder(found)
             archive = None
             if pack and hash not in known:
                 archive, inside = packed(found)

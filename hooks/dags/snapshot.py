@@ -111,7 +111,7 @@ class Hashes:
         self._known: dict[SnapshotFile, bytes] = {}
         self._since: dict[SnapshotFile, float] = {}
 
-    def of(self, found: Sequence[SnapshotFile]) -> str:
+    def hash_folder(self, found: Sequence[SnapshotFile]) -> str:
         """The hash of the folder with these files, in the order of their names.
 
         :raises OSError: a file cannot be read

@@ -215,7 +215,7 @@ class BundleSync:
             bound.waits[bundle] = sending
             return
         try:
-            found = self.bundles.look(bundle, present, pack=upload is None)
+            found = self.bundles.snapshot(bundle, present, pack=upload is None)
         except BundleUnavailable as error:
             bound.waits[bundle] = because("bundle", text=str(error))
         except BundleRefused as error:

@@ -40,7 +40,7 @@ class Identity:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, secret: str) -> Identity:
+    def from_secret(cls, secret: str) -> Identity:
         return cls(_derived(secret.encode(), "deployment").hex()[:16], secret.encode())
 
     def host_key(self, token: str) -> KeyPair:
@@ -66,7 +66,7 @@ def identities(fernet_key: str) -> tuple[Identity, ...]:
     :param fernet_key: ``[core] fernet_key``: the one in use, then older ones, with commas between them
     :raises ValueError: there is none
     """
-    found = tuple(Identity.of(each.strip()) for each in fernet_key.split(",") if each.strip())
+    found = tuple(Identity.from_secret(each.strip()) for each in fernet_key.split(",") if each.strip())
     if not found:
         raise ValueError(
             "[core] fernet_key is empty: the keys of machines are derived from it; set the same one on all machines "

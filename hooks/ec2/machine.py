@@ -143,7 +143,7 @@ class EC2Machine:
         )
 
     @classmethod
-    def found(cls, name: str, instance: EC2Instance, reserve: int, known: InstanceType | None) -> EC2Machine:
+    def adopted(cls, name: str, instance: EC2Instance, reserve: int, known: InstanceType | None) -> EC2Machine:
         """A machine that was launched by an earlier controller, or by another one that acted.
 
         :param reserve: MiB that are left to the system and the node agent

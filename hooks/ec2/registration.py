@@ -111,7 +111,7 @@ class Registration(FleetPart):
                 )  # there cannot be two; if there are, it goes
             if machine is None and instance.state not in boot.ENDED:
                 known = self.state.offers.specified(instance.kind)
-                machine = EC2Machine.found(name, instance, self.state.config.reserve_memory, known)
+                machine = EC2Machine.adopted(name, instance, self.state.config.reserve_memory, known)
                 self.machines[name] = machine
                 log.info("Site %r takes in %s, which is %s (%s)", self.state.site, name, instance.id, instance.state)
             return machine

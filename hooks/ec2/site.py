@@ -80,7 +80,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
 
     @classmethod
     def refuse(cls, config: EC2Config) -> None:
-        size = len(boot.user_data(config, Identity.of("any"), "L" * 15).encode())
+        size = len(boot.user_data(config, Identity.from_secret("any"), "L" * 15).encode())
         if size > boot.MOST_USER_DATA:
             raise ValueError(
                 f"boot makes user data of {size:,} bytes; valid: at most {boot.MOST_USER_DATA:,}: have it "
@@ -199,7 +199,7 @@ class EC2Site(ElasticSite[EC2Config], Holding):
         fleet.offers.round()
         return fleet.offers.market(fleet.launcher.shortages)
 
-    def found(self) -> list[ListedInstance]:
+    def listed_instances(self) -> list[ListedInstance]:
         ours = [each.deployment for each in self.fleet.identities]
         there = self.fleet.ec2.describe({f"tag:{boot.DEPLOYMENT}": ours})
         ahead = self.fleet.ec2.clock_ahead

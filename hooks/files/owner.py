@@ -22,7 +22,7 @@ class Owner:
     name: str
 
     @classmethod
-    def of(cls, fernet_key: str, database: str, name: str) -> Owner:
+    def from_key(cls, fernet_key: str, database: str, name: str) -> Owner:
         """The owner of what a deployment makes.
 
         :param fernet_key: ``[core] fernet_key``, which all parts of a deployment have, and no other deployment
@@ -41,7 +41,7 @@ class Owner:
 
         name = conf.get("api", "base_url", fallback="") or gethostname()
         database = conf.get("database", "sql_alchemy_conn", fallback="")
-        return cls.of(conf.get("core", "fernet_key", fallback=""), database, name)
+        return cls.from_key(conf.get("core", "fernet_key", fallback=""), database, name)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -54,7 +54,7 @@ class JobProperties:
     attributes: Mapping[str, str | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, resources: Mapping[str, Any], attributes: Mapping[str, Any] | None = None) -> JobProperties:
+    def from_mapping(cls, resources: Mapping[str, Any], attributes: Mapping[str, Any] | None = None) -> JobProperties:
         """Properties as a caller gives them; ``shell``, ``prologue`` and the like may be among the resources.
 
         :raises PropertyError: a key is not valid, or two keys mean the same

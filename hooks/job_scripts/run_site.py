@@ -111,7 +111,7 @@ class RunSite:
         :param dag_id: the Dag whose task submits it; None: no Dag
         :raises NotAllowed: the site does not take the Dag, or a directive of the script
         """
-        rules = SiteRules.of(self.options)
+        rules = SiteRules.from_table(self.options)
         rules.check_dag(self.name, dag_id)
         rules.check_script(script.properties.resources, self.system)
         return script.over(self.profile.properties)

@@ -67,7 +67,7 @@ class JobScript:
         **resources: Any,
     ) -> None:
         self.body = body
-        self.properties = JobProperties.of(resources, attributes)
+        self.properties = JobProperties.from_mapping(resources, attributes)
         self.aux_scripts = dict(aux_scripts or {})
 
     def over(self, lower: JobProperties) -> JobScript:

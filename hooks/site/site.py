@@ -312,7 +312,7 @@ class ElasticSite(Site[Config]):
         """
         return None
 
-    def found(self) -> Sequence[ListedInstance] | None:
+    def listed_instances(self) -> Sequence[ListedInstance] | None:
         """All that lives and was launched for this deployment, asked of its seller; None: there is no such list.
 
         It needs no controller, and disturbs none.

@@ -370,7 +370,7 @@ class _Seen:
         self.paths = f"{root}/spool/events", f"{root}/spool/ends_at"
         self.modified, self.since, self.looked_at = 0, 0.0, 0.0
 
-    def look(self) -> bool:
+    def may_have_changed(self) -> bool:
         """Whether there may be more than at the last look."""
         now = time.monotonic()
         modified = max((os.stat(path).st_mtime_ns for path in filter(os.path.exists, self.paths)), default=0)
@@ -407,14 +407,14 @@ def serve(root: str) -> None:
             while b"\n" in heard:
                 line, _, heard = heard.partition(b"\n")
                 request = json.loads(line)
-                seen.look()
+                seen.may_have_changed()
                 answer = exchange(root, request, STEPS)
                 _say(ANSWER + json.dumps(answer))
                 read = {*request.get("seen", ()), *answer.get("events", ()), *answer.get("left_out", ()), *answer}
                 watches = bool(answer.get("known") or request.get("hold"))
         elif time.monotonic() - heard_at > MOST_SILENCE:
             return
-        elif watches and seen.look() and _told(root) - read:
+        elif watches and seen.may_have_changed() and _told(root) - read:
             _say(NEWS)
             watches = False  # until it is asked what it is
 

@@ -34,7 +34,7 @@ def place(address: str, version: FileVersion) -> tuple[str, str]:
     return f"{key(address)}.{digest}", "file" if name in ("", ".", "..") else fitting(name)
 
 
-def found(area: StagingArea, address: str, version: FileVersion | None) -> str | None:
+def find_file(area: StagingArea, address: str, version: FileVersion | None) -> str | None:
     """Where a file lies for the jobs of a staging area, itself or as a copy; None: nowhere.
 
     :param version: that it has; None: that is not known, so whatever has its address will do

@@ -35,7 +35,7 @@ class Template:
     partial: Any
 
     @classmethod
-    def of(cls, task: object) -> Template:
+    def from_task(cls, task: object) -> Template:
         """
         :raises ScatterError: it is neither of the two
         """

@@ -190,8 +190,8 @@ def forecast(
         except ValueError as error:
             line.notes.append(str(error))
             continue
-        note_hints(cost, Hints.of(task.executor_config))
-        expected = past.durations.of(job)
+        note_hints(cost, Hints.from_config(task.executor_config))
+        expected = past.durations.predict(job)
         cost.max_usd = job.max_usd if cost.max_usd is None else cost.max_usd
         by_site = {stop.site: stop.asked(waits) for stop in reversed(route)}
         stops[line.task] = {view.name: view.need(by_site[view.name]) for view in views if view.name in by_site}
@@ -236,7 +236,7 @@ class Past:
 
         :raises ValueError: its hints are wrong, or depend on what only a run knows, and there was none
         """
-        hints = Hints.of(task.executor_config)
+        hints = Hints.from_config(task.executor_config)
         mine = (JobRow.dag_id == self.dag_id, JobRow.task_id == task.task_id, JobRow.state == State.SUCCEEDED)
         if hints.expressions or hints.auto:
             query = select(JobRow).where(*mine).order_by(JobRow.ended_at.desc()).limit(1)

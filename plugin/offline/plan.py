@@ -73,17 +73,17 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
         return dag_cost.run(args, out or sys.stdout)
     if args.jobs is None:
         raise UsageError("nothing is given to plan; give --jobs FILE, or --dag DAG")
-    goods = market(args)
-    jobs = trace.parse_jobs(read_table(args.jobs, trace.REQUIRED, trace.OPTIONAL), args.jobs, goods.known)
+    offline_market = market(args)
+    jobs = trace.parse_jobs(read_table(args.jobs, trace.REQUIRED, trace.OPTIONAL), args.jobs, offline_market.known)
     running = []
     if args.running is not None:
-        running = trace.parse_running(read_table(args.running, trace.RUNNING), args.running, goods.known)
+        running = trace.parse_running(read_table(args.running, trace.RUNNING), args.running, offline_market.known)
     begin = time.perf_counter()
     with ProgressWatch(shown=args.progress) as watch, watch.interruptible():
         result = plan(
             jobs.jobs,
             running,
-            goods.offered,
+            offline_market.offered,
             jobs.limits(args.max_instances),
             args.policy,
             effort=args.effort,
@@ -94,7 +94,7 @@ def run_plan(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     for refused in result.refusals:
         raise jobs.fault(refused)
     show = print_json if args.output == "json" else print_plan
-    show(result, running, jobs, seconds, goods.offered, out or sys.stdout)
+    show(result, running, jobs, seconds, offline_market.offered, out or sys.stdout)
     if watch.stopped:
         print("Ctrl-C: this plan is not finished; it is the best one so far", file=sys.stderr)
         return INTERRUPTED

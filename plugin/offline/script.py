@@ -143,4 +143,4 @@ def call(pairs: Sequence[str]) -> JobProperties:
         if key in given:
             raise PropertyError(f"-r {key} is given twice: {given[key]!r} and {value!r}; keep one")
         given[key] = from_text(key, value)
-    return JobProperties.of(given)
+    return JobProperties.from_mapping(given)

@@ -86,8 +86,8 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
     if missing := planning_missing():
         raise UsageError(f"lading simulate {missing}")
     form = None if args.plot is None else chart.form(args.plot, chart.svg)
-    goods = market(args)
-    given = read_jobs(args, goods) if args.workflow is None else read_workflows(args, goods)
+    offline_market = market(args)
+    given = read_jobs(args, offline_market) if args.workflow is None else read_workflows(args, offline_market)
     refuse_idle_options(args, given.policies)
     total = sum(each.job.count for each in given.arrivals)
     reports = []
@@ -96,7 +96,7 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
             reports.append(
                 simulate(
                     given.arrivals,
-                    goods.offered,
+                    offline_market.offered,
                     given.limits,
                     policy,
                     effort=args.effort,
@@ -114,13 +114,13 @@ def run_simulate(args: argparse.Namespace, out: IO[str] | None = None) -> int:
                     progress=partial(show, watch, policy, total),
                 )
             )
-    print_reports(reports, given.references, goods.offered, args.output, out or sys.stdout)
+    print_reports(reports, given.references, offline_market.offered, args.output, out or sys.stdout)
     if form is not None:
         chart.draw(form(reports), args.plot)
     return 0
 
 
-def read_jobs(args: argparse.Namespace, goods: OfflineMarket) -> SimulationInputs:
+def read_jobs(args: argparse.Namespace, offline_market: OfflineMarket) -> SimulationInputs:
     """The table of jobs.
 
     :raises UsageError: there is none, or an option is for workflows
@@ -134,13 +134,13 @@ def read_jobs(args: argparse.Namespace, goods: OfflineMarket) -> SimulationInput
     if args.jobs is None:
         raise UsageError("nothing is given to simulate; give --jobs FILE, or --workflow FILE")
     lines = read_table(args.jobs, (*trace.REQUIRED, *trace.TRACE), trace.OPTIONAL)
-    jobs, arrivals = trace.parse_trace(lines, args.jobs, goods.known)
-    for refused in pose(jobs.jobs, [], goods.offered, InstanceLimits(), Objective(), 0.0, None).refusals:
+    jobs, arrivals = trace.parse_trace(lines, args.jobs, offline_market.known)
+    for refused in pose(jobs.jobs, [], offline_market.offered, InstanceLimits(), Objective(), 0.0, None).refusals:
         raise jobs.fault(refused)
     return SimulationInputs(arrivals, jobs.limits(args.max_instances), policies, args.tick_seconds)
 
 
-def read_workflows(args: argparse.Namespace, goods: OfflineMarket) -> SimulationInputs:
+def read_workflows(args: argparse.Namespace, offline_market: OfflineMarket) -> SimulationInputs:
     """The runs of all workflow files.
 
     :raises UsageError: a file is none, or a task fits nothing
@@ -150,8 +150,8 @@ def read_workflows(args: argparse.Namespace, goods: OfflineMarket) -> Simulation
     arrivals: list[Arrival] = []
     references = {}
     for number, path in enumerate(args.workflow):
-        workflow = read_workflow(path, goods.offered, args.scale or 1.0)
-        references[path] = reference(wfformat.as_forecast(workflow), goods.offered, args.boot_seconds)
+        workflow = read_workflow(path, offline_market.offered, args.scale or 1.0)
+        references[path] = reference(wfformat.as_forecast(workflow), offline_market.offered, args.boot_seconds)
         for again, begin in enumerate(args.starts or (0.0,)):
             arrivals += run_at(workflow, f"{number}.{again}", begin)
     if len(arrivals) > trace.MOST_SIMULATED:

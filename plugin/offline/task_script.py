@@ -174,14 +174,14 @@ def as_job(task: Task) -> JobRow:
     :raises ExpressionError: they depend on what only a run knows
     """
     settings, config = Settings.load(), task.executor_config or {}
-    hints = Hints.of(config)
+    hints = Hints.from_config(config)
     columns = hint_columns(hints, settings)
     if hints.expressions:
         sources = config.get(INPUTS_KEY, {})
         index = 0 if isinstance(task, MappedOperator) else -1
         key = (str(task.dag_id), "", task.task_id)
         asked = sizing.UnsizedJob("", key, index, 1, hints.site, given(config), sources)
-        inputs = BeforeRun(str(task.dag_id), sources).of(index)
+        inputs = BeforeRun(str(task.dag_id), sources).for_job(index)
         try:
             columns |= sizing.size_job(asked, (), inputs, FileSizes(settings.input_roots), settings, None)[0]
         except ExpressionError as error:
@@ -243,7 +243,7 @@ def packed(name: str, site: Site[Any], envelope: Envelope) -> str:
 
 def notes(task: Task, site: Site[Any]) -> Iterator[str]:
     """What the script of a task does not show."""
-    if auto := Hints.of(task.executor_config or {}).auto:
+    if auto := Hints.from_config(task.executor_config or {}).auto:
         yield f"{' and '.join(sorted(auto))}: what earlier tries needed (auto), which this command does not have"
     mode = getattr(site.config, "mode", None)
     if mode == "allocation":

@@ -116,7 +116,7 @@ def listed(sites: Mapping[str, Site[Any]]) -> dict[str, Sequence[ListedInstance]
     for name, site in sites.items():
         if isinstance(site, ElasticSite):
             try:
-                instances = site.found()
+                instances = site.listed_instances()
             except (OSError, ValueError) as error:
                 complain(f"site {name}: {error}")
                 answers[name] = None

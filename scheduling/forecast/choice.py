@@ -161,7 +161,7 @@ def launchable(
             continue
         key = builder.needs[name], step.job.wish
         if key not in known:
-            large = [each for each in problem.menu(step.job.wish).bins if fits(key[0], each.capacity)]
+            large = [each for each in problem.bins_granting(step.job.wish).bins if fits(key[0], each.capacity)]
             larger = [each for each in large if each.type.capacity.cpus >= least_cpus] or large[:1]
             known[key] = min(larger, key=usd) if by_work and larger else next(iter(larger), None)
         bins[name] = known[key]

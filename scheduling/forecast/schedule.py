@@ -159,11 +159,11 @@ class Builder:
             if step.begun is not None and step.location in steps:
                 steps[step.location].append(self.needs[name])
         found = {}
-        for each in self.locations:
-            mine = tuple(map(sum, zip((0, 0, 0, 0), *steps[each.name], strict=True)))
-            others = (max(0, used - own) for used, own in zip(vector(each.used), mine, strict=True))
-            cpus, memory, disk, gpus = map(int.__sub__, vector(each.capacity), others)
-            found[each.name] = cpus, memory, disk, gpus
+        for location in self.locations:
+            mine = tuple(map(sum, zip((0, 0, 0, 0), *steps[location.name], strict=True)))
+            others = (max(0, used - own) for used, own in zip(vector(location.used), mine, strict=True))
+            cpus, memory, disk, gpus = map(int.__sub__, vector(location.capacity), others)
+            found[location.name] = cpus, memory, disk, gpus
         return found
 
     def build(self, terms: ScheduleTerms) -> Schedule:

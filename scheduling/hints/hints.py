@@ -180,7 +180,7 @@ class Hints:
         return cls(**values, expressions=expressions, auto=frozenset(auto), least=least)
 
     @classmethod
-    def of(cls, executor_config: object) -> Hints:
+    def from_config(cls, executor_config: object) -> Hints:
         """Return the hints in an ``executor_config`` as Airflow hands it to an executor.
 
         :raises HintError: see :meth:`parse`

@@ -17,7 +17,7 @@ from lading.scheduling.machine_hours.scenarios import remaining
 from lading.scheduling.machine_hours.type_offers import TypeOffers
 from lading.scheduling.machine_hours.windows import FAIR, RULE
 from lading.scheduling.packing.answer import MachineGroup, Packing
-from lading.scheduling.packing.arrays import Bools, Floats, Goods, Ints
+from lading.scheduling.packing.arrays import Bools, Floats, Ints, PackingArrays
 from lading.scheduling.packing.filling import fill_free
 from lading.scheduling.packing.problem import Problem, Room
 from lading.scheduling.prediction import Prediction, predicted
@@ -229,11 +229,11 @@ class Filler:
         count = self.count[near] - (near == k)
         used = jobs.need[near].any(axis=0)
         free, need = (market.capacity[types] - jobs.need[k])[:, used], jobs.need[near][:, used]
-        goods = Goods(
+        arrays = PackingArrays(
             near, count, need, jobs.worth[near], types, market.capacity[types][:, used], market.price[types],
             market.unit[types][:, used], jobs.offered[np.ix_(near, types)].T & (need <= free[:, None, :]).all(axis=2),
         )  # fmt: skip
-        taken = fill_free(goods, np.arange(len(types)), free, RULE) + (near == k)
+        taken = fill_free(arrays, np.arange(len(types)), free, RULE) + (near == k)
         value = taken @ (jobs.worth[near] * jobs.seconds[near])
         best = int((value / (market.price[types] * (self.terms.boot + seconds) + self.terms.once)).argmax())
         chosen = taken[best]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from lading.scheduling.machine_hours.insertion import InsertionPlan
-from lading.scheduling.packing.arrays import Floats, Goods, Ints
+from lading.scheduling.packing.arrays import Floats, Ints, PackingArrays
 from lading.scheduling.packing.filling import ScoringRule, fill_free
 
 RULE = ScoringRule(2.0, 0.3, 0.0)
@@ -54,11 +54,11 @@ def best_company(plan: InsertionPlan, job: int, others: Ints, worth: Floats) -> 
     used = batch.need[np.append(others, job)].any(axis=0)
     free, need = (offers.capacity[types] - batch.need[job])[:, used], batch.need[others][:, used]
     fits = batch.offered[np.ix_(others, types)].T & (need <= free[:, None, :]).all(axis=2)
-    goods = Goods(
+    arrays = PackingArrays(
         np.arange(len(others)), np.ones(len(others), np.int64), need, worth[others],
         types, offers.capacity[types][:, used], offers.price[types], offers.unit[types][:, used], fits,
     )  # fmt: skip
-    taken = fill_free(goods, np.arange(len(types)), free, RULE)
+    taken = fill_free(arrays, np.arange(len(types)), free, RULE)
     value = worth * plan.mean
     price = offers.price[types] * (plan.terms.boot + plan.mean[job]) + plan.terms.once
     best = int(((taken @ value[others] + value[job]) / price).argmax())

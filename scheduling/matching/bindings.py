@@ -33,7 +33,7 @@ class Binding:
     matching: Matching = ()
 
     @classmethod
-    def of(cls, table: Mapping[str, object]) -> Binding:
+    def from_table(cls, table: Mapping[str, object]) -> Binding:
         """A binding as it was published.
 
         :raises ValueError: a value is not valid

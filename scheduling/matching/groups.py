@@ -117,7 +117,7 @@ class GroupMachines:
     _number: Counter[Label] = field(default_factory=Counter, init=False, repr=False)
 
     @classmethod
-    def of(cls, waiting: Iterable[WaitingJob]) -> GroupMachines:
+    def from_jobs(cls, waiting: Iterable[WaitingJob]) -> GroupMachines:
         """The limits of waiting jobs; where those of one group differ the lowest counts."""
         made = cls()
         for job in waiting:

@@ -74,11 +74,11 @@ def router(sites: Sequence[SiteView], rules: Sequence[Rule], rank: Rank | None) 
         return of_shape
     matches_of = once_per_shape(lambda job: rankable(job, matches(job, sites)))
 
-    def found(job: WaitingJob) -> Route:
+    def find_route(job: WaitingJob) -> Route:
         its_route = of_shape(job)
         return reordered(its_route, through_rank(job, its_route, matches_of(job), rank))
 
-    return found
+    return find_route
 
 
 def through_rank(job: WaitingJob, its_route: Route, found: Sequence[Match], rank: Rank) -> tuple[str, ...]:

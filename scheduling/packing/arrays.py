@@ -1,5 +1,5 @@
 """A problem in arrays: which shapes are to be packed, which bins can be bought, and what the linear program says of
-both. The material of the policy ``priced``."""
+both. The arrays of the policy ``priced``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Goods:
+class PackingArrays:
     """k shapes, t bins, r resources (those that a shape needs).
 
     :param shapes: the problem's number of each shape (k)
@@ -44,9 +44,9 @@ class Goods:
     unit: Floats
     fits: Bools
 
-    def part(self, shapes: Ints, count: Ints, worth: Floats | None = None) -> Goods:
+    def part(self, shapes: Ints, count: Ints, worth: Floats | None = None) -> PackingArrays:
         """Only some of the shapes, so many of each."""
-        return Goods(
+        return PackingArrays(
             self.shapes[shapes],
             count,
             self.need[shapes],
@@ -58,7 +58,7 @@ class Goods:
             self.fits[:, shapes],
         )
 
-    def balanced(self) -> Goods:
+    def balanced(self) -> PackingArrays:
         """The same with every resource worth equally much on each bin.
 
         The linear program prices only what is scarce in the sum. Where all resources are, or jobs are large for their
@@ -76,9 +76,9 @@ class Goods:
         return int(candidates[self.price[candidates].argmin()])
 
 
-def goods(
+def packing_arrays(
     problem: Problem, counts: list[int], per_launch: float, excluded: frozenset[str], shrunk: Shrunk = WHOLE
-) -> Goods:
+) -> PackingArrays:
     """Set up the arrays for so many jobs of each shape.
 
     Bins that another one beats in size and price are left out: whatever is packed on one fits on the other.
@@ -110,7 +110,7 @@ def goods(
     fits = granted[kept][:, [of_wish[problem.shapes[i].wish] for i in shapes]]
     for r in range(int(used.sum())):
         fits &= need[:, used][:, r] <= capacity[kept][:, None, r]
-    return Goods(
+    return PackingArrays(
         shapes=shapes,
         count=np.array([counts[i] for i in shapes], np.int64),
         need=need[:, used],
@@ -154,26 +154,26 @@ def units(capacity: Ints, price: Floats, bought: Ints, cost: Floats, prices: Flo
 class Hosts:
     """Machines that are there, as if they were bins.
 
-    :param goods: their capacities, and which shapes go on what is free of them
-    :param used: which of the four resources the goods have
+    :param arrays: their capacities, and which shapes go on what is free of them
+    :param used: which of the four resources the arrays have
     """
 
-    goods: Goods
+    arrays: PackingArrays
     used: Bools
 
     @property
     def fits(self) -> Bools:
-        return self.goods.fits
+        return self.arrays.fits
 
 
-def host_goods(problem: Problem, material: Goods, hosts: Sequence[ShelfSlot]) -> Hosts:
-    """The goods' shapes and, instead of bins to buy, machines that are there."""
-    needs = np.array([problem.shapes[i].need for i in material.shapes], np.int64)
+def host_arrays(problem: Problem, arrays: PackingArrays, hosts: Sequence[ShelfSlot]) -> Hosts:
+    """The arrays' shapes and, instead of bins to buy, machines that are there."""
+    needs = np.array([problem.shapes[i].need for i in arrays.shapes], np.int64)
     used = used_resources(needs)
     machines = [host.bin or host.room for host in hosts]
     capacity = np.array([machine.capacity for machine in machines if machine], np.int64)[:, used]
     free = np.array([host.free for host in hosts], np.int64)[:, used]
-    shapes = [problem.shapes[i] for i in material.shapes]
+    shapes = [problem.shapes[i] for i in arrays.shapes]
     kinds = {(shape.wish, shape.time) for shape in shapes}
     granted = {
         kind: np.array(
@@ -188,13 +188,13 @@ def host_goods(problem: Problem, material: Goods, hosts: Sequence[ShelfSlot]) ->
     }
     fits = np.array([granted[shape.wish, shape.time] for shape in shapes]).T
     for r in range(capacity.shape[1]):
-        fits &= material.need[:, r] <= free[:, None, r]
+        fits &= arrays.need[:, r] <= free[:, None, r]
     some = np.maximum(capacity, 1)
-    unit = units(some, np.ones(len(hosts)), material.capacity, material.price, material.unit)
+    unit = units(some, np.ones(len(hosts)), arrays.capacity, arrays.price, arrays.unit)
     every = np.arange(len(hosts))
     return Hosts(
-        Goods(
-            material.shapes, material.count, material.need, material.worth, every, some, np.ones(len(hosts)), unit, fits
+        PackingArrays(
+            arrays.shapes, arrays.count, arrays.need, arrays.worth, every, some, np.ones(len(hosts)), unit, fits
         ),
         used,
     )

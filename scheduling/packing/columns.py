@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lading.scheduling.packing.arrays import Floats, Goods, Ints
+from lading.scheduling.packing.arrays import Floats, Ints, PackingArrays
 from lading.scheduling.packing.filling import Pattern, ScoringRule, cost, fill, sweep
 from lading.scheduling.packing.linear_program import LinearProgram
 from lading.scheduling.packing.problem import Going
@@ -39,21 +39,21 @@ MIP_GAP = 1e-4
 class Pool:
     """Patterns, each once, with the cheapest bin that takes each, and the linear program over them."""
 
-    def __init__(self, goods: Goods) -> None:
-        self.goods = goods
+    def __init__(self, arrays: PackingArrays) -> None:
+        self.arrays = arrays
         self.patterns: list[Pattern] = []
         self.known: set[bytes] = set()
-        self.program, self.in_program = program(goods), 0
-        for shape in range(len(goods.count)):
+        self.program, self.in_program = program(arrays), 0
+        for shape in range(len(arrays.count)):
             self.alone(shape)
 
     def alone(self, shape: int) -> None:
         """A pattern of one shape only, so that every demand can be met."""
         shapes = np.array([shape])
-        bin_ = self.goods.cheapest(shapes, np.ones(1, np.int64))
-        need = self.goods.need[shape]
-        fitting = [int(self.goods.capacity[bin_][r] // need[r]) for r in range(len(need)) if need[r]]
-        self.add(shapes, np.array([min([int(self.goods.count[shape]), *fitting])]))
+        bin_ = self.arrays.cheapest(shapes, np.ones(1, np.int64))
+        need = self.arrays.need[shape]
+        fitting = [int(self.arrays.capacity[bin_][r] // need[r]) for r in range(len(need)) if need[r]]
+        self.add(shapes, np.array([min([int(self.arrays.count[shape]), *fitting])]))
 
     def add(self, shapes: Ints, each: Ints) -> bool:
         """Take a pattern in; False if it was there."""
@@ -61,30 +61,30 @@ class Pool:
         if key in self.known:
             return False
         self.known.add(key)
-        self.patterns.append(Pattern(self.goods.cheapest(shapes, each), shapes, each, 0))
+        self.patterns.append(Pattern(self.arrays.cheapest(shapes, each), shapes, each, 0))
         return True
 
     def solve(self) -> tuple[Floats, Floats]:
         """How often to buy each pattern, and what a job of each shape is worth."""
-        join(self.program, self.goods, self.patterns[self.in_program :])
+        join(self.program, self.arrays, self.patterns[self.in_program :])
         self.in_program = len(self.patterns)
         often, worth = self.program.solve()
         return often, np.maximum(0.0, worth)
 
     def prices(self) -> Floats:
-        return self.goods.price[[pattern.bin for pattern in self.patterns]]
+        return self.arrays.price[[pattern.bin for pattern in self.patterns]]
 
 
-def program(goods: Goods) -> LinearProgram:
+def program(arrays: PackingArrays) -> LinearProgram:
     """All jobs must be packed."""
-    return LinearProgram(goods.count, np.full(len(goods.count), np.inf))
+    return LinearProgram(arrays.count, np.full(len(arrays.count), np.inf))
 
 
-def join(program: LinearProgram, goods: Goods, patterns: Sequence[Pattern]) -> None:
+def join(program: LinearProgram, arrays: PackingArrays, patterns: Sequence[Pattern]) -> None:
     """Let patterns be bought."""
     if patterns:
         program.add(
-            goods.price[[pattern.bin for pattern in patterns]],
+            arrays.price[[pattern.bin for pattern in patterns]],
             np.array([len(pattern.shapes) for pattern in patterns]),
             np.concatenate([pattern.shapes for pattern in patterns]),
             np.concatenate([pattern.each for pattern in patterns]),
@@ -92,7 +92,7 @@ def join(program: LinearProgram, goods: Goods, patterns: Sequence[Pattern]) -> N
 
 
 def generate(
-    goods: Goods,
+    arrays: PackingArrays,
     start: list[list[Pattern]],
     falling: float,
     nodes: int,
@@ -109,12 +109,12 @@ def generate(
     :param rules: by which the rest is packed after rounding
     :param going: whether to continue
     """
-    pool = Pool(goods)
+    pool = Pool(arrays)
     for packing in start:
         for pattern in packing:
             pool.add(pattern.shapes, pattern.each)
     often = np.zeros(0)
-    worth = goods.worth
+    worth = arrays.worth
     costs: list[float] = []
     for turn in range(ROUNDS):
         often, worth = pool.solve()
@@ -129,9 +129,9 @@ def generate(
     else:
         often, worth = pool.solve()
     found = [rounded(pool, often, cut, rules) for cut in CUTS]
-    if nodes and len(goods.count) <= MIP_SHAPES:
+    if nodes and len(arrays.count) <= MIP_SHAPES:
         found += integer(pool, worth, nodes, rules)
-    return min(found, key=lambda patterns: cost(goods, patterns))
+    return min(found, key=lambda patterns: cost(arrays, patterns))
 
 
 def price(pool: Pool, worth: Floats, shaken: int) -> int:
@@ -144,17 +144,17 @@ def price(pool: Pool, worth: Floats, shaken: int) -> int:
     for i in range(shaken):
         if added:
             break
-        guess = (worth if i % 2 else pool.goods.worth) * random.uniform(0.8, 1.2, len(worth))
+        guess = (worth if i % 2 else pool.arrays.worth) * random.uniform(0.8, 1.2, len(worth))
         added = sum(price_by(pool, worth, guess, rule) for rule in PRICING)
     return added
 
 
 def price_by(pool: Pool, worth: Floats, guess: Floats, rule: ScoringRule) -> int:
     """Fill every bin by ``guess`` and add what is worth more than it costs."""
-    goods = pool.goods
-    here = goods.part(np.arange(len(goods.count)), goods.count, guess)
-    taken = fill(here, np.arange(len(goods.bins)), rule)
-    surplus = taken @ worth / goods.price - 1
+    arrays = pool.arrays
+    here = arrays.part(np.arange(len(arrays.count)), arrays.count, guess)
+    taken = fill(here, np.arange(len(arrays.bins)), rule)
+    surplus = taken @ worth / arrays.price - 1
     added = 0
     for i in np.argsort(-surplus, kind="stable")[: max(10, len(worth) // 2)]:
         if surplus[i] <= WORTHWHILE:
@@ -180,8 +180,8 @@ def complete(
 
     :param trimmed: whether patterns for which not all jobs are there are bought as well, without those
     """
-    goods = pool.goods
-    left = goods.count.copy()
+    arrays = pool.arrays
+    left = arrays.count.copy()
     bought = []
     for i in order[times[order] > 0]:
         pattern = pool.patterns[i]
@@ -194,10 +194,10 @@ def complete(
             on = each > 0
             if on.any():
                 left[pattern.shapes] -= each
-                bought.append(Pattern(goods.cheapest(pattern.shapes[on], each[on]), pattern.shapes[on], each[on], 1))
+                bought.append(Pattern(arrays.cheapest(pattern.shapes[on], each[on]), pattern.shapes[on], each[on], 1))
     rest = np.flatnonzero(left)
     if len(rest):
-        part = goods.part(rest, left[rest])
+        part = arrays.part(rest, left[rest])
         filled = min(
             (sweep(priced, rule) for priced in (part, part.balanced()) for rule in rules),
             key=lambda patterns: cost(part, patterns),
@@ -212,8 +212,8 @@ def integer(pool: Pool, worth: Floats, nodes: int, rules: Sequence[ScoringRule])
     prices = pool.prices()
     excess = 1 - np.array([pattern.each @ worth[pattern.shapes] for pattern in pool.patterns]) / prices
     some = np.sort(np.argsort(excess, kind="stable")[:MIP_COLUMNS])
-    whole = program(pool.goods)
-    join(whole, pool.goods, [pool.patterns[i] for i in some])
+    whole = program(pool.arrays)
+    join(whole, pool.arrays, [pool.patterns[i] for i in some])
     found = whole.solve_whole(nodes, MIP_GAP)
     if found is None:
         return []

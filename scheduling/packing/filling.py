@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lading.scheduling.packing.arrays import Floats, Goods, Ints
+from lading.scheduling.packing.arrays import Floats, Ints, PackingArrays
 
 # With more shapes than this a bin is filled from a sample of them, another one for each bin.
 SAMPLE = 768
@@ -42,8 +42,8 @@ class ScoringRule(NamedTuple):
 class Pattern:
     """What goes on one machine together, and on how many machines.
 
-    :param bin: which of the goods' bins
-    :param shapes: which of the goods' shapes
+    :param bin: which of the arrays' bins
+    :param shapes: which of the arrays' shapes
     :param each: how many of each
     """
 
@@ -53,20 +53,20 @@ class Pattern:
     times: int
 
 
-def fill(goods: Goods, bins: Ints, rule: ScoringRule) -> Ints:
+def fill(arrays: PackingArrays, bins: Ints, rule: ScoringRule) -> Ints:
     """Fill one of each of ``bins``; returns how many of each shape went on each (bins, shapes)."""
-    return fill_free(goods, bins, goods.capacity[bins], rule)
+    return fill_free(arrays, bins, arrays.capacity[bins], rule)
 
 
-def fill_free(goods: Goods, bins: Ints, free: Ints, rule: ScoringRule) -> Ints:
+def fill_free(arrays: PackingArrays, bins: Ints, free: Ints, rule: ScoringRule) -> Ints:
     """The same with ``free`` (bins, resources) left on them."""
-    need, count = goods.need, goods.count
-    left, whole = free.copy(), goods.capacity[bins].astype(float)
+    need, count = arrays.need, arrays.count
+    left, whole = free.copy(), arrays.capacity[bins].astype(float)
     needed = need.astype(float).T
-    possible, unit = goods.fits[bins], goods.unit[bins]
-    base = np.broadcast_to(goods.worth ** (1 + rule.size) + LEAST, possible.shape)
+    possible, unit = arrays.fits[bins], arrays.unit[bins]
+    base = np.broadcast_to(arrays.worth ** (1 + rule.size) + LEAST, possible.shape)
     if rule.match:
-        base = base * np.where(possible, (goods.worth + LEAST) / (unit @ needed + LEAST), 0.0) ** rule.match
+        base = base * np.where(possible, (arrays.worth + LEAST) / (unit @ needed + LEAST), 0.0) ** rule.match
     taken = np.zeros(possible.shape, np.int64)
     # What is full and what fits nowhere any more is left out from then on.
     live, shapes = np.arange(len(bins)), np.arange(len(need))
@@ -95,26 +95,26 @@ def fill_free(goods: Goods, bins: Ints, free: Ints, rule: ScoringRule) -> Ints:
         possible[np.arange(len(live)), best] = before + number < count[best]
 
 
-def sweep(goods: Goods, rule: ScoringRule, worth: Floats | None = None) -> list[Pattern]:
+def sweep(arrays: PackingArrays, rule: ScoringRule, worth: Floats | None = None) -> list[Pattern]:
     """Buy and fill bins until every job is packed.
 
-    :param worth: of one job of each shape, instead of the goods' own
+    :param worth: of one job of each shape, instead of the arrays' own
     """
-    worth = goods.worth if worth is None else worth
-    left = goods.count.copy()
-    some, short, patterns = sensible(goods, left), False, []
+    worth = arrays.worth if worth is None else worth
+    left = arrays.count.copy()
+    some, short, patterns = sensible(arrays, left), False, []
     threshold, turn = 0.0, 0
     while left.any():
         present = np.flatnonzero(left)
         if len(present) > SAMPLE:
             step = -(-len(present) // SAMPLE)
             present, turn = present[turn % step :: step], turn + 1
-        here = goods.part(present, left[present], worth[present])
+        here = arrays.part(present, left[present], worth[present])
         taken = fill(here, some, rule)
-        gain = taken @ np.maximum(here.worth, LEAST) / goods.price[some]
+        gain = taken @ np.maximum(here.worth, LEAST) / arrays.price[some]
         best = int(gain.argmax())
         if short and gain[best] < threshold:
-            some, short = sensible(goods, left), False
+            some, short = sensible(arrays, left), False
             continue
         chosen = taken[best]
         if not short:
@@ -124,19 +124,19 @@ def sweep(goods: Goods, rule: ScoringRule, worth: Floats | None = None) -> list[
         shapes, each = present[on], chosen[on]
         times = int((left[shapes] // each).min())
         left[shapes] -= each * times
-        patterns.append(Pattern(goods.cheapest(shapes, each), shapes, each, times))
+        patterns.append(Pattern(arrays.cheapest(shapes, each), shapes, each, times))
     return patterns
 
 
-def sensible(goods: Goods, left: Ints) -> Ints:
+def sensible(arrays: PackingArrays, left: Ints) -> Ints:
     """The bins that are not far too large for what is left, and the cheapest for each shape in any case."""
     present = np.flatnonzero(left)
-    enough = 2 * float(goods.worth[present] @ left[present])
-    by_price = np.argsort(goods.price, kind="stable")
-    alone = by_price[goods.fits[np.ix_(by_price, present)].argmax(axis=0)]
-    return np.union1d(alone, np.flatnonzero(goods.price <= enough))
+    enough = 2 * float(arrays.worth[present] @ left[present])
+    by_price = np.argsort(arrays.price, kind="stable")
+    alone = by_price[arrays.fits[np.ix_(by_price, present)].argmax(axis=0)]
+    return np.union1d(alone, np.flatnonzero(arrays.price <= enough))
 
 
-def cost(goods: Goods, patterns: list[Pattern]) -> float:
+def cost(arrays: PackingArrays, patterns: list[Pattern]) -> float:
     """USD per hour, with what launches cost once."""
-    return float(sum(goods.price[pattern.bin] * pattern.times for pattern in patterns))
+    return float(sum(arrays.price[pattern.bin] * pattern.times for pattern in patterns))

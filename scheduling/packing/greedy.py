@@ -168,10 +168,10 @@ class Greedy:
         reason = self.forbidden(number)
         if reason:
             return reason
-        menu = problem.menu(shape.wish)
-        chosen = menu.cheapest(shape.need)
+        granting = problem.bins_granting(shape.wish)
+        chosen = granting.cheapest(shape.need)
         if chosen is not None and self.instances.left(chosen) == 0:
-            large = [candidate for candidate in menu.bins if fits(shape.need, candidate.capacity)]
+            large = [candidate for candidate in granting.bins if fits(shape.need, candidate.capacity)]
             chosen = next((candidate for candidate in large if self.instances.left(candidate)), None)
             if chosen is None:
                 return self.instances.reason(large)
@@ -191,7 +191,7 @@ class Greedy:
                 return because("group_instances", used=self.of_label.get((kind, name), 0), most=most, group=name)
         most_instances = self.problem.limits.instances
         if (
-            self.problem.menu(self.problem.shapes[number].wish).bins
+            self.problem.bins_granting(self.problem.shapes[number].wish).bins
             and most_instances is not None
             and self.instances.number >= most_instances
         ):

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from lading.scheduling.job import Wish
-from lading.scheduling.packing.arrays import Bools, Goods, Ints
+from lading.scheduling.packing.arrays import Bools, Ints, PackingArrays
 from lading.scheduling.packing.filling import Pattern
 from lading.scheduling.packing.problem import Going, Problem, always
 
@@ -37,9 +37,9 @@ EPSILON = 1e-9
 class Kinds:
     """The wishes of jobs, and of jobs together, where those are one kind for which the same types do.
 
-    :param granted: whether a kind is granted by a bin of the goods (w, t); all bins grant kind 0
+    :param granted: whether a kind is granted by a bin of the arrays (w, t); all bins grant kind 0
     :param both: the kind of two kinds together, or -1 where no bin does (w, w)
-    :param of_shape: the kind of each of the goods' shapes (k)
+    :param of_shape: the kind of each of the arrays' shapes (k)
     """
 
     granted: Bools
@@ -47,9 +47,9 @@ class Kinds:
     of_shape: Ints
 
 
-def kinds(problem: Problem, goods: Goods) -> Kinds | None:
-    """The kinds of wishes of the goods' shapes; None if they are too many."""
-    bins = [problem.bins[i] for i in goods.bins]
+def kinds(problem: Problem, arrays: PackingArrays) -> Kinds | None:
+    """The kinds of wishes of the arrays' shapes; None if they are too many."""
+    bins = [problem.bins[i] for i in arrays.bins]
     masks = [np.ones(len(bins), bool)]
     numbers = {masks[0].tobytes(): 0}
 
@@ -60,7 +60,7 @@ def kinds(problem: Problem, goods: Goods) -> Kinds | None:
         return numbers[mask.tobytes()]
 
     of_wish: dict[Wish, int] = {}
-    for i in goods.shapes:
+    for i in arrays.shapes:
         wish = problem.shapes[i].wish
         if wish not in of_wish:
             of_wish[wish] = number(np.array([each.kind.grants(wish) for each in bins]))
@@ -77,12 +77,16 @@ def kinds(problem: Problem, goods: Goods) -> Kinds | None:
     return Kinds(
         np.array(masks),
         np.array([[both[i, j] for j in every] for i in every], np.int64),
-        np.array([of_wish[problem.shapes[i].wish] for i in goods.shapes], np.int64),
+        np.array([of_wish[problem.shapes[i].wish] for i in arrays.shapes], np.int64),
     )
 
 
 def pack(
-    goods: Goods, kinds: Kinds, insertions: tuple[int, int], going: Going = always, start: Sequence[Pattern] = ()
+    arrays: PackingArrays,
+    kinds: Kinds,
+    insertions: tuple[int, int],
+    going: Going = always,
+    start: Sequence[Pattern] = (),
 ) -> list[Pattern]:
     """Pack all jobs and improve that.
 
@@ -90,16 +94,16 @@ def pack(
         it where there are few
     :param start: a packing to be improved; without one the jobs that are worth most go first where it costs least
     """
-    shape = np.repeat(np.arange(len(goods.count)), goods.count)
-    home = search(goods, kinds, shape, homes(goods, start), insertions, going)
+    shape = np.repeat(np.arange(len(arrays.count)), arrays.count)
+    home = search(arrays, kinds, shape, homes(arrays, start), insertions, going)
     found = []
     for machine in np.unique(home):
         shapes, each = np.unique(shape[home == machine], return_counts=True)
-        found.append(Pattern(goods.cheapest(shapes, each), shapes, each, 1))
+        found.append(Pattern(arrays.cheapest(shapes, each), shapes, each, 1))
     return found
 
 
-def homes(goods: Goods, packing: Sequence[Pattern]) -> Ints | None:
+def homes(arrays: PackingArrays, packing: Sequence[Pattern]) -> Ints | None:
     """The machine of each job by number, those of a shape one after the other; None: nothing is packed."""
     if not packing:
         return None
@@ -115,7 +119,7 @@ def compiled() -> bool:
 
 
 def search(
-    goods: Goods, kinds: Kinds, shape: Ints, start: Ints | None, insertions: tuple[int, int], going: Going
+    arrays: PackingArrays, kinds: Kinds, shape: Ints, start: Ints | None, insertions: tuple[int, int], going: Going
 ) -> Ints:
     """The machine of each job, by number.
 
@@ -126,20 +130,20 @@ def search(
     from lading.scheduling.packing import kernel, kernel_state
 
     ints, floats = kernel_state.ints, kernel_state.floats
-    number, resources = len(shape), goods.need.shape[1]
-    order = np.argsort(goods.price, kind="stable")
-    shop = kernel_state.Shop(
+    number, resources = len(shape), arrays.need.shape[1]
+    order = np.argsort(arrays.price, kind="stable")
+    offers = kernel_state.KernelOffers(
         resources,
         len(order),
         len(kinds.both),
-        floats(goods.price[order]),
-        floats(goods.capacity[order]),
+        floats(arrays.price[order]),
+        floats(arrays.capacity[order]),
         ints(kinds.granted[:, order]),
         ints(kinds.both),
     )
-    worth, none = goods.worth[shape], np.full(number, -1)
+    worth, none = arrays.worth[shape], np.full(number, -1)
     jobs = kernel_state.KernelJobs(
-        floats(goods.need[shape]), floats(worth), ints(kinds.of_shape[shape]), ints(none), ints(none)
+        floats(arrays.need[shape]), floats(worth), ints(kinds.of_shape[shape]), ints(none), ints(none)
     )
     empty = np.zeros(number + 1)  # one machine more than there are jobs: there always is an empty one
     loads = np.zeros((number + 1, resources))
@@ -151,15 +155,15 @@ def search(
     origin = none if start is None else start[first]
     round_state = kernel_state.RoundState(ints(first), ints(origin), floats(worth), ints(empty), ints(empty))
     if start is None:
-        cost, top = kernel.build(shop, jobs, machines, round_state, number)
+        cost, top = kernel.build(offers, jobs, machines, round_state, number)
     else:
         top = int(start.max()) + 1
-        cost = kernel.settle(shop, jobs, machines, round_state, number, top)
+        cost = kernel.settle(offers, jobs, machines, round_state, number, top)
     best, bound = ints(np.array(jobs.home)), float(worth.sum()) * (1 + EPSILON)
     total = insertions[kernel_state.COMPILED] * min(number, FULL) ** 2 // FULL**2
     look = LOOK * (COMPILED if kernel_state.COMPILED else 1)
     state = kernel_state.Progress(SEED, 0, 0, top, cost, cost)
     while state.done < total and state.least > bound and going("insertion", state.done / total):
         until = min(total, state.done + look)
-        state = kernel.search(shop, jobs, machines, round_state, best, kernel_state.WAY, state, until, total)
+        state = kernel.search(offers, jobs, machines, round_state, best, kernel_state.WAY, state, until, total)
     return np.array(best)

@@ -10,11 +10,11 @@ from lading.scheduling.packing.kernel_state import (
     WORD,
     KernelJobs,
     KernelMachines,
+    KernelOffers,
     Numbers,
     Progress,
     RoundState,
     SearchTerms,
-    Shop,
     drawn,
     looked_at,
     loop,
@@ -47,14 +47,14 @@ def waste(price: float, held: float) -> float:
 
 
 @loop
-def type_of(shop: Shop, load: Numbers, at: int, need: Numbers, more: int, kind: int, start: int) -> int:
+def type_of(offers: KernelOffers, load: Numbers, at: int, need: Numbers, more: int, kind: int, start: int) -> int:
     """The cheapest type from ``start`` on that holds a load and one job more; the number of types if there is none."""
-    resources, types = shop.resources, shop.types
+    resources, types = offers.resources, offers.types
     for type_ in range(start, types):
-        if shop.granted[kind * types + type_]:
+        if offers.granted[kind * types + type_]:
             fits = True
             for r in range(resources):
-                if load[at + r] + need[more + r] > shop.capacity[type_ * resources + r]:
+                if load[at + r] + need[more + r] > offers.capacity[type_ * resources + r]:
                     fits = False
                     break
             if fits:
@@ -70,10 +70,10 @@ def push(jobs: KernelJobs, machines: KernelMachines, job: int, machine: int) -> 
 
 
 @loop
-def put(shop: Shop, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int, type_: int) -> None:
+def put(offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int, type_: int) -> None:
     """Put a job on a machine, which becomes one of a type."""
-    resources = shop.resources
-    machines.kind[machine] = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
+    resources = offers.resources
+    machines.kind[machine] = offers.both[machines.kind[machine] * offers.kinds + jobs.kind[job]]
     machines.type[machine] = type_
     machines.held[machine] += jobs.worth[job]
     for r in range(resources):
@@ -82,18 +82,18 @@ def put(shop: Shop, jobs: KernelJobs, machines: KernelMachines, job: int, machin
 
 
 @loop
-def add(shop: Shop, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int) -> None:
+def add(offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, job: int, machine: int) -> None:
     """Put a job on a machine, which becomes the cheapest type that holds what it has then."""
-    together = shop.both[machines.kind[machine] * shop.kinds + jobs.kind[job]]
+    together = offers.both[machines.kind[machine] * offers.kinds + jobs.kind[job]]
     now = machines.type[machine]
-    at, start = machine * shop.resources, now if now > 0 else shop.nothing
-    type_ = type_of(shop, machines.load, at, jobs.need, job * shop.resources, together, start)
-    put(shop, jobs, machines, job, machine, type_)
+    at, start = machine * offers.resources, now if now > 0 else offers.nothing
+    type_ = type_of(offers, machines.load, at, jobs.need, job * offers.resources, together, start)
+    put(offers, jobs, machines, job, machine, type_)
 
 
 @loop
 def insert(
-    shop: Shop,
+    offers: KernelOffers,
     jobs: KernelJobs,
     machines: KernelMachines,
     round_state: RoundState,
@@ -106,28 +106,28 @@ def insert(
 
     :param number: how many machines are looked at, and the one that is ``empty``
     """
-    resources, types = shop.resources, shop.types
-    best, best_type, least = shop.none, shop.none, 1e300
+    resources, types = offers.resources, offers.types
+    best, best_type, least = offers.none, offers.none, 1e300
     kind, worth = jobs.kind[job], jobs.worth[job]
     for i in range(number + 1):
         machine = round_state.among[i] if i < number else empty
-        together = shop.both[machines.kind[machine] * shop.kinds + kind]
+        together = offers.both[machines.kind[machine] * offers.kinds + kind]
         if together < 0:
             continue
         now = machines.type[machine]
         type_ = type_of(
-            shop,
+            offers,
             machines.load,
             machine * resources,
             jobs.need,
             job * resources,
             together,
-            now if now > 0 else shop.nothing,
+            now if now > 0 else offers.nothing,
         )
         if type_ == types:
             continue
-        price = shop.price[type_]
-        cost = shop.price[now] if now >= 0 else 0.0
+        price = offers.price[type_]
+        cost = offers.price[now] if now >= 0 else 0.0
         more = price - cost
         if gathered > 0:
             lost = waste(cost, machines.held[machine]) if now >= 0 else 0.0
@@ -147,7 +147,7 @@ def empty_from(machines: KernelMachines, machine: int) -> int:
 
 @loop
 def take_off(
-    shop: Shop,
+    offers: KernelOffers,
     jobs: KernelJobs,
     machines: KernelMachines,
     round_state: RoundState,
@@ -161,7 +161,7 @@ def take_off(
 
     :param some: a job stays where chance is below this
     """
-    resources = shop.resources
+    resources = offers.resources
     job = machines.first[machine]
     machines.first[machine] = -1
     machines.type[machine] = -1
@@ -173,7 +173,7 @@ def take_off(
         after = jobs.after[job]
         chance = drawn(chance)
         if chance < some:
-            add(shop, jobs, machines, job, machine)
+            add(offers, jobs, machines, job, machine)
         else:
             chance = drawn(chance)
             round_state.off[off] = job
@@ -205,7 +205,7 @@ def undo(
 
 @loop
 def ruin(
-    shop: Shop,
+    offers: KernelOffers,
     jobs: KernelJobs,
     machines: KernelMachines,
     round_state: RoundState,
@@ -222,25 +222,25 @@ def ruin(
     several = 1 + chance % way.most
     chance = drawn(chance)
     stay = way.some * WORD if chance % 2 == 0 else 0.0
-    off = changed = shop.nothing
+    off = changed = offers.nothing
     for _ in range(several):
-        chosen, worst = shop.none, -1.0
+        chosen, worst = offers.none, -1.0
         for _ in range(way.choice):
             chance = drawn(chance)
             machine = round_state.among[chance % up]
             if machines.marked[machine] != turn:
-                lost = shop.price[machines.type[machine]] - machines.held[machine]
+                lost = offers.price[machines.type[machine]] - machines.held[machine]
                 if lost > worst:
                     chosen, worst = machine, lost
         if chosen >= 0:
-            changed = keep(machines, round_state, chosen, turn, changed, shop.resources)
-            off, chance = take_off(shop, jobs, machines, round_state, chosen, off, chance, way.noise, stay)
+            changed = keep(machines, round_state, chosen, turn, changed, offers.resources)
+            off, chance = take_off(offers, jobs, machines, round_state, chosen, off, chance, way.noise, stay)
     return off, changed, chance
 
 
 @loop
 def put_back(
-    shop: Shop,
+    offers: KernelOffers,
     jobs: KernelJobs,
     machines: KernelMachines,
     round_state: RoundState,
@@ -260,9 +260,9 @@ def put_back(
     empty = empty_from(machines, empty)
     for i in range(off):
         job = round_state.off[i]
-        home, type_ = insert(shop, jobs, machines, round_state, job, few, empty, gathered)
-        changed = keep(machines, round_state, home, turn, changed, shop.resources)
-        put(shop, jobs, machines, job, home, type_)
+        home, type_ = insert(offers, jobs, machines, round_state, job, few, empty, gathered)
+        changed = keep(machines, round_state, home, turn, changed, offers.resources)
+        put(offers, jobs, machines, job, home, type_)
         if home == empty:
             round_state.among[few] = home
             few += 1
@@ -272,14 +272,14 @@ def put_back(
 
 @loop
 def rating(
-    shop: Shop, types: Numbers, held: Numbers, round_state: RoundState, changed: int, gathered: float
+    offers: KernelOffers, types: Numbers, held: Numbers, round_state: RoundState, changed: int, gathered: float
 ) -> tuple[float, float]:
     """What the machines that were changed cost, and that less what it is worth to have what is left on few of them."""
     cost = rated = 0.0
     for i in range(changed):
         machine = round_state.changed[i]
         if types[machine] >= 0:
-            price = shop.price[types[machine]]
+            price = offers.price[types[machine]]
             cost += price
             rated += price - gathered * waste(price, held[machine])
     return cost, rated
@@ -287,18 +287,18 @@ def rating(
 
 @loop
 def build(
-    shop: Shop, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int
+    offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int
 ) -> tuple[float, int]:
     """Put so many jobs, those taken off, where it costs least more; USD per hour, and how many machines that takes,
     the first ones."""
-    few = empty = shop.nothing
+    few = empty = offers.nothing
     cost = 0.0
     for i in range(number):
         job = round_state.off[i]
-        home, type_ = insert(shop, jobs, machines, round_state, job, few, empty, 0.0)
-        cost -= shop.price[machines.type[home]] if machines.type[home] >= 0 else 0.0
-        cost += shop.price[type_]
-        put(shop, jobs, machines, job, home, type_)
+        home, type_ = insert(offers, jobs, machines, round_state, job, few, empty, 0.0)
+        cost -= offers.price[machines.type[home]] if machines.type[home] >= 0 else 0.0
+        cost += offers.price[type_]
+        put(offers, jobs, machines, job, home, type_)
         if home == empty:
             round_state.among[few] = home
             few += 1
@@ -308,20 +308,20 @@ def build(
 
 @loop
 def settle(
-    shop: Shop, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int, top: int
+    offers: KernelOffers, jobs: KernelJobs, machines: KernelMachines, round_state: RoundState, number: int, top: int
 ) -> float:
     """Put so many jobs, those taken off, where they are from, on the first ``top`` machines; USD per hour."""
     cost = 0.0
     for i in range(number):
-        add(shop, jobs, machines, round_state.off[i], round_state.origin[i])
+        add(offers, jobs, machines, round_state.off[i], round_state.origin[i])
     for machine in range(top):
-        cost += shop.price[machines.type[machine]]
+        cost += offers.price[machines.type[machine]]
     return cost
 
 
 @loop
 def search(
-    shop: Shop,
+    offers: KernelOffers,
     jobs: KernelJobs,
     machines: KernelMachines,
     round_state: RoundState,
@@ -341,26 +341,28 @@ def search(
         turn += 1
         gathered = way.gathered * max(0.0, 1 - done / total / way.gathered_until)
         threshold = way.threshold * max(0.0, 1 - done / total / way.threshold_until)
-        up, empty = shop.nothing, top
+        up, empty = offers.nothing, top
         for machine in range(top):
             if machines.type[machine] >= 0:
                 round_state.among[up] = machine
                 up += 1
             elif machine < empty:
                 empty = machine
-        off, changed, chance = ruin(shop, jobs, machines, round_state, way, up, turn, chance)
+        off, changed, chance = ruin(offers, jobs, machines, round_state, way, up, turn, chance)
         for i in range(changed):
             empty = min(empty, round_state.changed[i])
         few, chance = looked_at(machines, round_state, way, up, changed, turn, chance)
-        changed = put_back(shop, jobs, machines, round_state, off, few, turn, changed, empty, gathered)
+        changed = put_back(offers, jobs, machines, round_state, off, few, turn, changed, empty, gathered)
         done += max(1, off)
         for i in range(changed):
             top = max(top, round_state.changed[i] + 1)
-        before, rated_before = rating(shop, machines.type_before, machines.held_before, round_state, changed, gathered)
-        after, rated = rating(shop, machines.type, machines.held, round_state, changed, gathered)
+        before, rated_before = rating(
+            offers, machines.type_before, machines.held_before, round_state, changed, gathered
+        )
+        after, rated = rating(offers, machines.type, machines.held, round_state, changed, gathered)
         chance = drawn(chance)
         if rated - rated_before > threshold * cost / up * (chance / WORD) + EPSILON:
-            undo(jobs, machines, round_state, off, changed, shop.resources)
+            undo(jobs, machines, round_state, off, changed, offers.resources)
             continue
         cost += after - before
         if cost < least - EPSILON:

@@ -83,7 +83,7 @@ def floats(values: Any) -> Numbers:
     return array if COMPILED else array.tolist()
 
 
-class Shop(NamedTuple):
+class KernelOffers(NamedTuple):
     """What can be bought: t types, the cheapest first, for w kinds of wishes that are alike.
 
     :param capacity: of each resource, type by type (t × r)

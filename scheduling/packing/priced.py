@@ -24,7 +24,7 @@ import numpy as np
 
 from lading.scheduling.packing import greedy, insertion, shelf
 from lading.scheduling.packing.answer import MachineGroup, Packing, take
-from lading.scheduling.packing.arrays import Goods, Ints, goods, host_goods
+from lading.scheduling.packing.arrays import Ints, PackingArrays, host_arrays, packing_arrays
 from lading.scheduling.packing.bound import Shrunk
 from lading.scheduling.packing.columns import generate
 from lading.scheduling.packing.filling import SAMPLE, Pattern, ScoringRule, cost, fill_free, sweep
@@ -165,14 +165,14 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
         counts = fill_hosts(problem, counts, hosts, dealer, per_launch, excluded)
     bought: list[MachineGroup] = []
     if any(counts):
-        material = goods(problem, counts, per_launch, excluded)
+        arrays = packing_arrays(problem, counts, per_launch, excluded)
         bought = dealer.groups(
-            material,
+            arrays,
             cheapest(
-                material,
-                insertion.kinds(problem, material),
+                arrays,
+                insertion.kinds(problem, arrays),
                 effort,
-                lambda part: goods(problem, counts, per_launch, excluded, part),
+                lambda part: packing_arrays(problem, counts, per_launch, excluded, part),
                 problem.going,
             ),
         )
@@ -182,59 +182,61 @@ def attempt(problem: Problem, effort: Effort, extra: float, excluded: frozenset[
 
 def sold(problem: Problem, shape: Shape, excluded: frozenset[str]) -> bool:
     """Whether a type that may be bought fits the shape."""
-    menu = problem.menu(shape.wish)
-    cheapest = menu.cheapest(shape.need)
+    granting = problem.bins_granting(shape.wish)
+    cheapest = granting.cheapest(shape.need)
     if cheapest is None or cheapest.type.name not in excluded:
         return cheapest is not None
-    return any(fits(shape.need, bin_.capacity) for bin_ in menu.bins if bin_.type.name not in excluded)
+    return any(fits(shape.need, bin_.capacity) for bin_ in granting.bins if bin_.type.name not in excluded)
 
 
 def cheapest(
-    material: Goods, kinds: Kinds | None, effort: Effort, shrink: Callable[[Shrunk], Goods], going: Going
+    arrays: PackingArrays, kinds: Kinds | None, effort: Effort, shrink: Callable[[Shrunk], PackingArrays], going: Going
 ) -> list[Pattern]:
     """The cheapest packing that the effort finds; it stops where that is near enough to the lower bound.
 
     :param kinds: of the wishes of the shapes; None: too many for insertion
-    :param shrink: the same material, priced as if only a part of each resource could be used
+    :param shrink: the same arrays, priced as if only a part of each resource could be used
     """
-    size = bisect_left((ALIKE, FEW, MANY), len(material.count))
-    bound = float(material.worth @ material.count)
-    jobs, insertions = int(material.count.sum()), (effort.insertions, effort.compiled[size])
-    unlike = size == 2 and len(material.bins) > TYPES and jobs <= MANY
+    size = bisect_left((ALIKE, FEW, MANY), len(arrays.count))
+    bound = float(arrays.worth @ arrays.count)
+    jobs, insertions = int(arrays.count.sum()), (effort.insertions, effort.compiled[size])
+    unlike = size == 2 and len(arrays.bins) > TYPES and jobs <= MANY
     if kinds is not None and (unlike or (size == 3 and jobs <= SEARCHED and insertion.compiled())):
-        return insertion.pack(material, kinds, insertions, going)
+        return insertion.pack(arrays, kinds, insertions, going)
     packings: list[list[Pattern]] = []
     rules = len(effort.rules[size])
-    for patterns in sweeps(material, effort, size, shrink):
+    for patterns in sweeps(arrays, effort, size, shrink):
         packings.append(patterns)
         if not going("filling", min(1.0, len(packings) / rules)):
-            return min(packings, key=lambda patterns: cost(material, patterns))
-        if cost(material, patterns) <= bound * effort.enough:
+            return min(packings, key=lambda patterns: cost(arrays, patterns))
+        if cost(arrays, patterns) <= bound * effort.enough:
             return patterns
-        if size > 1 and cost(material, patterns) <= bound * NEAR:
+        if size > 1 and cost(arrays, patterns) <= bound * NEAR:
             break
     if size < 2:
-        ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(material, packings[i]))
+        ranked = sorted(range(len(effort.rules[size])), key=lambda i: cost(arrays, packings[i]))
         finishers = [effort.rules[size][i] for i in ranked[: effort.finishers]]
-        packings.append(generate(material, packings, effort.falling, effort.nodes, effort.shaken, finishers, going))
-    result = min(packings, key=lambda patterns: cost(material, patterns))
+        packings.append(generate(arrays, packings, effort.falling, effort.nodes, effort.shaken, finishers, going))
+    result = min(packings, key=lambda patterns: cost(arrays, patterns))
     if sum(pattern.times for pattern in result) <= MACHINES:
-        result = improve(material, result, effort.ruins[size], (3, 10), going)
-    if kinds is not None and jobs <= MANY and cost(material, result) > bound * FAR and insertion.compiled():
-        result = insertion.pack(material, kinds, insertions, going, result)
+        result = improve(arrays, result, effort.ruins[size], (3, 10), going)
+    if kinds is not None and jobs <= MANY and cost(arrays, result) > bound * FAR and insertion.compiled():
+        result = insertion.pack(arrays, kinds, insertions, going, result)
     return result
 
 
-def sweeps(material: Goods, effort: Effort, size: int, shrink: Callable[[Shrunk], Goods]) -> Iterator[list[Pattern]]:
+def sweeps(
+    arrays: PackingArrays, effort: Effort, size: int, shrink: Callable[[Shrunk], PackingArrays]
+) -> Iterator[list[Pattern]]:
     """Packings by filling alone: by the rules of the effort, and by prices that are drawn in other ways."""
     for rule in effort.rules[size]:
-        yield sweep(material, rule)
+        yield sweep(arrays, rule)
     for part in effort.shrunk[size]:
         priced = shrink(part)
         for rule in SHRUNK_RULES[: effort.finishers]:
             yield sweep(priced, rule)
     if effort.even[size]:
-        balanced = material.balanced()
+        balanced = arrays.balanced()
         for rule in effort.even[size]:
             yield sweep(balanced, rule)
 
@@ -249,10 +251,10 @@ def fill_hosts(
 ) -> list[int]:
     """Fill what is there, highest priority first; returns how many of each shape are left."""
     left = list(counts)
-    material = goods(problem, counts, per_launch, excluded)
-    rooms = host_goods(problem, material, hosts)
+    arrays = packing_arrays(problem, counts, per_launch, excluded)
+    rooms = host_arrays(problem, arrays, hosts)
     order = sorted(range(len(hosts)), key=lambda i: (hosts[i].ends_at or np.inf, hosts[i].free[:2], hosts[i].age))
-    for wanted in by_priority(problem, material):
+    for wanted in by_priority(problem, arrays):
         turn = 0
         for i in order:
             present = np.flatnonzero(wanted * rooms.fits[i])
@@ -261,22 +263,22 @@ def fill_hosts(
             step = -(-len(present) // SAMPLE)
             present, turn = present[turn % step :: step], turn + 1
             free = np.array([hosts[i].free], np.int64)[:, rooms.used]
-            taken = fill_free(rooms.goods.part(present, wanted[present]), np.array([i]), free, ROOM_RULE)[0]
+            taken = fill_free(rooms.arrays.part(present, wanted[present]), np.array([i]), free, ROOM_RULE)[0]
             wanted[present] -= taken
             for k in np.flatnonzero(taken):
-                number = int(material.shapes[present[k]])
+                number = int(arrays.shapes[present[k]])
                 dealer.give(hosts[i], number, int(taken[k]))
                 hosts[i].free = take(hosts[i].free, problem.shapes[number].need, int(taken[k]))
                 left[number] -= int(taken[k])
     return left
 
 
-def by_priority(problem: Problem, material: Goods) -> Iterator[Ints]:
-    """How many jobs of each of the goods' shapes there are of each priority, highest priority first."""
+def by_priority(problem: Problem, arrays: PackingArrays) -> Iterator[Ints]:
+    """How many jobs of each of the arrays' shapes there are of each priority, highest priority first."""
     classes: dict[int, Ints] = {}
-    for k, number in enumerate(material.shapes):
+    for k, number in enumerate(arrays.shapes):
         for job in problem.members[number]:
-            classes.setdefault(job.priority, np.zeros(len(material.shapes), np.int64))[k] += job.count
+            classes.setdefault(job.priority, np.zeros(len(arrays.shapes), np.int64))[k] += job.count
     for priority in sorted(classes, reverse=True):
         yield classes[priority]
 
@@ -292,18 +294,18 @@ class Dealer:
         group.fills.append((number, each, self.position[number]))
         self.position[number] += each * group.size
 
-    def groups(self, material: Goods, patterns: list[Pattern]) -> list[MachineGroup]:
+    def groups(self, arrays: PackingArrays, patterns: list[Pattern]) -> list[MachineGroup]:
         """The machines to launch. Those with the longest jobs come first and get the longest jobs of each shape, so
         that jobs which end together share a machine."""
-        typical = [self.typical_time(int(number)) for number in material.shapes]
+        typical = [self.typical_time(int(number)) for number in arrays.shapes]
         ordered = sorted(patterns, key=lambda p: -max(typical[int(shape)] for shape in p.shapes))
-        return [self.group(material, pattern) for pattern in ordered]
+        return [self.group(arrays, pattern) for pattern in ordered]
 
-    def group(self, material: Goods, pattern: Pattern) -> MachineGroup:
-        bought = self.problem.bins[int(material.bins[pattern.bin])]
+    def group(self, arrays: PackingArrays, pattern: Pattern) -> MachineGroup:
+        bought = self.problem.bins[int(arrays.bins[pattern.bin])]
         group = MachineGroup(bought, None, pattern.times, bought.capacity)
         for shape, each in zip(pattern.shapes, pattern.each, strict=True):
-            number = int(material.shapes[shape])
+            number = int(arrays.shapes[shape])
             self.give(group, number, int(each))
             group.free = take(group.free, self.problem.shapes[number].need, int(each))
         return group

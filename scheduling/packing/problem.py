@@ -96,7 +96,7 @@ class Room:
 
 
 @dataclass(slots=True)
-class Menu:
+class GrantingBins:
     """The bins that grant one wish, in the order in which greedy prefers them."""
 
     bins: list[Bin]
@@ -138,14 +138,14 @@ class Problem:
     now: float
     patience: float | None
     refusals: list[Refusal]
-    menus: dict[Wish, Menu] = field(default_factory=dict)
+    granting: dict[Wish, GrantingBins] = field(default_factory=dict)
     going: Going = always
     explains: bool = True
 
-    def menu(self, wish: Wish) -> Menu:
-        if wish not in self.menus:
-            self.menus[wish] = Menu([candidate for candidate in self.bins if candidate.kind.grants(wish)])
-        return self.menus[wish]
+    def bins_granting(self, wish: Wish) -> GrantingBins:
+        if wish not in self.granting:
+            self.granting[wish] = GrantingBins([candidate for candidate in self.bins if candidate.kind.grants(wish)])
+        return self.granting[wish]
 
     def counts(self) -> list[int]:
         return [sum(job.count for job in jobs) for jobs in self.members]
@@ -271,7 +271,7 @@ def room(location: Location) -> Room:
 
 def rank(problem: Problem, shape: Shape) -> tuple[float, int, int] | None:
     """Where the shape comes in the order, dearest first; None if nothing that is or can be there is large enough."""
-    cheapest = problem.menu(shape.wish).cheapest(shape.need)
+    cheapest = problem.bins_granting(shape.wish).cheapest(shape.need)
     if cheapest is None:
         cheapest = next(
             (b for b in problem.blocked if b.kind.grants(shape.wish) and fits(shape.need, b.capacity)), None

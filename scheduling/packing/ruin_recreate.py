@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lading.scheduling.packing.arrays import Goods
+from lading.scheduling.packing.arrays import PackingArrays
 from lading.scheduling.packing.filling import Pattern, ScoringRule, cost, sweep
 from lading.scheduling.packing.problem import Going
 
@@ -23,7 +23,7 @@ EPSILON = 1e-9
 
 
 def improve(
-    goods: Goods, patterns: list[Pattern], rounds: int, machines: tuple[int, int], going: Going
+    arrays: PackingArrays, patterns: list[Pattern], rounds: int, machines: tuple[int, int], going: Going
 ) -> list[Pattern]:
     """A packing that is no dearer.
 
@@ -34,10 +34,10 @@ def improve(
     single = [Pattern(p.bin, p.shapes, p.each, 1) for p in patterns for _ in range(p.times)]
     if len(single) < 2:
         return patterns
-    price = np.array([goods.price[pattern.bin] for pattern in single])
-    loss = price - np.array([float(pattern.each @ goods.worth[pattern.shapes]) for pattern in single])
-    left = np.zeros(len(goods.count), np.int64)
-    bound = float(goods.worth @ goods.count) * (1 + EPSILON)
+    price = np.array([arrays.price[pattern.bin] for pattern in single])
+    loss = price - np.array([float(pattern.each @ arrays.worth[pattern.shapes]) for pattern in single])
+    left = np.zeros(len(arrays.count), np.int64)
+    bound = float(arrays.worth @ arrays.count) * (1 + EPSILON)
     rounds = min(rounds, 5 * len(single) ** 2)
     for turn in range(rounds):
         if price.sum() <= bound or not going("ruin and recreate", turn / rounds):
@@ -49,7 +49,7 @@ def improve(
         for i in chosen:
             left[single[i].shapes] += single[i].each
         shapes = np.flatnonzero(left)
-        part = goods.part(shapes, left[shapes])
+        part = arrays.part(shapes, left[shapes])
         left[shapes] = 0
         worth = part.worth * random.uniform(1 - SHAKE, 1 + SHAKE, len(shapes))
         anew = sweep(part, rule, worth)
@@ -59,7 +59,7 @@ def improve(
             del single[i]
         fresh = [Pattern(p.bin, shapes[p.shapes], p.each, 1) for p in anew for _ in range(p.times)]
         single += fresh
-        price = np.append(np.delete(price, chosen), [goods.price[p.bin] for p in fresh])
-        gains = [float(goods.price[p.bin] - p.each @ goods.worth[p.shapes]) for p in fresh]
+        price = np.append(np.delete(price, chosen), [arrays.price[p.bin] for p in fresh])
+        gains = [float(arrays.price[p.bin] - p.each @ arrays.worth[p.shapes]) for p in fresh]
         loss = np.append(np.delete(loss, chosen), gains)
     return single

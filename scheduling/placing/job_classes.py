@@ -36,6 +36,7 @@ class JobClass:
     :param matches: the places that a plugin may put in another order for each of them
     :param needs: what they take where they ask for the same: by what that is, by their names
     :param why_not: by the number of a stop: why that does not take them now
+    :param passed: by the stops before their own: why these do not, as one reason
     :param steps: the numbers of the stops by their targets; ``known``: the orders that follow from targets
     """
 
@@ -46,6 +47,7 @@ class JobClass:
     orders: dict[str, Order] = field(default_factory=dict)
     needs: dict[Hashable, dict[str, PlannedJob]] = field(default_factory=dict)
     why_not: dict[int, Reason] = field(default_factory=dict)
+    passed: dict[Order, Reason] = field(default_factory=dict)
     matches: Sequence[Match] = ()
     steps: list[dict[str, list[int]]] = field(init=False, repr=False)
     known: dict[tuple[str, ...], Order] = field(default_factory=dict, repr=False)

@@ -104,7 +104,7 @@ def used_by_groups(
     jobs: Sequence[WaitingJob], at_work: Sequence[AtWork], sites: Mapping[str, SiteView]
 ) -> GroupMachines:
     """The machines on which the jobs of limited groups are."""
-    found = GroupMachines.of(jobs)
+    found = GroupMachines.from_jobs(jobs)
     for job, site, location in at_work:
         found.put(job, site, location, is_queue=site in sites and sites[site].is_queue(location))
     return found

@@ -245,7 +245,7 @@ class PlacementPass:
                 self.groups.put(job, site.name, location, is_queue=site.is_queue(location))
             order = party.alike.order_of(job)
             if number := order.index(party.at):
-                self.found.passed[token] = combined(self._met(job, party.alike, order[:number]))
+                self.found.passed[token] = self._passed(job, party.alike, order[:number])
 
     def _awaited(self, job: WaitingJob, site: SiteView, asked: WaitingJob) -> Reason | None:
         """What a job waits for that has a place in what boots or in a plan, at its last site.
@@ -258,6 +258,14 @@ class PlacementPass:
         if its_own.code == "machine_boots" and of_site is not None and of_site.code != "not_begun":
             return its_own.with_also(of_site)  # what may keep it from that
         return its_own
+
+    def _passed(self, job: WaitingJob, alike: JobClass, stops: Order) -> Reason:
+        """Why the stops before its own have not taken a job: most often what was said of all that are alike."""
+        if any(self._its_own(job, alike.route[number].site) is not None for number in stops):
+            return combined(self._met(job, alike, stops))
+        if stops not in alike.passed:
+            alike.passed[stops] = combined(self._met(job, alike, stops))
+        return alike.passed[stops]
 
     def _met(self, job: WaitingJob, alike: JobClass, stops: Order) -> list[Reason]:
         """Why some stops have not taken a job."""
@@ -273,10 +281,10 @@ class PlacementPass:
 
     def _its_own(self, job: WaitingJob, site: str) -> Reason | None:
         """What was said of this very job at a site; None: nothing, it waits there as those do that are alike."""
-        failure = self.failures.get(site, {}).get(job.name)
-        if failure is not None or site not in self.found.provisions:
+        if site in self.failures and (failure := self.failures[site].get(job.name)) is not None:
             return failure
-        found = self.found.provisions[site]
+        if (found := self.found.provisions.get(site)) is None:
+            return None
         refused = found.refused.get(job.name)
         return found.waits.get(job.name) if refused is None else refused
 

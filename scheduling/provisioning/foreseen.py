@@ -109,12 +109,14 @@ def wanted(
     launches: list[Launch] = []
     dropped: set[str] = set()
     there = [as_launch_of(each) for each in live]
-    for each in foreseen.actions.launches:
-        names = foreseen.actions.launched_for[each.name]
+    for planned in foreseen.actions.launches:
+        names = foreseen.actions.launched_for[planned.name]
         if names and foreseen.not_ahead.issuperset(names):
             continue
-        capacity = market.catalogue.types[each.instance_type].capacity
-        launch = Launch(each.instance_type, capacity, math.inf, names, each.zone, each.capacity_type, each.usd_per_hour)
+        capacity = market.catalogue.types[planned.instance_type].capacity
+        launch = Launch(
+            planned.instance_type, capacity, math.inf, names, planned.zone, planned.capacity_type, planned.usd_per_hour
+        )
         if is_within(launch, [*there, *launches], market.limits):
             launches.append(launch)
         else:

@@ -150,7 +150,7 @@ class House:
         here = self.controller
         here.leadership.leads_until = time.monotonic() + 20
         rest(here.threads)
-        here.threads.look()
+        here.threads.request_observations()
         rest(here.threads)
         seen = here.observe()
         return here.decide(seen, here.any_wait())

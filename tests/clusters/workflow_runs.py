@@ -195,7 +195,7 @@ class WorkflowRuns:
     def tick(self, ticks: list[float]) -> None:
         """Let the controller tick until it has nothing more to do at this moment."""
         for _ in range(3):
-            self.house.threads.look()
+            self.house.threads.request_observations()
             rest(self.house.threads)
             begun = self.really()
             self.house.tick()

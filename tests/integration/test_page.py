@@ -26,7 +26,7 @@ from tests.services.ec2 import FakeEC2
 from tests.services.metrics import Collector
 from tests.services.page_data import seed
 
-# Where the screenshots of a run go, where somebody wants them: docs/page.png is one of them.
+# Where the screenshots of a run go, where somebody wants them: docs/images/page.png is one of them.
 PICTURES = Path(os.environ["LADING_PICTURES"]).absolute() if "LADING_PICTURES" in os.environ else None
 SITES = """
 [sites.local]
@@ -650,7 +650,7 @@ def test_who_holds_what_and_what_sleeps_is_woken(
 
 @pytest.mark.usefixtures("real")
 def test_metrics_and_traces_tell_the_same(collector: Collector) -> None:
-    documented = Path(__file__).parents[2] / "docs" / "metrics.md"
+    documented = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
     names = {
         f"airflow.{name}" for name in re.findall(r"^\| `(lading\.[a-z_.]+)` \|", documented.read_text(), re.MULTILINE)
     }

@@ -159,7 +159,7 @@ def test_every_room_says_what_lives_in_it() -> None:
 
 def drawn() -> dict[str, int]:
     """The folders on the map, each with the floor that its line says."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     section = text.partition("\n## The rooms\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w/]+)/` \|.* \(floor (\d)\) \|$", section, re.MULTILINE)
     return {path: int(number) for path, number in rows}

@@ -35,16 +35,16 @@ def measured(values: Iterable[Any]) -> dict[str, int]:
     paths = dict.fromkeys(path for value in values for path in _paths(value))
     sizes_by_path: dict[str, int] = {}
 
-    def look() -> None:
+    def measure() -> None:
         sizes = FileSizes()
         for path in paths:
             try:
-                sizes_by_path[path] = sizes.of(path)
+                sizes_by_path[path] = sizes.total_bytes(path)
             except ExpressionError as error:
                 log.info("%s is not remembered as an output: %s", path, error)
 
     if paths:
-        thread = threading.Thread(target=look, daemon=True)
+        thread = threading.Thread(target=measure, daemon=True)
         thread.start()
         thread.join(PATIENCE)
     return dict(sorted(sizes_by_path.copy().items(), key=lambda each: (-each[1], each[0]))[:MOST_FILES])

@@ -49,7 +49,7 @@ class Allocation:
     rest: int = 0
 
     @classmethod
-    def of(cls, folder: AllocationFolder, terms: AllocationTerms, id: str | None = None) -> Allocation:
+    def from_terms(cls, folder: AllocationFolder, terms: AllocationTerms, id: str | None = None) -> Allocation:
         """An allocation that is asked for now, or was by an earlier controller."""
         submission = Submission(folder.name, [], id, time.monotonic())
         return cls(folder, terms, TrackedBatchJob(Task(folder.name), submission=submission))
@@ -99,14 +99,14 @@ class AllocationFleet:
     placed_at: dict[str, float] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
 
-    def of(self, job: TrackedBatchJob) -> Allocation | None:
+    def of_job(self, job: TrackedBatchJob) -> Allocation | None:
         """The allocation that a job was given to."""
         return self.allocations.get(job.submission.name) if job.submission is not None else None
 
     def jobs(self) -> Iterator[tuple[Allocation, TrackedBatchJob]]:
         """The jobs in allocations whose end was not reported."""
         for job in list(self.tracker.live()):
-            if (allocation := self.of(job)) is not None:
+            if (allocation := self.of_job(job)) is not None:
                 yield allocation, job
 
     def known(self) -> dict[str, set[str]]:

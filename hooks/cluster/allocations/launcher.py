@@ -195,7 +195,7 @@ class AllocationLauncher(Submitter):
 
     def _allocation_of(self, order: Order) -> Allocation:
         folder = AllocationFolder(self.folder, order.name)
-        allocation = Allocation.of(folder, allocation_script.terms(order.launch, self.config))
+        allocation = Allocation.from_terms(folder, allocation_script.terms(order.launch, self.config))
         allocation.submission.excluded = self._excluded(order.launch.kind)
         return allocation
 
@@ -259,7 +259,7 @@ class AllocationLauncher(Submitter):
             assert envelope is not None
             files[f"incoming/{given}/{name}/{token}.json"] = self._packed(envelope, self.fleet.allocations[name])
         for token, envelope in renewed.items():
-            if (allocation := self.fleet.of(self.tracker.jobs[token])) is not None:
+            if (allocation := self.fleet.of_job(self.tracker.jobs[token])) is not None:
                 files[f"incoming/{again}/{allocation.name}/{token}.json"] = self._packed(envelope, allocation)
         for allocation, script in launched:
             files[f"{allocation.folder.relative}/terms.json"] = allocation.terms.to_json().encode()

@@ -163,10 +163,10 @@ class Claim:
     @classmethod
     def read(cls, path: Path) -> Claim:
         """:raises OSError: it cannot be read"""
-        return cls.of(read_regular(path, MOST_CLAIM_BYTES).decode(errors="replace"))
+        return cls.from_line(read_regular(path, MOST_CLAIM_BYTES).decode(errors="replace"))
 
     @classmethod
-    def of(cls, line: str) -> Claim:
+    def from_line(cls, line: str) -> Claim:
         """The claim that a file holds."""
         allocation, _, log_path = line.rstrip("\n").partition("\t")
         return cls(allocation, log_path)

@@ -120,7 +120,7 @@ class AllocationMode(ClusterPoller):
                 log.error("what allocation %s is for cannot be read; it is left alone", listed.name)
                 continue
             id = self._submitted_id(listed.name, listed.answer)
-            allocation = Allocation.of(AllocationFolder(self.folder, listed.name), listed.terms, id)
+            allocation = Allocation.from_terms(AllocationFolder(self.folder, listed.name), listed.terms, id)
             self.fleet.allocations[listed.name] = allocation
             paths = {token: claim.log_path for token, claim in left.claims.items()} | left.log_paths
             with self.tracker.lock:
@@ -243,13 +243,13 @@ class AllocationMode(ClusterPoller):
             job.gone_since = job.gone_since or time.monotonic()
 
     def _whereabouts(self, job: TrackedBatchJob) -> dict[str, str]:
-        allocation = self.fleet.of(job)
+        allocation = self.fleet.of_job(job)
         return allocation.batch.whereabouts(self.system) if allocation is not None else {}
 
     def _let_wait(self, job: TrackedBatchJob) -> None:
         """A job is in no inbox any more."""
         if job.token in self._cancelled:
-            self._conclude(job, end_event.for_it(job.token, "cancelled", self._cancelled[job.token]), None)
+            self._conclude(job, end_event.not_begun(job.token, "cancelled", self._cancelled[job.token]), None)
         else:
             self.submitter.give_back_job(job, because("not_started_there"))
 
@@ -271,11 +271,11 @@ class AllocationMode(ClusterPoller):
         files: dict[str, bytes] = {}
         for token, reason in reasons.items():
             job = self.tracker.job(token)
-            allocation = self.fleet.of(job)
+            allocation = self.fleet.of_job(job)
             if job.ended:
                 continue
             if allocation is None:
-                self._conclude(job, end_event.for_it(token, "cancelled", reason), None)
+                self._conclude(job, end_event.not_begun(token, "cancelled", reason), None)
             else:
                 files[f"{allocation.folder.relative}/spool/cancel/{token}"] = reason.to_json().encode()
         if not files:
@@ -297,7 +297,7 @@ class AllocationMode(ClusterPoller):
             raise TransportError(f"jobs could not be cancelled: {put.message}")
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
-        if (allocation := self.fleet.of(job)) is not None and not allocation.worked and file is not None:
+        if (allocation := self.fleet.of_job(job)) is not None and not allocation.worked and file is not None:
             allocation.worked = True
             self.submitter.has_worked()
         super()._conclude(job, event, file)

@@ -126,7 +126,7 @@ def loaded(answer: CommandResult) -> EarlierJobs:
             left.bundles[_last(path).removesuffix(".json")] = _last(_value("dags", dags))
         elif key == "claim":
             path, _, claim = value.partition(":")
-            left.claims |= {token: Claim.of(claim) for token in _tokens(_last(path))}
+            left.claims |= {token: Claim.from_line(claim) for token in _tokens(_last(path))}
     return left
 
 

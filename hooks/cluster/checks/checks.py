@@ -101,7 +101,7 @@ def _tools(query: StatusQuery, answer: CommandResult) -> Check:
 
 def _python(config: ClusterConfig, answer: CommandResult) -> Check:
     if answer.status != 0:
-        text = f"{config.python} has no Lading or no Task SDK: {answer.message}; install them there (docs/clusters.md)"
+        text = f"{config.python} has no Lading or no Task SDK: {answer.message}; install them there"
         return Check("python", False, f'{text}, or name another one: python = "/apps/airflow/bin/python"')
     there = answer.stdout.split()[-2:]
     here = [_version("airflow-lading"), _version("apache-airflow-task-sdk")]
@@ -224,7 +224,7 @@ def _setting(directive: str, system: BatchSystem) -> str:
 
 
 def _sizes(config: ClusterConfig, inventory: Inventory, names: Sequence[str]) -> Check:
-    kinds = inventory.of(names)
+    kinds = inventory.nodes_of_queues(names)
     where = f"of queue {', '.join(names)}" if names else "there"
     if not kinds:
         return Check("nodes", False, f"no node is {where}; name another queue: {', '.join(inventory.queues)}")

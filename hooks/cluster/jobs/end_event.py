@@ -105,7 +105,7 @@ def judged(
     return finished(token, outcome, own, output, allocation=allocation, started=started, cancelled=facts.cancelled)
 
 
-def of_own(token: str, own: Mapping[str, Any]) -> dict[str, Any]:
+def from_report(token: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """The event of a job of which only its own report is known, or that another process has reported for it.
 
     :param own: its cause, exit code and reason, and whatever else it has said
@@ -114,12 +114,12 @@ def of_own(token: str, own: Mapping[str, Any]) -> dict[str, Any]:
     return finished(token, Outcome(cause=cause, exit_code=own["exit_code"], by="job"), own)
 
 
-def for_it(token: str, cause: str, reason: Reason) -> dict[str, Any]:
+def not_begun(token: str, cause: str, reason: Reason) -> dict[str, Any]:
     """The event of a job that has not begun and never will.
 
     :param reason: why
     """
-    return of_own(token, {"cause": cause, "reason": reason, "exit_code": None})
+    return from_report(token, {"cause": cause, "reason": reason, "exit_code": None})
 
 
 def _reason(outcome: Outcome, own: Mapping[str, Any] | None, *, started: bool, cancelled: bool) -> Reason:

@@ -133,7 +133,7 @@ class JobMode(ClusterPoller):
         elif event["event"] != "finished":
             self._report(event, job, file)
         elif job.submission is None:  # there is nothing to ask for more
-            self._conclude(job, end_event.of_own(job.token, event), file)
+            self._conclude(job, end_event.from_report(job.token, event), file)
         else:
             job.own, job.own_file = event, file
             job.gone_since = job.gone_since or time.monotonic()
@@ -227,7 +227,7 @@ class JobMode(ClusterPoller):
                 self._take_back(job)  # its batch job runs, and had not taken its envelope yet
             elif not job.ended:
                 self.tracker.cancel_natively(job, self.system)
-                self._conclude(job, end_event.for_it(token, "cancelled", reason), None)
+                self._conclude(job, end_event.not_begun(token, "cancelled", reason), None)
 
     def _conclude(self, job: TrackedBatchJob, event: dict[str, Any], file: str | None) -> None:
         if event["cause"] == "node_failure":

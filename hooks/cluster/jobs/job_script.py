@@ -134,7 +134,7 @@ class ScriptWriter:
         """
         system, config = self.system, self.config
         defaults = {key: value if isinstance(value, bool) else str(value) for key, value in config.resources.items()}
-        refuse(dict(shape.native), system, config.profile, SiteRules.of(config))
+        refuse(dict(shape.native), system, config.profile, SiteRules.from_table(config))
         request = BatchJobRequest(
             jobname=name,
             queue=shape.queue or config.queue,

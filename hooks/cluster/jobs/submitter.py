@@ -277,7 +277,7 @@ class Submitter(ClusterPart):
     def _reject(self, tokens: Iterable[str], reason: Reason) -> None:
         for token in tokens:
             self.tracker.jobs[token].end()
-            self.event_buffer.add(end_event.for_it(token, "submit_rejected", reason))
+            self.event_buffer.add(end_event.not_begun(token, "submit_rejected", reason))
         self.interval.at_once()
 
     def _explain_all(self, jobs: Iterable[TrackedBatchJob], reason: Reason) -> None:

@@ -214,7 +214,7 @@ def test_what_a_task_will_need_is_known_before_airflow_has_queued_it(airflow: Ai
     assert airflow.wait_for_run(*run) == "failed"
     engine = create_engine(airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"])
     with Session(engine) as session:
-        found = {name: Hints.of(config) for name, config in runs.configs(session, run).items()}
+        found = {name: Hints.from_config(config) for name, config in runs.configs(session, run).items()}
         [first] = session.scalars(select(JobRow).where(JobRow.dag_id == run.dag_id))
     engine.dispose()
     assert {name: each.ahead_after for name, each in found.items()} == {"first": (), "second": ("first",)}

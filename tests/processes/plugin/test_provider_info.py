@@ -138,13 +138,16 @@ def test_a_wrong_option_names_itself_its_value_and_what_is_valid(option: str, va
         assert words in str(error.value)
 
 
-def test_the_configuration_page_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("generate_configuration", DOCS / "generate_configuration.py")
+@pytest.mark.parametrize("name", ["commands", "configuration", "reasons"])
+def test_a_generated_page_is_current(name: str) -> None:
+    script = DOCS / f"generate_{name}.py"
+    spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec is not None
     assert spec.loader is not None
     generator = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
-    assert (DOCS / "configuration.md").read_text() == generator.page(), "run: python docs/generate_configuration.py"
+    written = (DOCS / "reference" / f"{name}.md").read_text(encoding="utf-8")
+    assert written == generator.page(), f"run: python docs/{script.name}"
 
 
 def test_airflow_finds_a_module_for_the_distribution(answers: Answers) -> None:

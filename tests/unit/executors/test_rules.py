@@ -28,7 +28,7 @@ HALF = Location("m", Resources(16, 16384), used=Resources(8, 8192))
 
 
 def add(session: Session, token: str, **others: Any) -> None:
-    hints = Hints.of(resources(cpus=(4, 16), memory=("2 GiB", "8 GiB"), preferred=["nvme"], **others))
+    hints = Hints.from_config(resources(cpus=(4, 16), memory=("2 GiB", "8 GiB"), preferred=["nvme"], **others))
     store.add_job(
         session, owner=1, token=token, kind="ExecuteTask", workload="{}", subject="", queued_at=0.0,
         dag_id="d", task_id="t", run_id="r", state=State.QUEUED, priority=1, unreported=False, news=0, map_index=-1,
@@ -73,7 +73,7 @@ def test_what_can_be_done_without_is_kept_as_json(airflow_database: Engine) -> N
 
 
 def of_nodes(session: Session, **others: Any) -> JobRow:
-    hints = Hints.of(resources(nodes=(2, 8), ppn=2, memory="2 GiB", **others))
+    hints = Hints.from_config(resources(nodes=(2, 8), ppn=2, memory="2 GiB", **others))
     store.add_job(
         session, owner=1, token="a", kind="ExecuteTask", workload="{}", subject="", queued_at=0.0,
         dag_id="d", task_id="t", run_id="r", state=State.QUEUED, priority=1, unreported=False, news=0, map_index=-1,
@@ -117,7 +117,7 @@ def test_a_job_with_a_range_of_nodes_has_the_most_that_the_place_can_give_until_
         )
         session.expire_all()
         [given] = queue.given(session, "hpc")
-        machines = GroupMachines.of([given.job])
+        machines = GroupMachines.from_jobs([given.job])
         machines.put(given.job, "hpc", "hpc", is_queue=True)
         assert (job.nodes, given.job.nodes, [sum(each.values()) for each in machines.used.values()]) == (3, 3, [3])
 

@@ -202,7 +202,9 @@ def test_ini_files(text: str) -> None:
 def test_properties_of_job_scripts(properties: dict[str, Any]) -> None:
     for name in ("slurm", "pbspro", "torque", "lsf", "sge"):
         read(
-            lambda name=name: JobScript("true\n").over(JobProperties.of(properties)).render(batch_system(name))  # type: ignore[misc]
+            lambda name=name: (
+                JobScript("true\n").over(JobProperties.from_mapping(properties)).render(batch_system(name))
+            )  # type: ignore[misc]
         )
 
 
@@ -225,7 +227,7 @@ def test_hints(hints: dict[Any, Any]) -> None:
     if parsed is not None:
         json.dumps(parsed.resources(Resources()).cpus)
     read(lambda: Hints.parse(of_the_run(merge(hints, hints))))
-    read(lambda: Hints.of({"lading": hints}))
+    read(lambda: Hints.from_config({"lading": hints}))
 
 
 class Facts:

@@ -51,7 +51,7 @@ def test_each_member_knows_the_tasks_of_its_gang() -> None:
         named("workers").expand(number=listed)
 
     dag = parsed(build)
-    hints = {each.task_id: Hints.of(each.executor_config) for each in dag.tasks if each.task_id != "before"}
+    hints = {each.task_id: Hints.from_config(each.executor_config) for each in dag.tasks if each.task_id != "before"}
     assert {each.gang for each in hints.values()} == {"ray"}
     assert [each.gang_tasks for each in hints.values()] == [{"head": (), "workers": ()}] * 2
     assert "gang_tasks" not in dag.get_task("before").executor_config.get(HINT_KEY, {})
@@ -67,7 +67,7 @@ def test_a_limit_below_a_size_that_is_not_known_yet_goes_with_the_hints() -> Non
         named("workers").override(**limits).expand(number=before())
         named("head")()
 
-    hints = Hints.of(parsed(build).get_task("head").executor_config)
+    hints = Hints.from_config(parsed(build).get_task("head").executor_config)
     assert hints.gang_limits == {"workers": ("max_active_tis_per_dag", 2)}
 
 
@@ -77,7 +77,7 @@ def test_a_gang_of_the_whole_dag() -> None:
             task(task_id=name)(lambda: None)()
 
     dag = parsed(build, default_args={"executor_config": resources(gang="all")})
-    assert Hints.of(dag.get_task("b").executor_config).gang_tasks == {"a": (), "b": ()}
+    assert Hints.from_config(dag.get_task("b").executor_config).gang_tasks == {"a": (), "b": ()}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_dag_that_asks_ahead_says_of_each_task_what_comes_right_before_it() ->
         third(second.expand(number=first()))
 
     dag = parsed(build, default_args={"executor_config": resources(ahead=True)})
-    found = {each.task_id: Hints.of(each.executor_config) for each in dag.tasks}
+    found = {each.task_id: Hints.from_config(each.executor_config) for each in dag.tasks}
     assert {name: each.ahead_after for name, each in found.items()} == {
         "first": (), "second": ("first",), "third": ("second",)
     }  # fmt: skip

@@ -60,7 +60,12 @@ def test_only_extras_ask_for_what_this_machine_and_ssh_can_do_without() -> None:
 
 
 def test_the_page_of_releases_has_each_extra() -> None:
-    table = (ROOT / "docs/releases.md").read_text().partition("\n## What the install weighs\n")[2].partition("\n## ")[0]
+    table = (
+        (ROOT / "docs/project/releases.md")
+        .read_text()
+        .partition("\n## What the install weighs\n")[2]
+        .partition("\n## ")[0]
+    )
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == EXTRAS
 
 

@@ -1,4 +1,4 @@
-"""The plugins of docs/placement.md: each is one as it stands there, and decides where jobs go."""
+"""The plugins of docs/explanation/placement.md: each is one as it stands there, and decides where jobs go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lading.scheduling.placing.choosing import Choice
 from lading.scheduling.placing.placement import assign
 from lading.scheduling.resources import Resources
 
-DOCS = Path(__file__).parents[3] / "docs/placement.md"
+DOCS = Path(__file__).parents[3] / "docs/explanation/placement.md"
 EXAMPLES = [text for text in re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.M | re.S) if "@hookimpl" in text]
 
 

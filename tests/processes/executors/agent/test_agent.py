@@ -527,7 +527,7 @@ def test_nothing_begins_after_a_signal_that_comes_while_the_agent_looks(tmp_path
     agent._configure(AgentConfig(Resources(1, 1000), (), 60.0, 1.0))
     write_atomically(spool.envelope("t"), Envelope("t", {}, Resources(1, 1), None, None, 0, 0.0, 2e9).to_json())
     agent._read_shutdown()
-    agent.inbox.look()
+    agent.inbox.refresh()
     assert agent.inbox.ready(time.time())
     agent.end_signals.received = True
     agent._start_jobs()

@@ -95,7 +95,7 @@ def test_jobs_run_each_with_its_own_logs_and_threads(cluster: Cluster, tmp_path:
     assert (cluster.wait_for("b")["cause"], cluster.wait_for("b")["exit_code"]) == ("error", 3)
     logs, threads, ends_at = (tmp_path / "a").read_text().split()
     assert (logs, threads) == (cluster.cluster.logs("a"), "1")
-    assert Claim.of((cluster.claims / "a").read_text()) == Claim("L1", "a.log")
+    assert Claim.from_line((cluster.claims / "a").read_text()) == Claim("L1", "a.log")
     assert process.poll() is None
     left = json.loads(Path(cluster.folder.up).read_text())["left"]
     assert left > 500
@@ -170,7 +170,7 @@ def test_a_claim_is_abandoned_when_the_job_does_not_begin(cluster: Cluster, monk
     agent = AllocationAgent(cluster.folder, TERMS, RUNNER, began=time.monotonic())
     try:
         cluster.put("a")
-        agent.inbox.look()
+        agent.inbox.refresh()
 
         def full(*_: Any, **__: Any) -> None:
             assert (cluster.claims / "a").exists()

@@ -115,15 +115,15 @@ def test_what_others_have_written_costs_its_submission_alone(shell: str, tmp_pat
 @pytest.mark.parametrize("steps", [load, allocation_steps.load])
 def test_a_folder_belongs_to_one_deployment(shell: str, steps: Callable[..., RemoteStep], tmp_path: Path) -> None:
     folder = ClusterFolder(str(tmp_path / "work dir"))
-    ours = Owner.of("key", "", "https://airflow.example.org/it's $HOME")
-    theirs = Owner.of("another", "", "http://laptop:8080")
+    ours = Owner.from_key("key", "", "https://airflow.example.org/it's $HOME")
+    theirs = Owner.from_key("another", "", "http://laptop:8080")
     assert ask([steps(folder, ours)], shell)[0].status == 0
     assert ask([steps(folder, ours)], shell)[0].status == 0, "a restart, or a controller beside it"
     [refused] = ask([steps(folder, theirs)], shell)
     assert refused.status == 1
     for words in (ours.name, theirs.name, ours.ids[0], theirs.ids[0], "work_dir of its own", f"{folder.root}/owner"):
         assert words in refused.stderr
-    assert ask([steps(folder, Owner.of("new, key", "", "the same"))], shell)[0].status == 0, "its key was rotated"
+    assert ask([steps(folder, Owner.from_key("new, key", "", "the same"))], shell)[0].status == 0, "its key was rotated"
     assert [path.name for path in Path(folder.root).glob("owner*")] == ["owner"]
     [looked] = ask([look_at_owner(folder, theirs)], shell)
     assert (looked.status, looked.stderr) == (1, refused.stderr)
@@ -136,7 +136,7 @@ def test_a_folder_belongs_to_one_deployment(shell: str, steps: Callable[..., Rem
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_look_at_a_folder_marks_nothing(shell: str, tmp_path: Path) -> None:
-    owner = Owner.of("key", "", "here")
+    owner = Owner.from_key("key", "", "here")
     for folder in (tmp_path, tmp_path / "none"):
         assert ask([look_at_owner(ClusterFolder(str(folder)), owner)], shell)[0].status == 0
     assert list(tmp_path.iterdir()) == []

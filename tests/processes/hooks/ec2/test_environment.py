@@ -62,7 +62,7 @@ def test_what_fails_is_said_in_the_folder_in_which_the_reader_waits_for_the_end(
 def test_a_boot_that_has_failed_is_said_to_whoever_asks_the_machine(tmp_path: Path, script: str, fails: bool) -> None:
     options = {"work_dir": str(tmp_path / "lading"), "boot_script": script, "python": str(tmp_path / "no python")}
     config = launch.config(**options)
-    document = json.loads(user_data(config, Identity.of("ours"), "L1").partition("\n")[2])
+    document = json.loads(user_data(config, Identity.from_secret("ours"), "L1").partition("\n")[2])
     [command] = document["runcmd"]
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == (3 if fails else 0)
     asked = subprocess.run(["sh", "-c", config.agent_setup], capture_output=True, text=True, timeout=60)

@@ -324,7 +324,7 @@ def test_an_instance_with_copied_tags_is_reported_and_neither_taken_in_nor_ended
         assert later.look().keys() == {ours}
         assert later.last is not None
         assert stranger in str(later.last.note)
-        assert [each.name for each in later.site.found()] == [ours]
+        assert [each.name for each in later.site.listed_instances()] == [ours]
         with pytest.raises(OSError, match=f"{stranger}: not launched by this deployment"):
             later.site.end([stranger])
         later.site.close("cancel", 30)

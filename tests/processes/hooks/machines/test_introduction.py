@@ -82,7 +82,10 @@ def test_a_python_that_is_not_there_is_refused_with_the_words_of_the_shell(tmp_p
     assert time.monotonic() - begun < introduction.TIMEOUT, "its answer is not waited for"
 
 
-OURS, THEIRS = Owner.of("key", "", "https://airflow.example.org"), Owner.of("another", "", "http://laptop:8080")
+OURS, THEIRS = (
+    Owner.from_key("key", "", "https://airflow.example.org"),
+    Owner.from_key("another", "", "http://laptop:8080"),
+)
 
 
 def test_a_machine_s_folder_belongs_to_one_deployment(tmp_path: Path) -> None:
@@ -106,7 +109,7 @@ def test_a_machine_s_folder_belongs_to_one_deployment(tmp_path: Path) -> None:
                 second.ask({**REQUEST, **request, "owner": THEIRS.to_json()})
         assert (root / "spool/events/1.jsonl").exists()
         assert not (root / "spool/shutdown").exists()
-        rotated = Owner.of("new, key", "", "the same")
+        rotated = Owner.from_key("new, key", "", "the same")
         assert first.ask({**REQUEST, "owner": rotated.to_json()}).lives
         assert introduction.introduce(second, config, host, API, rotated, look=True).facts.capacity.cpus > 0
     finally:

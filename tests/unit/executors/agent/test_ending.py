@@ -42,10 +42,10 @@ def spool(tmp_path: Path) -> Spool:
 
 def test_a_notice_says_when_jobs_are_to_end(metadata: Metadata, spool: Spool) -> None:
     notice = SpotNotice()
-    assert notice.look(spool, 5) is None
+    assert notice.read(spool, 5) is None
     assert not spool.ends_at.exists()
     metadata.notices[NAME] = at = time.time() + 100
-    found = notice.look(spool, 5)
+    found = notice.read(spool, 5)
     assert found is not None
     assert found.left == pytest.approx(at - ending.BEFORE - time.time(), abs=20)
     assert (found.cause.cause, found.grace) == ("preempted", 5)
@@ -60,7 +60,7 @@ def test_jobs_get_as_long_whatever_this_machines_clock_says(
     metadata.notices[NAME] = time.time() + 100
     clock = SimpleNamespace(time=lambda: time.time() - ahead, monotonic=time.monotonic)
     monkeypatch.setattr(ending, "time", clock)
-    found = SpotNotice().look(spool, 5)
+    found = SpotNotice().read(spool, 5)
     assert found is not None
     assert found.left == pytest.approx(100 - ending.BEFORE, abs=20)
 
@@ -70,7 +70,7 @@ def test_a_service_that_says_no_time_has_just_said_it(
 ) -> None:
     monkeypatch.setattr(ending, "parsedate_tz", lambda words: None)
     metadata.notices[NAME] = time.time() - 1000
-    found = SpotNotice().look(spool, 5)
+    found = SpotNotice().read(spool, 5)
     assert found is not None
     assert found.left == pytest.approx(ending.LONGEST_NOTICE - ending.BEFORE, abs=9)
 
@@ -78,11 +78,11 @@ def test_a_service_that_says_no_time_has_just_said_it(
 def test_a_token_that_does_not_hold_any_more_is_asked_for_anew(metadata: Metadata, spool: Spool) -> None:
     notice = SpotNotice()
     notice._backoff.first = 0.0
-    assert notice.look(spool, 5) is None
+    assert notice.read(spool, 5) is None
     metadata.tokens.clear()
     metadata.notices[NAME] = time.time() + 100
-    assert notice.look(spool, 5) is None
-    assert notice.look(spool, 5) is not None
+    assert notice.read(spool, 5) is None
+    assert notice.read(spool, 5) is not None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_makes_no_sense_ends_nothing(
         return (200, said) if path.endswith("instance-action") else respond(path, environ)
 
     monkeypatch.setattr(metadata, "respond", wrong)
-    assert SpotNotice().look(spool, 5) is None
+    assert SpotNotice().read(spool, 5) is None
 
 
 def test_a_service_that_hangs_holds_the_agent_up_for_a_second_and_then_ever_less_often(
@@ -108,7 +108,7 @@ def test_a_service_that_hangs_holds_the_agent_up_for_a_second_and_then_ever_less
         notice = SpotNotice(f"http://127.0.0.1:{deaf.getsockname()[1]}")
         began = time.monotonic()
         for _ in range(100):
-            assert notice.look(spool, 5) is None
+            assert notice.read(spool, 5) is None
         assert time.monotonic() - began < 50 * ending.TIMEOUT, "it is left alone for a while"
 
 

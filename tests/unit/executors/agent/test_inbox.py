@@ -27,7 +27,7 @@ def put(inbox: Inbox, token: str) -> float:
     """Leave a job; returns when it was queued."""
     now = time.time()
     inbox.spool.put([Envelope(token, {}, Resources(1, 64), None, None, 1, now, now + 600)])
-    inbox.look()
+    inbox.refresh()
     return now
 
 
@@ -69,9 +69,9 @@ def test_what_comes_within_a_tick_of_a_file_servers_clock_is_seen(
     for token in ("a", "b"):
         inbox.spool.put([Envelope(token, {}, Resources(1, 64), None, None, 1, 5.0, 2e9)])
         os.utime(inbox.spool.inbox, ns=(stamp, stamp))
-        inbox.look()
+        inbox.refresh()
         assert token in inbox.entries
     now[0] += 2 * CLOCK_TICK
     for _ in range(9):
-        inbox.look()
+        inbox.refresh()
     assert len(reads) == 3

@@ -34,30 +34,30 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def test_what_is_promised_is_not_promised_again_used_or_not(disk: Disk, tmp_path: Path) -> None:
     scratch = Scratch(str(tmp_path))
-    assert scratch.look(0) == 100
-    assert scratch.look(60) == 40
+    assert scratch.measure(0) == 100
+    assert scratch.measure(60) == 40
     disk.free = 50  # the job has used 50 of its 60
-    assert scratch.look(60) == 40
+    assert scratch.measure(60) == 40
 
 
 def test_what_others_write_is_gone(disk: Disk, tmp_path: Path) -> None:
     scratch = Scratch(str(tmp_path))
-    assert scratch.look(0) == 100
+    assert scratch.measure(0) == 100
     disk.free = 10
-    assert scratch.look(30) == 10
-    assert scratch.look(0) == 10
-    assert scratch.look(30) == 0
+    assert scratch.measure(30) == 10
+    assert scratch.measure(0) == 10
+    assert scratch.measure(30) == 0
 
 
 def test_after_a_new_start_nothing_is_known_of_what_jobs_have_used(disk: Disk, tmp_path: Path) -> None:
-    assert Scratch(str(tmp_path)).look(60) == 40
+    assert Scratch(str(tmp_path)).measure(60) == 40
 
 
 def test_what_others_delete_comes_free(disk: Disk, tmp_path: Path) -> None:
     scratch = Scratch(str(tmp_path))
-    assert scratch.look(30) == 70
+    assert scratch.measure(30) == 70
     disk.free = 500
-    assert scratch.look(30) == 470
+    assert scratch.measure(30) == 470
 
 
 def test_the_folder_of_a_job_is_its_own_and_goes(tmp_path: Path) -> None:

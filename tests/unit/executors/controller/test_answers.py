@@ -150,14 +150,14 @@ def test_absence_is_timed_by_a_clock_that_never_jumps(monkeypatch: pytest.Monkey
     clock = [100.0]
     monkeypatch.setattr(site_memory.time, "monotonic", lambda: clock[0])
     missing = MissingSince()
-    assert missing.look(["a", "b"]) == {"a": 0.0, "b": 0.0}
+    assert missing.update(["a", "b"]) == {"a": 0.0, "b": 0.0}
     clock[0] += 20
-    assert missing.look(["a"]) == {"a": 20.0}
+    assert missing.update(["a"]) == {"a": 20.0}
     clock[0] += 20
-    assert missing.look(["a", "b"]) == {"a": 40.0, "b": 0.0}, "b turned up in between"
+    assert missing.update(["a", "b"]) == {"a": 40.0, "b": 0.0}, "b turned up in between"
     clock[0] += 20
-    assert missing.look(["b"], {"a"}) == {"b": 20.0}, "a could not be asked"
-    assert missing.look(["a", "b"]) == {"a": 60.0, "b": 20.0}
+    assert missing.update(["b"], {"a"}) == {"b": 20.0}, "a could not be asked"
+    assert missing.update(["a", "b"]) == {"a": 60.0, "b": 20.0}
 
 
 def test_a_job_that_the_store_does_not_want_is_ended_after_a_while() -> None:

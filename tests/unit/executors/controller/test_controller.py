@@ -66,7 +66,7 @@ class House:
         """What is seen when the threads of the sites have looked, and have been told what is stored."""
         self.controller.leadership.leads_until = time.monotonic() + 20
         self.rest()
-        self.controller.threads.look()
+        self.controller.threads.request_observations()
         self.rest()
         seen = self.controller.observe()
         self.rest()

@@ -73,7 +73,7 @@ class House:
     def look(self) -> None:
         """Have the sites looked at, when they have done what they were asked to."""
         rest(self.controller.threads)
-        self.controller.threads.look()
+        self.controller.threads.request_observations()
         rest(self.controller.threads)
 
     def end(self) -> None:

@@ -116,19 +116,19 @@ def test_who_dies_when_a_plugin_has_answered_has_died_over_nothing(session: Sess
 @pytest.mark.parametrize("content", [b"", b"\xff" * 40, b"a b c", b"x" * 5000, b"a b\0", b"a \0" + b"\0" * 70])
 def test_a_mark_that_makes_no_sense_is_none(mark: PluginMark, content: bytes) -> None:
     mark.path.write_bytes(content)
-    assert mark.found() is None
+    assert mark.read() is None
     mark.begin("holder")
     mark.put("a name that is much longer than any token can be, and has spaces")
-    assert mark.found() is None
+    assert mark.read() is None
     mark.put("token")
-    assert mark.found() == ("holder", "token")
+    assert mark.read() == ("holder", "token")
 
 
 def test_a_disk_that_takes_no_mark_keeps_no_controller_from_leading(session: Session, tmp_path: Path) -> None:
     leads = make_leadership(PluginMark(tmp_path / "missing" / "mark"))
     assert leads.renew()
     leads.mark.put("t")
-    assert leads.mark.found() is None
+    assert leads.mark.read() is None
 
 
 def test_a_renewal_that_fails_again_and_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

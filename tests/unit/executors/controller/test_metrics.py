@@ -21,7 +21,7 @@ from lading.executors.store import Change, State
 from lading.executors.store.instances import InstanceRow
 from lading.scheduling.reasons import because, free_text
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[4] / "docs" / "reference"
 
 
 class Recorder:

@@ -81,7 +81,7 @@ class House:
         for _ in range(count):
             self.controller.leadership.leads_until = time.monotonic() + 20
             self.rest()
-            self.controller.threads.look()
+            self.controller.threads.request_observations()
             self.rest()
             decision = self.controller.decide(self.controller.observe(), any_wait=True)
             self.controller.record(decision, True, time.time())

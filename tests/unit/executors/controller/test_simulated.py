@@ -104,7 +104,7 @@ def live(trace: Sequence[Arrival], policy: str, folder: Path, monkeypatch: pytes
                 store.add_job(session, token=each.job.name, **what, **when, **amounts)
             session.commit()
         site.advance()
-        house.threads.look()
+        house.threads.request_observations()
         rest(house.threads)
         house.tick()
         rest(house.threads)

@@ -71,19 +71,19 @@ def test_what_is_to_come_is_not_read_all_the_time(tmp_path: Path, monkeypatch: p
     site = SiteView(name="hpc", market=MARKET)
     plans = SitePlans(make_settings(tmp_path), Ways(), lambda: None, PastWaits())
 
-    def look(*_: object, **known: object) -> list[ComingRun]:
+    def coming_runs(*_: object, **known: object) -> list[ComingRun]:
         looks.append(clock.now)
         clock.now += 2.0
         return []
 
     plans.has_noted = False
-    monkeypatch.setattr(plans.live_runs, "look", look)
+    monkeypatch.setattr(plans.live_runs, "coming_runs", coming_runs)
     monkeypatch.setattr(plans.waits, "read", lambda _: None)
     monkeypatch.setattr(time, "monotonic", clock)
 
     def found(at: float, *sites: SiteView) -> Foreseen:
         clock.now = at
-        return plans.look(None, sites, [], at, by_dag=False)  # type: ignore[arg-type]
+        return plans.foresee(None, sites, [], at, by_dag=False)  # type: ignore[arg-type]
 
     first = found(0.0, site)
     assert (first.coming["hpc"].site, found(10.0, site).coming, looks) == ("hpc", first.coming, [0.0])
@@ -106,7 +106,7 @@ def test_what_has_been_in_an_allocation_is_remembered() -> None:
     site = SiteView(name="hpc", launched=[Location("a1", MARKET.capacity), Location("a2", MARKET.capacity)])
 
     def look(*runs: ComingRun) -> ComingWork:
-        return work.look(runs, site, QueueWaits(), {"r"}, 0.0, pools={}, is_blind=False)
+        return work.coming_work(runs, site, QueueWaits(), {"r"}, 0.0, pools={}, is_blind=False)
 
     first = look(run("r", job("x", token="t", begun=1.0, location="a1"), job("y", token="u")))
     assert (first.tokens, first.known, first.foreseen) == ({"u": "y"}, {"r"}, {"a1"})
@@ -121,7 +121,7 @@ def test_what_is_held_up_keeps_no_allocation_and_ends_none() -> None:
     work, site = AllocationWork(), SiteView(name="hpc", launched=[Location("a1", MARKET.capacity)])
     runs = [run("r", job("x"))]
     found = [
-        work.look(runs, site, QueueWaits(), {"r"}, now, pools={}, is_blind=False)
+        work.coming_work(runs, site, QueueWaits(), {"r"}, now, pools={}, is_blind=False)
         for now in (0.0, SECONDS_UNTIL_HELD_UP)
     ]
     assert [(len(each.forecast.steps), each.is_blind) for each in found] == [(1, False), (0, True)]

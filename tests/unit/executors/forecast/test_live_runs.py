@@ -117,7 +117,7 @@ class House:
 
     def look(self, *sites: SiteView, now: float = NOW) -> dict[str, ComingRun]:
         with Session(self.engine) as session:
-            found = self.live_runs.look(session, sites or [CLOUD], now, by_dag=False)
+            found = self.live_runs.coming_runs(session, sites or [CLOUD], now, by_dag=False)
         return {each.name: each for each in found}
 
     def jobs(self, now: float = NOW) -> dict[str, list[ComingJob]]:
@@ -276,7 +276,7 @@ def test_waiting_jobs_go_by_the_rest_of_their_run_where_nothing_is_bought(house:
         with Session(house.engine) as session:
             if by == "critical_path":
                 plans.read(session, [LAB], now, by_dag=False)
-            assert plans.look(session, [LAB], [], now, by_dag=False) == Foreseen()
+            assert plans.foresee(session, [LAB], [], now, by_dag=False) == Foreseen()
             found = [job.name for job in queue.waiting(session, rests=plans.rests)]
         plans.close()
         return found
@@ -300,7 +300,7 @@ def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
     )
     with Session(house.engine) as session:
         for _ in range(2):
-            plans.look(session, [cloud], [], NOW, by_dag=False)
+            plans.foresee(session, [cloud], [], NOW, by_dag=False)
             if (making := plans.plans["cloud"].making) is not None:
                 making.result()
         row = session.get_one(RunForecastRow, ("d", "r"))
@@ -308,7 +308,7 @@ def test_what_is_forecast_of_a_run_is_stored_until_nothing_is_bought_by_it(
         assert row.ends_at is not None
         assert row.ends_at > NOW + 900, "three tasks of ten minutes, one behind the other, on one machine"
         assert str(row.trouble).startswith(f"cannot end by {format_moment(NOW + 10)}: about ")
-        plans.look(session, [LAB], [], NOW + 1, by_dag=False)
+        plans.foresee(session, [LAB], [], NOW + 1, by_dag=False)
         assert session.scalars(select(RunForecastRow)).all() == []
     plans.close()
 

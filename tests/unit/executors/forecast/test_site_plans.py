@@ -90,7 +90,7 @@ class House:
         site = SiteView(name="cloud", market=market, locations=up, launched=self.machines)
         run = ComingRun("r", NOW, self.jobs, hurry, self.most, finish_by)
         its = site_forecast([run_at_site(run, "cloud")], self.pools)
-        return self.plan.look(its, site, market, now, **known)
+        return self.plan.next_actions(its, site, market, now, **known)
 
     def decided(self, now: float = NOW) -> Provision:
         return decide([], self.machines, MARKET, None, InstanceLimits(), now=now, foreseen=self.look(now))

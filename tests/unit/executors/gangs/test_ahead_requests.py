@@ -73,7 +73,7 @@ Asks = Callable[..., list[str]]
 def asks(session: Session, ahead: Ahead) -> Asks:
     def asks(seconds: float, *sites: SiteView) -> list[str]:
         """The jobs for which is asked after so many seconds, as SITE TASK MAP_INDEX."""
-        found = ahead.look(session, sites or [HPC], NOW + seconds, by_dag=False)
+        found = ahead.look_ahead(session, sites or [HPC], NOW + seconds, by_dag=False)
         return sorted(
             f"{site} {' '.join(each.name.split()[2:])}" for site, jobs in found.wanted.items() for each in jobs
         )
@@ -240,7 +240,7 @@ def test_an_allocation_that_is_there_early_lasts_for_what_it_is_for(session: Ses
 
 
 def look(ahead: Ahead, session: Session, seconds: float) -> module.Outlook:
-    return ahead.look(session, [HPC], NOW + seconds, by_dag=False)
+    return ahead.look_ahead(session, [HPC], NOW + seconds, by_dag=False)
 
 
 def test_the_event_log_of_a_task_says_once_that_it_is_asked_for(session: Session, ahead: Ahead) -> None:

@@ -131,8 +131,8 @@ def house(tmp_path: Path) -> House:
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machines share no folder, so nothing is there as it is."""
-    found = copying.found
-    monkeypatch.setattr(copying, "found", lambda area, address, version: found(area, f"X{address}", version))
+    found = copying.find_file
+    monkeypatch.setattr(copying, "find_file", lambda area, address, version: found(area, f"X{address}", version))
     place = copying.place
     monkeypatch.setattr(copying, "place", lambda address, version: place(address.removeprefix("X"), version))
 

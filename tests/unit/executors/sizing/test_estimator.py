@@ -443,11 +443,13 @@ def test_mounts_are_found_without_a_look_at_them() -> None:
 def test_folders_are_looked_at_once_in_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = file_sizes.KnownSizes()
     (tmp_path / "a").write_bytes(b"x" * 10)
-    assert FileSizes((), known).of(str(tmp_path)) == 10
+    assert FileSizes((), known).total_bytes(str(tmp_path)) == 10
     (tmp_path / "b").write_bytes(b"x" * 5)
-    assert FileSizes((), known).of([str(tmp_path), str(tmp_path / "b")]) == 15, "a file itself is looked at each time"
+    assert FileSizes((), known).total_bytes([str(tmp_path), str(tmp_path / "b")]) == 15, (
+        "a file itself is looked at each time"
+    )
     monkeypatch.setattr(file_sizes.time, "monotonic", lambda now=time.monotonic: now() + file_sizes.SECONDS_KEPT + 1)
-    assert FileSizes((), known).of(str(tmp_path)) == 15
+    assert FileSizes((), known).total_bytes(str(tmp_path)) == 15
 
 
 def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,14 +459,14 @@ def test_many_files_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     known = file_sizes.KnownSizes()
     for _ in range(2):
         with pytest.raises(sizing.ExpressionError, match=r'more than 20 files .* the limit.*"size": BYTES'):
-            FileSizes((), known).of(str(tmp_path))
+            FileSizes((), known).total_bytes(str(tmp_path))
     (tmp_path / "few").mkdir()
     (tmp_path / "few" / "a").write_bytes(b"x")
-    assert FileSizes((), known).of(str(tmp_path / "few")) == 1
-    assert FileSizes((), known).of({"class": "File", "location": str(tmp_path), "size": 7}) == 7
+    assert FileSizes((), known).total_bytes(str(tmp_path / "few")) == 1
+    assert FileSizes((), known).total_bytes({"class": "File", "location": str(tmp_path), "size": 7}) == 7
     monkeypatch.setattr(file_sizes, "MOST_SECONDS", -1.0)
     with pytest.raises(sizing.ExpressionError, match=r"could not be found out in .* the limit"):
-        FileSizes((), known).of(str(tmp_path / "few"))
+        FileSizes((), known).total_bytes(str(tmp_path / "few"))
 
 
 @pytest.mark.parametrize("keeps_inputs", [False, True])

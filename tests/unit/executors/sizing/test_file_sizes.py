@@ -39,17 +39,17 @@ def test_sizes(tmp_path: Path) -> None:
     (tmp_path / "folder" / "deep").mkdir(parents=True)
     (tmp_path / "folder" / "deep" / "c").write_bytes(b"x" * 10)
     sizes = FileSizes()
-    assert sizes.of(str(tmp_path / "a b")) == 100
-    assert sizes.of(f"file://{tmp_path}/a%20b") == 100
-    assert sizes.of([str(tmp_path / "folder"), {"class": "File", "path": "/x", "size": 1}]) == 11
-    assert sizes.of([str(tmp_path / "a b")] * 3) == 100, "a file that is named twice counts once"
-    assert sizes.of([1, "text"]) == 0
+    assert sizes.total_bytes(str(tmp_path / "a b")) == 100
+    assert sizes.total_bytes(f"file://{tmp_path}/a%20b") == 100
+    assert sizes.total_bytes([str(tmp_path / "folder"), {"class": "File", "path": "/x", "size": 1}]) == 11
+    assert sizes.total_bytes([str(tmp_path / "a b")] * 3) == 100, "a file that is named twice counts once"
+    assert sizes.total_bytes([1, "text"]) == 0
 
 
 @pytest.mark.parametrize("form", ["{}/none", "file://{}/none"])
 def test_a_missing_file(form: str, tmp_path: Path) -> None:
     with pytest.raises(ExpressionError, match=r"there is no file .*/none where Lading's controller runs"):
-        FileSizes().of(form.format(tmp_path))
+        FileSizes().total_bytes(form.format(tmp_path))
 
 
 def test_what_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,4 +58,4 @@ def test_what_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(file_sizes, "_object_size", refuse)
     with pytest.raises(ExpressionError, match="the size of s3://b/x cannot be found out: RuntimeError: no credentials"):
-        FileSizes().of("s3://b/x")
+        FileSizes().total_bytes("s3://b/x")

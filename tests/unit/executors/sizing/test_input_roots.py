@@ -90,7 +90,9 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("root", ["in", "alias", "in/"])
 def test_sizes_below_the_roots(tree: Path, root: str) -> None:
     roots = (f"{tree}/{root}",)
-    assert FileSizes(roots).of([f"{tree}/in/deep", f"{tree}/alias/well", f"file://{tree}/out/../in/deep/a"]) == 30
+    assert (
+        FileSizes(roots).total_bytes([f"{tree}/in/deep", f"{tree}/alias/well", f"file://{tree}/out/../in/deep/a"]) == 30
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,17 +106,17 @@ def test_of_other_files_nothing_is_reported(tree: Path, path: str) -> None:
     """Of the last one because it holds a link that leads out."""
     prefix = "file://" if "%" in path else ""
     with pytest.raises(ExpressionError, match=r"is not below \[lading\] input_roots.*CWL File"):
-        FileSizes((f"{tree}/in",)).of(f"{prefix}{tree}/{path}")
+        FileSizes((f"{tree}/in",)).total_bytes(f"{prefix}{tree}/{path}")
 
 
 def test_objects_below_the_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_sizes, "_object_size", lambda address, count: 5)
     sizes = FileSizes(("s3://b/reads", "/data"))
-    assert sizes.of(["s3://b/reads/a", "s3://b/reads", "s3://b/x/../reads/c"]) == 15
+    assert sizes.total_bytes(["s3://b/reads/a", "s3://b/reads", "s3://b/x/../reads/c"]) == 15
     for address in ("s3://b/readsx", "s3://b/reads/../x", "s3://c/reads/a", "s3://conn@b/reads/a", "s3://b"):
         with pytest.raises(ExpressionError, match="input_roots"):
-            sizes.of(address)
-    assert FileSizes().of("s3://c/reads/a") == 5
+            sizes.total_bytes(address)
+    assert FileSizes().total_bytes("s3://c/reads/a") == 5
 
 
 class Conf:

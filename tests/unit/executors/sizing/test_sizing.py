@@ -46,7 +46,7 @@ def size(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     inputs = Inputs(None, "d", "r", each.sources)  # type: ignore[arg-type]  # literals need no session
     most = None if largest is None else Resources(4, largest)
-    values, sized_by, learnt = size_job(each, tries, inputs.of(each.map_index), FileSizes(), SETTINGS, most, known)
+    values, sized_by, learnt = size_job(each, tries, inputs.for_job(each.map_index), FileSizes(), SETTINGS, most, known)
     return values, (*sized_by, *learnt)
 
 

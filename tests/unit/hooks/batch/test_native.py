@@ -23,7 +23,7 @@ PROFILES = {"sge": Profile(parallel_environment="smp")}
 
 
 def hints(**given: Any) -> Hints:
-    return Hints.of(resources(**given))
+    return Hints.from_config(resources(**given))
 
 
 def script(name: str, given: Hints, count: int = 1, **options: Any) -> list[str]:
@@ -39,7 +39,7 @@ def script(name: str, given: Hints, count: int = 1, **options: Any) -> list[str]
 def test_what_an_author_writes() -> None:
     given = resources(queue="long", native={"--account": "astro", "exclusive": True, "nice": 5, "qos": None})
     assert json.loads(json.dumps(given)) == given
-    parsed = Hints.of(given)
+    parsed = Hints.from_config(given)
     assert (parsed.queue, parsed.is_native) == ("long", True)
     assert parsed.native == {"account": "astro", "exclusive": True, "nice": "5", "qos": False}
     assert not hints(cpus=1).is_native

@@ -80,8 +80,8 @@ def test_a_node_that_makes_no_sense_costs_itself_alone(name: str, text: str) -> 
 def test_queues_that_are_no_text() -> None:
     text = '{"nodes":{"a":{"queue":["q"],"resources_available":{"ncpus":2}}},"Server":{"s":{"default_queue":{}}}}'
     found = inventory(SYSTEMS["pbspro"], CommandResult(0, text))
-    assert found.of(["q"]) == []
-    assert found.of([]) == []
+    assert found.nodes_of_queues(["q"]) == []
+    assert found.nodes_of_queues([]) == []
 
 
 def test_amounts_of_memory() -> None:

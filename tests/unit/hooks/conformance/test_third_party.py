@@ -1,4 +1,4 @@
-"""A sixth batch system, as docs/new_batch_system.md says one is added, against the suite as the page shows it."""
+"""A sixth batch system, as docs/how_to/new_batch_system.md says one is added, against the suite as it shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lading.hooks.ssh.answer import CommandResult
 from lading.plugin import hookspecs, manager
 from lading.plugin.hookspecs import hookimpl
 
-PAGE = Path(__file__).parents[4] / "docs" / "new_batch_system.md"
+PAGE = Path(__file__).parents[4] / "docs" / "how_to" / "new_batch_system.md"
 NODE = MemoryDialect(per="node")
 ROW = re.compile(r"(\d+) (\w+) (.*)")
 STATES: dict[str, State] = {"running": "running", "waiting": "pending"}

@@ -67,17 +67,17 @@ def test_a_local_bundle_is_looked_at_again_each_time(configure: Any, tmp_path: P
     configure(local(tmp_path / "dags"))
     bundles = DagBundles(1)
     with pytest.raises(BundleUnavailable, match=r"'mine' cannot be read: .*No such file"):
-        bundles.look(Bundle("mine", None))
+        bundles.snapshot(Bundle("mine", None))
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags/dag.py").write_text("1")
-    first = bundles.look(Bundle("mine", None), pack=True)
+    first = bundles.snapshot(Bundle("mine", None), pack=True)
     assert first is not None
     assert (first.files, first.size, first.archive is None) == (1, 1, False)
-    again = bundles.look(Bundle("mine", "v1"), {first.hash}, pack=True)
+    again = bundles.snapshot(Bundle("mine", "v1"), {first.hash}, pack=True)
     assert again is not None
     assert (again.hash, again.archive) == (first.hash, None), "what is at the site is not packed"
     (tmp_path / "dags/dag.py").write_text("2")
-    changed = bundles.look(Bundle("mine", None))
+    changed = bundles.snapshot(Bundle("mine", None))
     assert changed is not None
     assert changed.hash != first.hash
 
@@ -85,23 +85,23 @@ def test_a_local_bundle_is_looked_at_again_each_time(configure: Any, tmp_path: P
 def test_a_version_is_fetched_once_and_never_changes(configure: Any, tmp_path: Path) -> None:
     configure({"name": "git", "classpath": f"{__name__}.Commits", "kwargs": {"root": str(tmp_path / "git")}})
     bundles = DagBundles(1)
-    found = [bundles.look(Bundle("git", version)) for version in ("a", "b", "a", "a", "b")]
+    found = [bundles.snapshot(Bundle("git", version)) for version in ("a", "b", "a", "a", "b")]
     assert len({each.hash for each in found if each}) == 2
     assert Commits.made == ["a", "b"]
     with pytest.raises(BundleUnavailable, match="Version unknown not found"):
-        bundles.look(Bundle("git", "unknown"))
+        bundles.snapshot(Bundle("git", "unknown"))
 
 
 def test_without_a_version_it_is_fetched_again_after_its_interval(configure: Any, tmp_path: Path) -> None:
     kwargs = {"root": str(tmp_path / "git"), "refresh_interval": 3600}
     configure({"name": "git", "classpath": f"{__name__}.Commits", "kwargs": kwargs})
     bundles = DagBundles(1)
-    first, second = (bundles.look(Bundle("git", None)) for _ in range(2))
+    first, second = (bundles.snapshot(Bundle("git", None)) for _ in range(2))
     assert first == second
     kwargs["refresh_interval"] = -1
     configure({"name": "git", "classpath": f"{__name__}.Commits", "kwargs": kwargs})
     bundles.source._manager = None
-    third = bundles.look(Bundle("git", None))
+    third = bundles.snapshot(Bundle("git", None))
     assert third is not None
     assert first is not None
     assert third.hash != first.hash
@@ -112,10 +112,10 @@ def test_examples_come_with_their_packages(configure: Any, tmp_path: Path, monke
     configure(local(tmp_path))
     monkeypatch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "True")
     bundles = DagBundles(1)
-    assert bundles.look(Bundle("example_dags", None)) is None
+    assert bundles.snapshot(Bundle("example_dags", None)) is None
     assert bundles.source.names() == ["mine"]
     with pytest.raises(BundleRefused, match=r"'other' is not in .* are: mine"):
-        bundles.look(Bundle("other", None))
+        bundles.snapshot(Bundle("other", None))
 
 
 def test_a_bundle_that_is_too_large(configure: Any, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_bundle_that_is_too_large(configure: Any, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(bytes(3 * 2**19))
     (tmp_path / "more.bin").write_bytes(bytes(2**19))
     with pytest.raises(BundleRefused, match=r"has 2.0 MiB, more than max_bundle_size = 1 MiB; .* data.bin \(1.5 MiB\)"):
-        DagBundles(1).look(Bundle("mine", None))
-    assert DagBundles(3).look(Bundle("mine", None)) is not None
+        DagBundles(1).snapshot(Bundle("mine", None))
+    assert DagBundles(3).snapshot(Bundle("mine", None)) is not None
 
 
 def test_nothing_waits_for_a_slow_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_nothing_waits_for_a_slow_bundle(tmp_path: Path, monkeypatch: pytest.Mon
     bundles = DagBundles(1, Slow())
     for _ in range(2):
         with pytest.raises(BundleUnavailable, match="'slow' is still being read"):
-            bundles.look(Bundle("slow", None))
+            bundles.snapshot(Bundle("slow", None))
     fetched.set()
     assert bundles.wait(Bundle("slow", None), 120).files == 0
 

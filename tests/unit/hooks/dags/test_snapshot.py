@@ -26,7 +26,7 @@ def make(folder: Path, **files: str) -> Path:
 
 
 def hash_of(folder: Path) -> str:
-    return Hashes().of(members(str(folder)))
+    return Hashes().hash_folder(members(str(folder)))
 
 
 def test_names_contents_and_the_right_to_execute_count(tmp_path: Path) -> None:
@@ -82,17 +82,19 @@ def test_only_what_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(snapshot, "_digest", counted)
     folder = make(tmp_path, one="1", two="2")
     hashes = Hashes()
-    first = hashes.of(members(str(folder)))
-    assert hashes.of(members(str(folder))) == first
+    first = hashes.hash_folder(members(str(folder)))
+    assert hashes.hash_folder(members(str(folder))) == first
     assert read == ["one", "two"] * 2, "they are so young that they may change unseen"
     monkeypatch.setattr(snapshot, "YOUNG", 0)
     for _ in range(2):
-        assert hashes.of(members(str(folder))) == first
+        assert hashes.hash_folder(members(str(folder))) == first
     assert read == ["one", "two"] * 3
     stamps = (folder / "two").stat()
     (folder / "two").write_text("3")
     os.utime(folder / "two", ns=(stamps.st_atime_ns, stamps.st_mtime_ns))
-    assert hashes.of(members(str(folder))) != first, "whoever sets the time of a file cannot set that of its entry"
+    assert hashes.hash_folder(members(str(folder))) != first, (
+        "whoever sets the time of a file cannot set that of its entry"
+    )
     assert read[6:] == ["two"]
 
 
@@ -114,7 +116,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(FolderChanged, match="dag has changed"):
         packed(found)
     (folder / "dag").write_text("b")
-    assert packed(found)[1] != Hashes().of(found[:0])
+    assert packed(found)[1] != Hashes().hash_folder(found[:0])
 
 
 def test_a_folder_that_is_none_of_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +138,10 @@ def test_a_file_that_was_just_seen_first_is_read_again_whatever_clock_dates_it(
     stamp = time.time_ns() + int(ahead * 1e9)
     alike = replace(member, identity=(member.identity[0], stamp, stamp))
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    first = hashes.of([alike])
+    first = hashes.hash_folder([alike])
     make(tmp_path, dag="2")
-    assert (second := hashes.of([alike])) != first
+    assert (second := hashes.hash_folder([alike])) != first
     now += snapshot.YOUNG + 1
-    assert hashes.of([alike]) == second
+    assert hashes.hash_folder([alike]) == second
     monkeypatch.setattr(snapshot, "_digest", lambda member: b"it is read again and again")
-    assert hashes.of([alike]) == second
+    assert hashes.hash_folder([alike]) == second

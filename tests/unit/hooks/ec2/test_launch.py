@@ -20,7 +20,7 @@ from lading.hooks.site import Order
 from lading.scheduling.provisioning import Launch
 from lading.scheduling.resources import Resources
 
-US = Identity.of("ours")
+US = Identity.from_secret("ours")
 
 
 def config(**options: Any) -> EC2Config:
@@ -62,7 +62,10 @@ def test_who_we_are_follows_from_the_fernet_key_also_after_a_rotation() -> None:
 
 def test_the_same_orders_are_asked_for_by_the_same_bytes() -> None:
     [batch] = batches(orders(3, usd_per_hour=0.1, zone="us-east-1a"))
-    asked = [request(config(), Identity.of("ours"), "cloud", batch, "ami-1", "subnet-1", "/dev/xvda") for _ in range(2)]
+    asked = [
+        request(config(), Identity.from_secret("ours"), "cloud", batch, "ami-1", "subnet-1", "/dev/xvda")
+        for _ in range(2)
+    ]
     assert json.dumps(asked[0]) == json.dumps(asked[1])
     assert (asked[0]["MinCount"], asked[0]["MaxCount"], asked[0]["ClientToken"]) == (1, 3, batch.orders[0].name)
     assert asked[0]["MetadataOptions"] == {
@@ -131,7 +134,7 @@ def test_user_data_that_is_too_long_for_ec2_is_refused() -> None:
 
 
 def test_only_what_this_deployment_has_launched_is_ours_whatever_its_tags_say() -> None:
-    old, new = Identity.of("old"), Identity.of("new")
+    old, new = Identity.from_secret("old"), Identity.from_secret("new")
     [batch] = batches(orders(2, usd_per_hour=0.1))
     asked = request(config(), old, "cloud", batch, "ami-1", "subnet-1", "/dev/xvda")
     its_tags = {each["Key"]: each["Value"] for each in asked["TagSpecifications"][0]["Tags"]}

@@ -216,7 +216,7 @@ def test_what_is_known_of_an_image_follows_the_parameter_that_names_it(tmp_path:
 def test_a_machine_says_from_which_image_it_has_booted() -> None:
     described = {"InstanceId": "i-00000001", "InstanceType": "m7i.large", "State": {"Name": "running"}}
     [found] = read([{"Instances": [{**described, "ImageId": "ami-1"}]}])
-    ec2_machine = EC2Machine.found("L1", found, 512, None)
+    ec2_machine = EC2Machine.adopted("L1", found, 512, None)
     ec2_machine.describe(found)
     ec2_machine.phase = LifePhase.UP
     ec2_machine.connection = SimpleNamespace(seen=lambda _: ObservedLocation(Location("L1", Resources(2, 7000))))  # type: ignore[assignment]
@@ -272,7 +272,7 @@ def test_a_burstable_machine_has_its_baseline_whatever_it_shows_and_is_launched_
     [large] = [each for each in launchable(table, {}) if each.instance_type == "t3.large"]
     assert large.capacity.cpus == 0.6
     [batch] = boot.batches([Order("L1", Launch("t3.large", large.capacity, 60, ()))])
-    us = Identity.of("ours")
+    us = Identity.from_secret("ours")
     asked = boot.request(table, us, "cloud", batch, "ami-1", "subnet-1", "")
     assert asked["CreditSpecification"] == {"CpuCredits": "standard"}
     assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False

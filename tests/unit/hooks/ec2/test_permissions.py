@@ -176,7 +176,7 @@ def test_what_the_site_launches_is_allowed_and_nothing_beside_it() -> None:
         "another image": request(image="ami-ffffffff"),
         "another group": request(security_groups=["sg-ffffffff"]),
         "another key pair": request(key_pair="others"),
-        "another deployment's tag": request(Identity.of("another")),
+        "another deployment's tag": request(Identity.from_secret("another")),
     }
     assert [name for name, each in refused.items() if iam.launches(each)] == []
     assert not iam.launches(request(), role="administrators")
@@ -190,7 +190,9 @@ def test_only_machines_of_this_deployment_can_be_ended() -> None:
     iam, tag = least(), f"aws:ResourceTag/{boot.DEPLOYMENT}"
     for each in US:
         assert iam.allows("ec2:TerminateInstances", arn("instance/i-1"), **{tag: each.deployment}), "also of an old key"
-    assert not iam.allows("ec2:TerminateInstances", arn("instance/i-1"), **{tag: Identity.of("another").deployment})
+    assert not iam.allows(
+        "ec2:TerminateInstances", arn("instance/i-1"), **{tag: Identity.from_secret("another").deployment}
+    )
     assert not iam.allows("ec2:TerminateInstances", arn("instance/i-1"))
 
 

@@ -323,7 +323,7 @@ def test_what_is_protected_keeps_no_other_machine_running(names_it: bool) -> Non
 def machine(number: int) -> EC2Machine:
     id = f"i-{number:08x}"
     found = EC2Instance(id, "m7i.large", "us-east-1a", "running", "on-demand", 0, None, None, {}, "")
-    ec2_machine = EC2Machine.found(id, found, 0, None)
+    ec2_machine = EC2Machine.adopted(id, found, 0, None)
     ec2_machine.describe(found)
     return ec2_machine
 

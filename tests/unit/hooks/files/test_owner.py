@@ -12,12 +12,16 @@ from lading.hooks.spool import server
 
 
 def test_an_owner_follows_from_the_key_else_from_the_database() -> None:
-    first = Owner.of("key", "sqlite:///a.db", "here")
-    assert Owner.of(" new , key ", "", "there").ids[1] == first.ids[0] != Owner.of("new", "", "here").ids[0]
+    first = Owner.from_key("key", "sqlite:///a.db", "here")
+    assert Owner.from_key(" new , key ", "", "there").ids[1] == first.ids[0] != Owner.from_key("new", "", "here").ids[0]
     databases = [f"postgresql+psycopg2://{who}@db.example.org:5432/airflow" for who in ("me:old", "me:new", "other")]
-    assert len({Owner.of("", each, "here").ids[0] for each in databases}) == 1, "its password was changed"
-    assert Owner.of("", "postgresql://db/a", "here").ids[0] != Owner.of("", "postgresql://db/b", "here").ids[0]
-    assert Owner.of("", "sqlite:////home/a.db", "x").ids[0] != Owner.of("", "sqlite:////home/b.db", "x").ids[0]
+    assert len({Owner.from_key("", each, "here").ids[0] for each in databases}) == 1, "its password was changed"
+    assert (
+        Owner.from_key("", "postgresql://db/a", "here").ids[0] != Owner.from_key("", "postgresql://db/b", "here").ids[0]
+    )
+    assert (
+        Owner.from_key("", "sqlite:////home/a.db", "x").ids[0] != Owner.from_key("", "sqlite:////home/b.db", "x").ids[0]
+    )
 
 
 def test_a_file_system_without_links_has_marks_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

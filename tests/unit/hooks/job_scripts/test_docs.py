@@ -1,4 +1,4 @@
-"""docs/job_scripts.md: its commands print what it says, its tables are true."""
+"""docs/how_to/job_scripts.md: its commands print what it says, its tables are true."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lading.hooks.job_scripts.substitution import CORE_VARIABLES
 from lading.plugin.manager import batch_systems
 from lading.plugin.offline.command import main
 
-PAGE = (Path(__file__).parents[4] / "docs" / "job_scripts.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "how_to" / "job_scripts.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [(match[1], match[2], match[3]) for match in BLOCK.finditer(PAGE)]
 

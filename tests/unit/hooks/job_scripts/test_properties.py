@@ -144,7 +144,7 @@ def test_files(tmp_path: Path) -> None:
 def test_layers() -> None:
     site = JobProperties({"queue": "batch", "account": "a", "nodes": 1}, {"scratch": "/s", "shell": "/bin/sh"})
     ini = JobProperties({"nodes": "2", "time": "1h"}, {"scratch": "/t"})
-    call = JobProperties.of({"nodes": 3, "account": None, "shell": "/bin/ksh"})
+    call = JobProperties.from_mapping({"nodes": 3, "account": None, "shell": "/bin/ksh"})
     properties = call.over(ini).over(site)
     assert properties.resources == {"queue": "batch", "account": None, "nodes": 3, "time": "1h"}
     assert properties.attributes == {"scratch": "/t", "shell": "/bin/ksh"}
@@ -152,13 +152,15 @@ def test_layers() -> None:
 
 
 def test_placeholders_are_in_words_and_resources_come_first() -> None:
-    properties = JobProperties.of({"exclusive": True, "nodes": 2, "queue": "", "x": "resource"}, {"x": "a", "y": 1.5})
+    properties = JobProperties.from_mapping(
+        {"exclusive": True, "nodes": 2, "queue": "", "x": "resource"}, {"x": "a", "y": 1.5}
+    )
     assert properties.placeholders == {"exclusive": "true", "nodes": "2", "x": "resource", "y": "1.5"}
 
 
 def test_a_property_is_given_once() -> None:
     with pytest.raises(PropertyError, match="'shell' is given twice: '/bin/sh' and '/bin/ksh'"):
-        JobProperties.of({"shell": "/bin/sh"}, {"shell": "/bin/ksh"})
+        JobProperties.from_mapping({"shell": "/bin/sh"}, {"shell": "/bin/ksh"})
 
 
 def test_booleans_in_text() -> None:

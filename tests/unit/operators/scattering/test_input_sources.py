@@ -151,10 +151,10 @@ FOUND = {"xcom": ["found", "return_value"], "mapped": False}
 
 
 def test_inputs_of_an_ordinary_job(session: Session) -> None:
-    assert inputs(session, fixed={"path": FOUND, "n": {"value": 1}, "t": {"unknown": "why"}}).of(-1) == [
+    assert inputs(session, fixed={"path": FOUND, "n": {"value": 1}, "t": {"unknown": "why"}}).for_job(-1) == [
         {"path": ["/a", "/b"], "n": 1, "t": Unknown("why")}
     ]
-    assert inputs(session, fixed={"path": {"xcom": ["first", "return_value"], "mapped": True}}).of(-1) == [
+    assert inputs(session, fixed={"path": {"xcom": ["first", "return_value"], "mapped": True}}).for_job(-1) == [
         {"path": ["/f0", {"lading": "None"}]}
     ]
 
@@ -162,26 +162,26 @@ def test_inputs_of_an_ordinary_job(session: Session) -> None:
 def test_inputs_of_mapped_jobs(session: Session) -> None:
     crossed = inputs(session, fixed={"n": {"value": 1}}, method="flat_crossproduct",
                      mapped={"path": FOUND, "k": {"value": [7, 8, 9]}})  # fmt: skip
-    assert crossed.of(4) == [{"n": 1, "path": "/b", "k": 8}]
+    assert crossed.for_job(4) == [{"n": 1, "path": "/b", "k": 8}]
     rows = inputs(session, rows={"value": [{"a": 1}, {"a": 2}]}, fixed={"b": {"value": 0}})
-    assert rows.of(1) == [{"a": 2, "b": 0}]
+    assert rows.for_job(1) == [{"a": 2, "b": 0}]
     pairs = inputs(session, method=None, mapped={"pair": {"value": {"k": 1, "l": 2}}})
-    assert pairs.of(1) == [{"pair": ("l", 2)}]
+    assert pairs.for_job(1) == [{"pair": ("l", 2)}]
 
 
 def test_inputs_of_a_chunk(session: Session) -> None:
     chunked = inputs(session, plan="plan_use", method="dotproduct", mapped={"path": {"value": list("abcde")}})
-    assert [job["path"] for job in chunked.of(1)] == ["c", "d"]
-    assert [job["path"] for job in chunked.of(2)] == ["e"]
+    assert [job["path"] for job in chunked.for_job(1)] == ["c", "d"]
+    assert [job["path"] for job in chunked.for_job(2)] == ["e"]
 
 
 def test_outputs_of_a_scatter_as_inputs(session: Session) -> None:
     after = inputs(session, method="dotproduct", mapped={"x": {"outputs": ["gather_first", "outputs"]}})
-    assert [after.of(index) for index in range(3)] == [[{"x": "/f0"}], [{"x": None}], [{"x": None}]]
+    assert [after.for_job(index) for index in range(3)] == [[{"x": "/f0"}], [{"x": None}], [{"x": None}]]
 
 
 def test_inputs_that_are_not_known(session: Session) -> None:
     with pytest.raises(ExpressionError, match="the inputs are not known: x: why"):
-        inputs(session, method=None, mapped={"x": {"unknown": "why"}}).of(0)
+        inputs(session, method=None, mapped={"x": {"unknown": "why"}}).for_job(0)
     with pytest.raises(ExpressionError, match="input x is None"):
-        inputs(session, method=None, mapped={"x": {"xcom": ["none", "return_value"], "mapped": False}}).of(0)
+        inputs(session, method=None, mapped={"x": {"xcom": ["none", "return_value"], "mapped": False}}).for_job(0)

@@ -70,7 +70,7 @@ class Known:
             self.session.add(SiteRow(name=name, kind="slurm", position=position, limits="{}"))
 
     def lines(self, state: State = State.QUEUED, hints: dict[str, Any] | None = None, **columns: Any) -> list[str]:
-        asked = hint_columns(Hints.of(resources(**(hints or {}))), self.settings)
+        asked = hint_columns(Hints.from_config(resources(**(hints or {}))), self.settings)
         store.add_job(
             self.session, owner=1, token="t", kind="ExecuteTask", workload="{}", subject="", queued_at=0.0, dag_id="d",
             run_id="r", state=state, priority=1, unreported=False, news=0, map_index=-1, try_number=1,
@@ -214,7 +214,7 @@ def test_a_gang_is_explained_with_all_its_members(
     known.session.add(LocationRow(cpus=16.0, memory=64 * 1024, disk=0, gpus=0.0, **row))
     terms = GangTerms("ray", tasks={"head": (), "worker": ()}).to_json()
     for number in range(workers):
-        asked = hint_columns(Hints.of(resources(cpus=4, memory="1 GiB")), known.settings)
+        asked = hint_columns(Hints.from_config(resources(cpus=4, memory="1 GiB")), known.settings)
         store.add_job(
             known.session, owner=1, token=f"w{number}", kind="ExecuteTask", workload="{}", subject="", queued_at=1.0,
             dag_id="d", task_id="worker", run_id="r", state=State.QUEUED, priority=1, unreported=False, news=0,

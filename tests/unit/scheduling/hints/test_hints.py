@@ -31,11 +31,11 @@ LEVEL = st.dictionaries(st.sampled_from(HINT_NAMES), st.integers(1, 9))
 
 def test_all_hints() -> None:
     written = resources(cpus=4, memory="8 GiB", disk="1 TiB", gpus=0.5, time="2h", site="local")
-    assert Hints.of(written) == Hints(cpus=4, memory=8192, disk=2**20, gpus=0.5, time=7200, site="local")
+    assert Hints.from_config(written) == Hints(cpus=4, memory=8192, disk=2**20, gpus=0.5, time=7200, site="local")
 
 
 def test_a_range_has_the_least_that_will_do_and_the_wish() -> None:
-    hints = Hints.of(json.loads(json.dumps(resources(cpus=(4, 16), memory=("2 GiB", "8 GiB"), gpus=(0, 1)))))
+    hints = Hints.from_config(json.loads(json.dumps(resources(cpus=(4, 16), memory=("2 GiB", "8 GiB"), gpus=(0, 1)))))
     assert hints.resources(DEFAULTS) == Resources(cpus=16, memory=8192, gpus=1)
     assert hints.minimum(hints.resources(DEFAULTS)) == Resources(cpus=4, memory=2048, gpus=0)
     assert hints.limits() == JobLimits(memory=8192)
@@ -51,7 +51,7 @@ def test_a_range_has_the_least_that_will_do_and_the_wish() -> None:
 
 def test_no_hints() -> None:
     for config in (None, {}, {"KubernetesExecutor": {}}, {HINT_KEY: None}, [], resources()):
-        assert Hints.of(config) == Hints()
+        assert Hints.from_config(config) == Hints()
     assert Hints().resources(DEFAULTS) == DEFAULTS
 
 
@@ -98,7 +98,7 @@ def test_every_wrong_hint_is_named() -> None:
 @pytest.mark.parametrize("value", ["cpus=4", 4, ["cpus"], True])
 def test_something_else_than_hints(value: object) -> None:
     with pytest.raises(HintError, match="executor_config=resources"):
-        Hints.of({HINT_KEY: value})
+        Hints.from_config({HINT_KEY: value})
 
 
 @given_values(st.lists(LEVEL, max_size=4))
@@ -134,14 +134,14 @@ def test_resources_never_raises_and_is_plain_json(hints: dict[str, object]) -> N
 def test_resources_keeps_wrong_hints_for_the_policy() -> None:
     written = resources(memory=math.nan, cpus=Fraction(1, 2), time=[1], mem=None)
     with pytest.raises(HintError) as error:
-        Hints.of(written)
+        Hints.from_config(written)
     for words in ("memory: 'nan'", "cpus: 'Fraction(1, 2)'", "time: '[1]'", "hint mem:"):
         assert words in str(error.value)
 
 
 def test_resources_turns_a_timedelta_into_seconds() -> None:
     assert resources(time=timedelta(hours=2)) == {"lading": {"time": 7200.0}}
-    assert Hints.of(resources(time=timedelta(milliseconds=1500))).time == 2
+    assert Hints.from_config(resources(time=timedelta(milliseconds=1500))).time == 2
 
 
 def test_a_dag_file_pays_nothing_for_the_import() -> None:
@@ -229,7 +229,7 @@ def test_results_that_are_wrong(hints: dict[str, object], words: str) -> None:
 
 
 def test_auto_is_decided_later_and_a_hint_of_three_only() -> None:
-    parsed = Hints.of(resources(memory="auto", cpus=" AUTO ", time="1h"))
+    parsed = Hints.from_config(resources(memory="auto", cpus=" AUTO ", time="1h"))
     assert parsed == Hints(time=3600, auto=frozenset({"memory", "cpus"}))
     assert (parsed.resources(DEFAULTS), parsed.limits()) == (DEFAULTS, JobLimits(time=3600))
     for name in ("disk", "gpus"):
@@ -247,7 +247,7 @@ def test_names_of_seven_bridges() -> None:
 
 
 def test_a_layout_says_how_many_cpus_there_are_on_a_node() -> None:
-    hints = Hints.of(resources(nodes=4, ppn="2", threads=16, memory="8 GiB", gpus=1))
+    hints = Hints.from_config(resources(nodes=4, ppn="2", threads=16, memory="8 GiB", gpus=1))
     assert hints.layout == Layout(4, 2, 16)
     assert hints.resources(DEFAULTS) == Resources(cpus=32, memory=8192, disk=0, gpus=1)
     assert Hints.parse({"nodes": 2}).layout == Layout(2, 1, 1)
@@ -258,7 +258,7 @@ def test_a_layout_says_how_many_cpus_there_are_on_a_node() -> None:
 
 def test_a_range_of_nodes() -> None:
     for written in ((2, 8), [2, 8], ["2", "8"]):
-        hints = Hints.of(resources(nodes=written, ppn=4, memory=("4 GiB", "8 GiB")))  # type: ignore[arg-type]
+        hints = Hints.from_config(resources(nodes=written, ppn=4, memory=("4 GiB", "8 GiB")))  # type: ignore[arg-type]
         assert hints.layout == Layout(8, 4, 1, least_nodes=2)
         assert hints.minimum(hints.resources(DEFAULTS)) == Resources(cpus=4, memory=4096)
     assert Hints.parse({"nodes": (2, 8), "max_instances": 4}).layout == Layout(4, 1, 1, least_nodes=2)

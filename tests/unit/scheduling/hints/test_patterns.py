@@ -103,7 +103,7 @@ def test_there_are_only_so_many_patterns() -> None:
 
 def test_of_several_tables_one_is_enough() -> None:
     written = resources(targets=["hpc", "local"], matching={"hpc": [{"sample": "^big_"}, {"size": "^[5-9]", "n": "1"}]})
-    matching = Hints.of(json.loads(json.dumps(written))).matching
+    matching = Hints.from_config(json.loads(json.dumps(written))).matching
     for inputs, left in (
         ({"sample": "big_1"}, ("hpc", "local")),
         ({"sample": "small", "size": 7, "n": 1}, ("hpc", "local")),
@@ -117,14 +117,14 @@ def test_of_several_tables_one_is_enough() -> None:
         Hints.parse({"targets": ["hpc"], "matching": {"hpc": []}})
     tables = [{"sample": "^big_"}, {"size": "^[5-9]"}]
     [binding] = parse_bindings([{"targets": ["hpc"], "matching": {"hpc": tables}}], ["hpc"])
-    [again] = map(Binding.of, json.loads(json.dumps(published_bindings([binding]))))
+    [again] = map(Binding.from_table, json.loads(json.dumps(published_bindings([binding]))))
     assert again == binding
     assert again.hints()["matching"] == {"hpc": tables}
 
 
 def test_patterns_are_for_targets_of_the_task() -> None:
     written = resources(targets=["hpc/long", "local"], matching={"hpc/long": {"sample": "^big_"}})
-    assert Hints.of(written).matching == (("hpc/long", ((("sample", "^big_"),),)),)
+    assert Hints.from_config(written).matching == (("hpc/long", ((("sample", "^big_"),),)),)
     with pytest.raises(HintError, match="hint matching: 'cloud' is none of its targets; valid: hpc"):
         Hints.parse({"targets": ["hpc"], "matching": {"cloud": {"sample": "x"}}})
     for wrong in ({}, {"hpc": {}}, {"hpc": "x"}, 5):

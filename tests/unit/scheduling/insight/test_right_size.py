@@ -135,5 +135,5 @@ def test_the_line_is_one_that_lading_takes(memory: list[float], cpus: list[float
     written = line(*sizes)
     assert written is not None
     config = eval(written.removeprefix("executor_config="), {"resources": resources})
-    hints = Hints.of(config)
+    hints = Hints.from_config(config)
     assert (hints.memory, hints.cpus, hints.time) == tuple(each.nearly_all for each in sizes)

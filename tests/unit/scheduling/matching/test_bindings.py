@@ -178,7 +178,7 @@ def test_bindings_of_a_sites_file_are_checked_one_by_one() -> None:
     table = {"dag": "train_*", "targets": ["hpc/long", "cloud/c7i.*"], "filters": ["shuffle"]}
     [found] = parse_bindings([table], ["hpc", "cloud"])
     assert found == Binding(("hpc/long", "cloud/c7i.*"), dag="train_*", filters=("shuffle",))
-    assert Binding.of(json.loads(json.dumps({"targets": ["hpc"], "group": None}))) == Binding(("hpc",))
+    assert Binding.from_table(json.loads(json.dumps({"targets": ["hpc"], "group": None}))) == Binding(("hpc",))
     with pytest.raises(ValueError, match="bindings") as error:
         parse_bindings([table, {"dags": "x", "targets": "hpc/"}, {"targets": ["moon/a"]}, 3], ["hpc", "cloud"])
     for words in (

@@ -61,7 +61,7 @@ def of_many_nodes(name: str, nodes: int = MANY) -> WaitingJob:
 
 def test_the_nodes_of_a_batch_job_are_a_number_and_are_counted_once() -> None:
     job, other = of_many_nodes("a"), of_many_nodes("b", nodes=MANY - 1)
-    machines = GroupMachines.of([job, other])
+    machines = GroupMachines.from_jobs([job, other])
     for _ in range(2):
         machines.put(job, "hpc", "hpc", is_queue=True)
     machines.put(other, "lab", "m", is_queue=False)

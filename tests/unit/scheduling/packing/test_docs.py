@@ -1,4 +1,4 @@
-"""The example in docs/packing.md is what the planner does."""
+"""The example in docs/explanation/packing.md is what the planner does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lading.scheduling.provisioning.planner import plan
 from lading.scheduling.resources import Resources
 from tests.services.packing import catalogue
 
-PAGE = Path(__file__).parents[4] / "docs" / "packing.md"
+PAGE = Path(__file__).parents[4] / "docs" / "explanation" / "packing.md"
 GIB = 1024
 TYPES = catalogue(small=(2, 4 * GIB, 0.1), medium=(4, 16 * GIB, 0.2), large=(8, 64 * GIB, 0.5))
 

@@ -14,52 +14,52 @@ from benchmarks.sizes import mixed
 from lading.scheduling.catalogue import bundled
 from lading.scheduling.job import PlannedJob
 from lading.scheduling.packing import insertion, kernel_state
-from lading.scheduling.packing.arrays import Goods, goods
+from lading.scheduling.packing.arrays import PackingArrays, packing_arrays
 from lading.scheduling.packing.filling import Pattern, cost
 from lading.scheduling.packing.insertion import Kinds, kinds, pack
 from lading.scheduling.packing.problem import pose
 from lading.scheduling.plan import InstanceLimits, Objective
 
 
-def posed(jobs: list[PlannedJob]) -> tuple[Goods, Kinds]:
+def posed(jobs: list[PlannedJob]) -> tuple[PackingArrays, Kinds]:
     problem = pose(jobs, (), bundled().select(), InstanceLimits(), Objective(), 0.0, None)
-    material = goods(problem, problem.counts(), 0.0, frozenset())
-    found = kinds(problem, material)
+    arrays = packing_arrays(problem, problem.counts(), 0.0, frozenset())
+    found = kinds(problem, arrays)
     assert found is not None
-    return material, found
+    return arrays, found
 
 
-def some() -> tuple[Goods, Kinds]:
+def some() -> tuple[PackingArrays, Kinds]:
     jobs = mixed(60, 2)
     return posed([*jobs[:-1], replace(jobs[-1], arch=None)])
 
 
 def test_every_job_is_on_one_machine_that_holds_it_and_rounds_make_it_cheaper() -> None:
-    material, wishes = some()
-    first, later = pack(material, wishes, (0, 0)), pack(material, wishes, (1_500, 1_500))
+    arrays, wishes = some()
+    first, later = pack(arrays, wishes, (0, 0)), pack(arrays, wishes, (1_500, 1_500))
     for patterns in (first, later):
-        packed = np.zeros(len(material.count), np.int64)
+        packed = np.zeros(len(arrays.count), np.int64)
         for pattern in patterns:
             np.add.at(packed, pattern.shapes, pattern.each * pattern.times)
-            used = pattern.each @ material.need[pattern.shapes]
-            assert (used <= material.capacity[pattern.bin]).all()
-            assert material.fits[pattern.bin, pattern.shapes].all()
-        assert (packed == material.count).all()
-    assert cost(material, later) < 0.98 * cost(material, first)
-    assert of(pack(material, wishes, (1_500, 1_500))) == of(later), "chance has a fixed seed"
+            used = pattern.each @ arrays.need[pattern.shapes]
+            assert (used <= arrays.capacity[pattern.bin]).all()
+            assert arrays.fits[pattern.bin, pattern.shapes].all()
+        assert (packed == arrays.count).all()
+    assert cost(arrays, later) < 0.98 * cost(arrays, first)
+    assert of(pack(arrays, wishes, (1_500, 1_500))) == of(later), "chance has a fixed seed"
 
 
 @pytest.mark.parametrize(("number", "looks"), [(1, 1), (10, 1), (20, 4), (60, 4)])
 def test_few_jobs_are_not_searched_as_long_as_many(number: int, looks: int) -> None:
     """A look after every 50,000 jobs that were put back: of 200,000, ten jobs get a quarter, and one job 500."""
-    material, wishes = posed(mixed(number, 1))
+    arrays, wishes = posed(mixed(number, 1))
     seen: list[tuple[str, float]] = []
 
     def going(what: str, part: float) -> bool:
         seen.append((what, part))
         return True
 
-    pack(material, wishes, (0, 200_000), going)
+    pack(arrays, wishes, (0, 200_000), going)
     assert len(seen) == looks
 
 
@@ -110,9 +110,9 @@ def test_wishes_that_have_nothing_in_common_share_no_machine() -> None:
 
 def test_too_many_kinds_of_wishes_are_left_to_filling(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = pose(mixed(20, 1), (), bundled(), InstanceLimits(), Objective(), 0.0, None)
-    material = goods(problem, problem.counts(), 0.0, frozenset())
+    arrays = packing_arrays(problem, problem.counts(), 0.0, frozenset())
     monkeypatch.setattr(insertion, "MOST_KINDS", 2)
-    assert kinds(problem, material) is None
+    assert kinds(problem, arrays) is None
 
 
 def of(patterns: list[Pattern]) -> list[list[object]]:

@@ -62,7 +62,10 @@ def test_jobs_that_have_ended_do_not_count(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_deployment_is_refused_with_both_names(tmp_path: Path) -> None:
     paper = Paper(tmp_path)
-    ours, theirs = Owner.of("key", "", "https://airflow.example.org"), Owner.of("another", "", "http://laptop:8080")
+    ours, theirs = (
+        Owner.from_key("key", "", "https://airflow.example.org"),
+        Owner.from_key("another", "", "http://laptop:8080"),
+    )
     assert before_a_trial(paper, ours)["work_dir"].good
     assert list(paper.root.iterdir()) == [], "a look marks nothing"
     paper.poller.owner = ours

@@ -1,0 +1,64 @@
+"""Writes docs/reference/commands.md from the arguments of the commands: python docs/generate_commands.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ARG_YES, ActionCommand, Arg
+
+from lading.plugin.offline.options import COMMANDS
+from lading.plugin.subcommands.cli import get_commands
+
+PAGE = Path(__file__).parent / "reference" / "commands.md"
+
+INTRODUCTION = f"""\
+# Commands
+
+<!-- Written by docs/generate_commands.py from the parsers of the commands: run it again after a change. -->
+
+All commands are below `airflow lading`. {", ".join(f"[`{name}`](#{name})" for name in COMMANDS)} need no database, and
+are also commands of `lading`, which starts faster. `--output` is `table`, `json`, `yaml` or `plain`; in JSON and YAML
+numbers are numbers. `--verbose` shows Airflow's own log.
+"""
+
+
+def shown(command: ActionCommand) -> Iterator[Arg]:
+    """Its arguments but those of which the page speaks once."""
+    return (arg for arg in command.args if arg not in (ARG_OUTPUT, ARG_VERBOSE))
+
+
+def usage(command: ActionCommand) -> str:
+    """How it is called."""
+    words = ["airflow lading", command.name]
+    for arg in shown(command):
+        if not arg.flags[0].startswith("-"):
+            name = str(arg.kwargs.get("metavar") or arg.flags[0]).upper()
+            words.append({"*": f"[{name} ...]", "?": f"[{name}]"}.get(str(arg.kwargs.get("nargs")), name))
+    return " ".join(words) + (" [options]" if any(arg.flags[0].startswith("-") for arg in command.args) else "")
+
+
+def meaning(arg: Arg) -> str:
+    said = str(arg.kwargs.get("help") or "").replace("|", "\\|").replace("%%", "%")
+    choices = [f"`{each}`" for each in arg.kwargs.get("choices") or ()]
+    return f"{said}: {', '.join(choices)}" if choices else said
+
+
+def section(command: ActionCommand) -> str:
+    """The part of the page that describes one command."""
+    # Airflow's own argument says nothing of what is confirmed here.
+    rows = [f"| {', '.join(f'`{flag}`' for flag in arg.flags)} | {meaning(arg)} |" for arg in shown(command)]
+    rows = [row.replace(meaning(ARG_YES), "Do not ask") if "`--yes`" in row else row for row in rows]
+    table = ["", "| argument | meaning |", "|---|---|", *rows] if rows else []
+    text = f"{str(command.help).rstrip('.')}. {command.description or ''}".strip()
+    return "\n".join([f"## {command.name}", "", text, "", "```sh", usage(command), "```", *table, ""])
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    commands = get_commands()[0].subcommands
+    return "\n".join([INTRODUCTION, *(section(each) for each in commands if isinstance(each, ActionCommand))])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
