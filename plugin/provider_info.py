@@ -113,14 +113,14 @@ def options() -> dict[str, dict[str, str | None]]:
         ),
         "fair": _option(
             "Whether those who wait for the same get it in turn. ``True``: shares of the sites file by their weights; "
-            "without any Dags equally, those of one priority weight. ``False``: by priority weight and ``order`` alone, "
-            "whoever waits.",
+            "without any Dags equally, those of one priority weight. ``False``: by priority weight and ``order`` "
+            "alone, whoever waits.",
             type="boolean",
             example="False",
         ),
         "share_half_life": _option(
-            "With shares in the sites file: after which time what a share has used counts half when it is compared with "
-            "others, with a unit or in seconds.",
+            "With shares in the sites file: after which time what a share has used counts half when it is compared "
+            "with others, with a unit or in seconds.",
             example="7d",
         ),
     }

@@ -63,7 +63,8 @@ class PlannedJob:
     :param name: identifies it in the plan (in the engine: its token); unique among the jobs of a plan
     :param priority: higher ones are placed first
     :param queued_at: epoch seconds of its arrival
-    :param turn: its place where jobs of several shares go in turn: of one priority a lower one goes first; 0: they do not
+    :param turn: its place where jobs of several shares go in turn: of one priority a lower one goes first; 0: they do
+        not
     :param share: the name of its share; None: that is not asked
     :param rest: seconds of the longest way from its start to the end of its run: where nothing is bought, of jobs of
         one priority a longer one goes first, and 0, where they go by arrival, last

@@ -85,13 +85,13 @@ _MAX_USD = (
 )
 _BUDGET = (
     "The budget of its team is spent",
-    "It begins anew then. Who operates Lading can lift it (airflow lading budgets --lift NAME, or the page), or raise it "
-    "in the sites file; what is there may be used all the same.",
+    "It begins anew then. Who operates Lading can lift it (airflow lading budgets --lift NAME, or the page), or raise "
+    "it in the sites file; what is there may be used all the same.",
 )
 _CPU_HOURS = (
     _BUDGET[0],
-    "It begins anew then. Who operates Lading can lift it (airflow lading budgets --lift NAME, or the page), or raise it "
-    "in the sites file.",
+    "It begins anew then. Who operates Lading can lift it (airflow lading budgets --lift NAME, or the page), or raise "
+    "it in the sites file.",
 )
 _SHARE = (
     "The turn of other shares",
@@ -585,7 +585,8 @@ _TABLE = (
         "budget_spent",
         "budget",
         _BUDGET[0],
-        "{spent:.2f} of the {most:g} USD of the budget {budget} are spent: nothing more is launched until {until:moment}",
+        "{spent:.2f} of the {most:g} USD of the budget {budget} are spent: nothing more is launched until "
+        "{until:moment}",
         _BUDGET[1],
         _OPERATOR,
         "budget {budget}",
@@ -594,7 +595,8 @@ _TABLE = (
         "budget_spent_cpu_hours",
         "budget",
         _BUDGET[0],
-        "{spent:.1f} of the {most:g} cpu-hours of the budget {budget} are used: nothing more starts until {until:moment}",
+        "{spent:.1f} of the {most:g} cpu-hours of the budget {budget} are used: nothing more starts until "
+        "{until:moment}",
         _CPU_HOURS[1],
         _OPERATOR,
         "budget {budget}",

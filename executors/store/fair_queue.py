@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, func, or_, select, update
 
 from lading.executors import store
-from lading.executors.store import JobRow, groups
+from lading.executors.store import JobRow, explained, groups
+from lading.executors.store.groups import same
 from lading.scheduling.job import Budget
+from lading.scheduling.reasons import Reason
 from lading.scheduling.shares.fair_order import Candidate, Need, fair_order
 from lading.scheduling.shares.table import Shares
 from lading.scheduling.shares.usage import Standing
-from lading.scheduling.shares.who import Tenant
+from lading.scheduling.shares.who import Tenant, Who
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -29,6 +31,21 @@ TENANT = (JobRow.team, JobRow.dag_id, JobRow.dag_owner, JobRow.dag_tags)
 NODES = func.coalesce(JobRow.nodes, 1)
 
 
+TenantColumns = tuple[str | None, str | None, str | None, str | None]
+
+
+class TenantTerms(NamedTuple):
+    """What the jobs of a tenant go by.
+
+    :param budgets: what launches for them are bounded by
+    :param held: why they may not start; None: they may
+    """
+
+    share: str
+    budgets: tuple[Budget, ...]
+    held: Reason | None
+
+
 @dataclass(slots=True)
 class FairTurns:
     """How shares go in turn in one tick.
@@ -38,7 +55,9 @@ class FairTurns:
     :param now: epoch seconds, from which turns are counted: jobs that are placed later come behind
     :param apart: of the jobs that found no place last: what is alike of them, by their tokens
     :param largest: what the largest machine has: cpus, MiB and GPUs
-    :param budgets: what launches for a job are bounded by besides the budget of its run
+    :param budgets: what launches for a tenant's jobs are bounded by besides the budgets of their runs
+    :param held: why a tenant's jobs may not start; None: they may
+    :ivar turns: those of the jobs that were put in order, by their tokens
     """
 
     shares: Shares
@@ -47,21 +66,38 @@ class FairTurns:
     apart: Mapping[str, int] = field(default_factory=dict)
     largest: Need = (0.0, 0.0, 0.0)
     budgets: Callable[[Tenant], tuple[Budget, ...]] = lambda tenant: ()
+    held: Callable[[Tenant], Reason | None] = lambda tenant: None
     turns: dict[str, float] = field(default_factory=dict)
-    _tenants: dict[Any, tuple[str, tuple[Budget, ...]]] = field(default_factory=dict)
+    _terms: dict[TenantColumns, TenantTerms] = field(default_factory=dict)
 
     @property
     def by_level(self) -> bool:
-        """Whether Airflow's priority counts before all shares: where none is declared."""
-        return not self.shares.table
+        """Whether Airflow's priority counts before all shares: where there are not several declared."""
+        return not self.shares.table or (len(self.shares.table) == 1 and self.shares.table[0].who == Who())
 
-    def share(self, row: Any) -> tuple[str, tuple[Budget, ...]]:
-        """The share of a row's job, and its budgets."""
+    def terms(self, row: Any) -> TenantTerms:
+        """What a row's job goes by."""
         key = row.team, row.dag_id, row.dag_owner, row.dag_tags
-        if (known := self._tenants.get(key)) is None:
+        if (known := self._terms.get(key)) is None:
             tenant = Tenant.of(*key)
-            known = self._tenants[key] = self.shares.of(tenant), self.budgets(tenant)
+            known = self._terms[key] = TenantTerms(self.shares.of(tenant), self.budgets(tenant), self.held(tenant))
         return known
+
+    def explain_held(self, session: Session, before: float) -> None:
+        """Store that reason for the jobs that may not start.
+
+        :param before: those that were queued before, seconds since the epoch
+        """
+        for key, terms in self._terms.items():
+            if terms.held is not None:
+                its_own = [same(column, value) for column, value in zip(TENANT, key, strict=True)]
+                is_new = or_(JobRow.reason.is_(None), JobRow.reason != terms.held)
+                session.execute(
+                    update(JobRow)
+                    .where(*groups.CAN_BE_PLACED, *its_own, JobRow.queued_at < before, is_new)
+                    .ordered_values(*explained(terms.held)),
+                    execution_options={"synchronize_session": False},
+                )
 
     def turn(self, token: str) -> float:
         """The turn of a job; one that was not among those that were put in order comes behind them."""
@@ -72,7 +108,8 @@ class FairTurns:
         return int(row.priority) if self.by_level else 0
 
     def put_in_order(self, rows: Sequence[Any], rests: Mapping[str, float]) -> list[Any]:
-        """Give rows their turns; returns them in that order."""
+        """Give rows their turns; returns those whose jobs may start, in that order."""
+        rows = [row for row in rows if self.terms(row).held is None]
         in_order = sorted(rows, key=lambda row: (-row.priority, -rests.get(row.token, 0.0), row.queued_at, row.token))
         jobs = [self._candidate(row) for row in in_order]
         found = [in_order[number] for number in fair_order(jobs, self.shares, self.standing, self.largest)]
@@ -83,7 +120,7 @@ class FairTurns:
         nodes = row.nodes or 1
         need = row.cpus * nodes, float(row.memory * nodes), row.gpus * nodes
         level = row.priority if self.by_level else 0
-        return Candidate(self.share(row)[0], need, level, self.apart.get(row.token), row.site_hint)
+        return Candidate(self.terms(row).share, need, level, self.apart.get(row.token), row.site_hint)
 
 
 def first(session: Session, most: int, fair: FairTurns, rests: Mapping[str, float]) -> tuple[list[Any], bool]:
@@ -115,7 +152,7 @@ def _is_one_of(column: Any, names: Sequence[str | None]) -> Any:
 
 
 def _totals(session: Session) -> Sequence[Any]:
-    """How many jobs of each Dag and priority wait, and what they need together, but for those of groups with a limit."""
+    """How many jobs of each Dag and priority wait without a limit of their group, and what they need together."""
     query = select(
         *TENANT,
         JobRow.priority,
@@ -133,14 +170,16 @@ def _wanted(totals: Sequence[Any], most: int, fair: FairTurns) -> Mapping[str | 
     """How many jobs of each Dag are among the first, as far as that can be said without a look at each of them."""
     jobs, blocks = [], []
     for each in sorted(totals, key=lambda each: (-each.priority, each.queued_at)):
-        share, _ = fair.share(each)
+        terms = fair.terms(each)
+        if terms.held is not None:
+            continue
         need = float(each.cpus) / each.jobs, float(each.memory) / each.jobs, float(each.gpus) / each.jobs
         left = min(each.jobs, most)
         size = max(BLOCK, -(-left // MOST_BLOCKS))
         while left > 0:
             count = min(size, left)
             level = each.priority if fair.by_level else 0
-            jobs.append(Candidate(share, (need[0] * count, need[1] * count, need[2] * count), level))
+            jobs.append(Candidate(terms.share, (need[0] * count, need[1] * count, need[2] * count), level))
             blocks.append((each.dag_id, count))
             left -= count
     wanted: Counter[str | None] = Counter()
@@ -159,8 +198,4 @@ def _by_rest(session: Session, most: int, fair: FairTurns, rests: Mapping[str, f
         select(*columns, JobRow.site_hint, *TENANT).where(*groups.CAN_BE_PLACED, groups.UNLIMITED)
     ).all()
     tokens = [row.token for row in fair.put_in_order(known, rests)[:most]]
-    return [
-        row
-        for chunk in store.chunks(tokens)
-        for row in session.execute(groups.in_order(JobRow.token.in_(chunk)))
-    ]
+    return [row for chunk in store.chunks(tokens) for row in session.execute(groups.in_order(JobRow.token.in_(chunk)))]

@@ -154,5 +154,6 @@ def of_group(group: JobGroup) -> tuple[Any, ...]:
     )
 
 
-def same(column: Any, value: int | None) -> Any:
+def same(column: Any, value: int | str | None) -> Any:
+    """The condition that a column has a value, which may be none."""
     return column.is_(None) if value is None else column == value

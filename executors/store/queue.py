@@ -78,16 +78,17 @@ def waiting(
     with_limit = groups.may_start(session, MOST_JOBS_PER_TICK, rests)
     if fair is not None:
         rows, _ = fair_queue.first(session, MOST_JOBS_PER_TICK, fair, rests)
-        others = {row.token for row in with_limit}
-        rows = [row for row in fair.put_in_order([*rows, *with_limit], rests) if row.token not in others]
-        jobs = [build(row) for row in rows[:MOST_JOBS_PER_TICK]]
+        have_limit = {row.token for row in with_limit}
+        in_order = fair.put_in_order([*rows, *with_limit], rests)
+        with_limit = [row for row in in_order if row.token in have_limit]
+        jobs = [build(row) for row in in_order if row.token not in have_limit][:MOST_JOBS_PER_TICK]
     else:
         by_arrival = groups.in_order(groups.UNLIMITED).limit(MOST_JOBS_PER_TICK)
         jobs = [build(row) for row in (first_by_rest(session, rests) if rests else session.execute(by_arrival))]
     limited = with_budgets(with_limit, build, session)
     if len(jobs) == MOST_JOBS_PER_TICK:
         end = jobs[-1].rank
-        jobs = with_all_shapes(session, jobs, turn, by_dag, build)
+        jobs = with_all_shapes(session, jobs, turn, by_dag, build, fair)
         limited = [replace(job, may_overtake=job.rank > end) for job in limited]
     return sorted(jobs + limited, key=lambda job: job.rank)
 
@@ -123,7 +124,12 @@ def with_budgets(rows: Sequence[Any], build: Callable[[Any], WaitingJob], sessio
 
 
 def with_all_shapes(
-    session: Session, first: Sequence[WaitingJob], turn: int, by_dag: bool, build: Callable[[Any], WaitingJob]
+    session: Session,
+    first: Sequence[WaitingJob],
+    turn: int,
+    by_dag: bool,
+    build: Callable[[Any], WaitingJob],
+    fair: FairTurns | None = None,
 ) -> list[WaitingJob]:
     """The first jobs that wait and some of each shape behind them, marked where others between them were left out."""
     totals, seen = shapes.totals(session, by_dag), Counter(job.shape for job in first)
@@ -133,6 +139,8 @@ def with_all_shapes(
         page = turn % -(-len(totals) // MOST_JOBS_PER_TICK)
         others = shapes.of_each(session, by_dag, share, MOST_JOBS_PER_TICK, page)
         end = first[-1].rank
+        if fair is not None:
+            others = [row for row in others if fair.terms(row).held is None]
         jobs += [replace(job, may_overtake=True) for row in others if (job := build(row)).rank > end]
     seen = Counter(job.shape for job in jobs)
     last = {job.shape: index for index, job in enumerate(jobs)}
@@ -159,15 +167,15 @@ def as_waiting(
     :param fair: how shares go in turn; None: they do not
     """
     queue = row.queue or row.queue_hint
-    share, budgets = (None, ()) if fair is None else fair.share(row)
+    terms = None if fair is None else fair.terms(row)
     return WaitingJob(
         name=row.token,
         resources=Resources(row.cpus, row.memory, row.disk, row.gpus),
         priority=row.priority if fair is None else fair.priority(row),
         queued_at=row.queued_at - database_ahead,
         turn=0.0 if fair is None else fair.turn(row.token),
-        share=share,
-        budgets=budgets,
+        share=None if terms is None else terms.share,
+        budgets=() if terms is None else terms.budgets,
         rest=rests.get(row.token, 0.0) if rests else 0.0,
         time=row.time_limit,
         instance_type=row.instance_type,
@@ -216,8 +224,13 @@ def given(
     return [
         GivenJob(
             as_waiting(row, False, durations, database_ahead),
-            *(getattr(row, column.key) for column in columns),
-            share=None if share is None else share(row),
+            row.state,
+            row.location,
+            row.placed_at,
+            row.expires_at,
+            row.cancel,
+            row.started_at,
+            None if share is None else share(row),
         )
         for row in session.execute(select(*groups.COLUMNS, *columns).where(*at_work))
     ]

@@ -119,9 +119,7 @@ def _of_jobs(session: Session, since: float, now: float) -> Iterable[tuple[Tenan
     seconds = case((end > begun, end - begun), else_=0.0)
     whole = case((end > JobRow.started_at, end - JobRow.started_at), else_=1.0)
     at_work = JobRow.state.in_(AT_WORK)
-    usd = case(
-        (JobRow.state == State.RUNNING, cpu_hour() * cpus * seconds / 3600), else_=JobRow.usd * seconds / whole
-    )
+    usd = case((JobRow.state == State.RUNNING, cpu_hour() * cpus * seconds / 3600), else_=JobRow.usd * seconds / whole)
     query = select(
         *TENANT,
         func.sum(usd),
@@ -221,5 +219,3 @@ def named(session: Session, name: str) -> BudgetRow:
         valid = ", ".join(each.name for each in budgets(session)) or "none; [[budgets]] of the sites file has them"
         raise LookupError(f"there is no budget {shortened(name)}; valid: {valid}")
     return row
-
-

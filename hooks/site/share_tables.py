@@ -11,7 +11,7 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from lading.hooks.files.table_model import CountOrZero, Memory, TableModel, each_of
 from lading.scheduling.shares.budgets import PeriodBudget, Unit
-from lading.scheduling.shares.table import OTHERS, ShareAmounts, Kept, Share, Shares
+from lading.scheduling.shares.table import OTHERS, Kept, Share, ShareAmounts, Shares
 from lading.scheduling.shares.who import Who
 from lading.scheduling.text.printable import shortened
 
@@ -81,12 +81,13 @@ class ShareTable(WhoTable, KeptTable):
         {}, description="What is kept at single sites, by their names: `{hpc = {cpus = 64}}`."
     )
     lend: StrictBool = Field(
-        True, description="Whether others may use what is kept for it while it does not. It comes back as their jobs end."
+        True,
+        description="Whether others may use what is kept for it while it does not. It comes back as their jobs end.",
     )
     borrow: StrictBool = Field(
         True,
-        description="Whether it may use more than what is kept for it (where nothing is, than its part by weight) while "
-        "others do not need it.",
+        description="Whether it may use more than what is kept for it (where nothing is, than its part by weight) "
+        "while others do not need it.",
     )
 
     @model_validator(mode="after")
@@ -95,8 +96,8 @@ class ShareTable(WhoTable, KeptTable):
             raise ValueError("lend = false: it keeps nothing; give cpus, memory, gpus, machines or usd_per_hour")
         if self.its_name == OTHERS and self.who != Who():
             raise ValueError(
-                f"name = {OTHERS!r} is that of the jobs that no share names; give another name, or leave out team, dag, "
-                "owner and tag"
+                f"name = {OTHERS!r} is that of the jobs that no share names; give another name, or leave out team, "
+                "dag, owner and tag"
             )
         return self
 
@@ -117,9 +118,13 @@ class BudgetTable(WhoTable):
         try:
             ZoneInfo(value)
         except (ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
-            raise ValueError(f"{shortened(value)} is no time zone; valid: names such as UTC and Europe/Berlin") from error
+            raise ValueError(
+                f"{shortened(value)} is no time zone; valid: names such as UTC and Europe/Berlin"
+            ) from error
         except KeyError as error:
-            raise ValueError(f"{shortened(value)} is no time zone; valid: names such as UTC and Europe/Berlin") from error
+            raise ValueError(
+                f"{shortened(value)} is no time zone; valid: names such as UTC and Europe/Berlin"
+            ) from error
         return value
 
     @model_validator(mode="after")

@@ -1,8 +1,8 @@
 """What the runs of Dags, and teams, may cost: nothing more is launched for those that have spent their budget. Pure.
 
-How long jobs will run is not known, so each machine counts as if it stayed for an hour: there are no more machines for a
-budget than what is left pays for an hour, but one at least until all is spent. Running jobs continue, and machines that
-are there may be used. A job that has several budgets needs room in each.
+How long jobs will run is not known, so each machine counts as if it stayed for an hour: there are no more machines for
+a budget than what is left pays for an hour, but one at least until all is spent. Running jobs continue, and machines
+that are there may be used. A job that has several budgets needs room in each.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def within(
 ) -> tuple[tuple[Launch, ...], dict[str, Reason]]:
     """The launches for which the budgets can pay, and why the others are not made, by the names of their jobs.
 
-    A machine for jobs of several budgets is paid for by each according to how many of the jobs are its own, and launched
-    when one of the jobs can pay.
+    A machine for jobs of several budgets is paid for by each according to how many of the jobs are its own, and
+    launched when one of the jobs can pay.
 
     :param coming: see :func:`coming`
     """

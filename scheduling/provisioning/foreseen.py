@@ -185,7 +185,9 @@ def affordable(bins: Iterable[Bin], live: Sequence[Location], limits: InstanceLi
     return [each for each in bins if is_within(each)]
 
 
-def budgeted(launches: Iterable[Launch], jobs: Iterable[PlannedJob], budgets: Mapping[str, tuple[Budget, ...]]) -> list[PlannedJob]:
+def budgeted(
+    launches: Iterable[Launch], jobs: Iterable[PlannedJob], budgets: Mapping[str, tuple[Budget, ...]]
+) -> list[PlannedJob]:
     """The jobs for which is launched, those that are still to come as well, with what their runs may cost."""
     waiting = {job.name: job for job in jobs}
     names = dict.fromkeys(name for launch in launches for name in launch.jobs)

@@ -6,9 +6,10 @@ Nothing that runs is ended: where a share has more than it may, it gets nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from lading.scheduling.job import Budget
 from lading.scheduling.reasons import Reason, because
 from lading.scheduling.shares.table import ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing, entitled
@@ -36,9 +37,17 @@ class ShareBounds:
 
     :param standing: what shares use; its total is what there can be, what may be launched included
     :param totals: the same by site
+    :param priced: the sites at which each job costs something that none would cost
     """
 
-    def __init__(self, shares: Shares, standing: Standing, totals: Mapping[str, ShareAmounts]) -> None:
+    def __init__(
+        self,
+        shares: Shares,
+        standing: Standing,
+        totals: Mapping[str, ShareAmounts],
+        priced: Collection[str] = frozenset(),
+    ) -> None:
+        self._priced = priced
         self._used: dict[tuple[str, str | None], list[float]] = {}
         self._standing, self._totals = standing, totals
         self._of: dict[str, list[Bound]] = {}
@@ -46,26 +55,46 @@ class ShareBounds:
         self._closed = [each for each in shares.table if not each.lends and each.kept]
         self._parts = entitled(shares, standing.used)
 
-    def admits(self, share: str, site: str, need: ShareAmounts) -> Reason | None:
+    def anew(self) -> ShareBounds:
+        """The same before anything was given away."""
+        return ShareBounds(self._shares, self._standing, self._totals, self._priced)
+
+    def admits(self, share: str, site: str, need: ShareAmounts, budgets: Sequence[Budget] = ()) -> Reason | None:
         """Why a job may not go to a site; None: it may.
 
         :param need: what it takes there
+        :param budgets: what launches for it are bounded by, as are jobs of a site that are each paid for
         """
+        return self._unpaid(site, budgets) or self._beyond_own(share, site, need) or self._of_others(share, site, need)
+
+    def _unpaid(self, site: str, budgets: Sequence[Budget]) -> Reason | None:
+        """The budget that does not pay for one more job of a site; None: each does, or it costs nothing."""
+        for it in budgets if site in self._priced else ():
+            if it.until is not None and it.spent >= it.most:
+                said = {"spent": it.spent, "most": it.most, "until": it.until}
+                return because("budget_spent", budget=it.name, **said).at(site)
+        return None
+
+    def _beyond_own(self, share: str, site: str, need: ShareAmounts) -> Reason | None:
+        """What a share that does not borrow has too little of; None: it has enough."""
         for bound in self._bounds(share):
-            if bound.site is not None and bound.site != site:
+            if bound.site not in (None, site):
                 continue
             used = self._use(share, bound.site)
             for number, (most, have, more) in enumerate(zip(bound.most, used, need, strict=True)):
                 if most is not None and more > 0 and have + more > most + TOLERANCE:
                     what, unit = UNITS[number]
-                    code = "share_by_weight" if bound.by_weight else "share_bound"
-                    found = because(code, share=share, used=round(have / unit, 2), most=round(most / unit, 2), what=what)
-                    return found if bound.site is None else found.at(bound.site)
+                    said = {"used": round(have / unit, 2), "most": round(most / unit, 2), "what": what}
+                    if bound.by_weight:
+                        return _at(because("share_by_weight", share=share, **said), bound.site)
+                    return _at(because("share_bound", share=share, **said), bound.site)
+        return None
+
+    def _of_others(self, share: str, site: str, need: ShareAmounts) -> Reason | None:
+        """What others keep for themselves; None: there is more than that."""
         for other in self._closed:
-            if other.name == share:
-                continue
-            for kept in other.kept:
-                if kept.site is not None and kept.site != site:
+            for kept in other.kept if other.name != share else ():
+                if kept.site not in (None, site):
                     continue
                 total = self._total(kept.site)
                 theirs, taken = self._use(other.name, kept.site), self._all(kept.site)
@@ -76,7 +105,7 @@ class ShareBounds:
                     if need[number] > left + TOLERANCE:
                         what, unit = UNITS[number]
                         found = because("share_closed", share=other.name, most=round(most / unit, 2), what=what)
-                        return found if kept.site is None else found.at(kept.site)
+                        return _at(found, kept.site)
         return None
 
     def put(self, share: str, site: str, need: ShareAmounts, times: int = 1) -> None:
@@ -116,8 +145,14 @@ class ShareBounds:
         key = "", site
         if (known := self._used.get(key)) is None:
             every = [self._standing.used_by(share, site) for share in self._standing.used]
-            known = self._used[key] = [sum(some) for some in zip(*every, strict=True)] or [0.0] * len(ShareAmounts._fields)
+            known = self._used[key] = [sum(some) for some in zip(*every, strict=True)] or [0.0] * len(
+                ShareAmounts._fields
+            )
         return known
 
     def _total(self, site: str | None) -> ShareAmounts:
         return self._standing.total if site is None else self._totals.get(site, ShareAmounts())
+
+
+def _at(reason: Reason, site: str | None) -> Reason:
+    return reason if site is None else reason.at(site)

@@ -1,7 +1,7 @@
 """Budgets: what jobs of a team, Dags, an owner or a tag may cost in a day, a week or a month. Pure.
 
-Periods are those of the calendar, in the time zone of the budget: a day begins at midnight, a week on Monday, a month on
-its first day.
+Periods are those of the calendar, in the time zone of the budget: a day begins at midnight, a week on Monday, a month
+on its first day.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from lading.scheduling.shares.table import ShareAmounts, Kept, Shares
+from lading.scheduling.shares.table import Kept, ShareAmounts, Shares
 from lading.scheduling.shares.usage import Standing
 
 # Sums of many parts differ by so much.
@@ -176,12 +176,10 @@ def _fill(
         cpus, memory, gpus = jobs[job].need
         most = queue.cpus = queue.cpus + cpus * of_cpus
         memory = queue.memory = queue.memory + memory * of_memory
-        if memory > most:
-            most = memory
+        most = max(most, memory)
         if gpus:
             queue.gpus += gpus * of_gpus
-        if queue.gpus > most:
-            most = queue.gpus
+        most = max(most, queue.gpus)
         kept = queue.kept
         for left in kept:
             left.take(jobs[job], largest)

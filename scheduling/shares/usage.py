@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lading.scheduling.shares.table import NONE_USED, OTHERS, ShareAmounts, Share, Shares
+from lading.scheduling.shares.table import NONE_USED, OTHERS, Share, ShareAmounts, Shares
 
 
 class Mean(NamedTuple):
@@ -96,7 +96,7 @@ class UseHistory:
 
 
 def entitled(shares: Shares, names: Iterable[str]) -> dict[str, float]:
-    """The part of all there is that belongs to each share by its weight, 0 to 1: of those of the table, and of these."""
+    """The part of all there is that belongs to each share by weight, 0 to 1: to those of the table, and to these."""
     every = {each.name: each for each in shares.table}
     every |= {name: Share(name) for name in names if name not in every and (not shares.table or name == OTHERS)}
     whole = sum(each.weight for each in every.values())

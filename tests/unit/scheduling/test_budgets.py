@@ -28,7 +28,10 @@ def budget(most: float, spent: float = 0.0, per_hour: float = 0.0, run: str = "d
 
 
 def jobs(count: int, its: Budget | None, start: str = "a") -> list[PlannedJob]:
-    return [PlannedJob(f"{start}{number}", Resources(4, 1000), queued_at=0.0, budgets=() if its is None else (its,)) for number in range(count)]
+    return [
+        PlannedJob(f"{start}{number}", Resources(4, 1000), queued_at=0.0, budgets=() if its is None else (its,))
+        for number in range(count)
+    ]
 
 
 def launch(*names: str, usd: float | None = 1.0) -> Launch:
